@@ -1,0 +1,41 @@
+"""Decisions. Pure: time is an argument, and nothing here reads a clock, a socket or a log."""
+
+from headway.core.admission import refusal_error
+from headway.core.costs import Costs, CostTable, probe_rows
+from headway.core.items import (
+    Action,
+    Batch,
+    FireReason,
+    Item,
+    Priority,
+    Refusal,
+    RefusalReason,
+    Refuse,
+    Run,
+    Wait,
+    split,
+)
+from headway.core.policy import Firing, Order, Policy
+from headway.core.scheduler import Scheduler
+
+__all__ = [
+    "Action",
+    "Batch",
+    "CostTable",
+    "Costs",
+    "FireReason",
+    "Firing",
+    "Item",
+    "Order",
+    "Policy",
+    "Priority",
+    "Refusal",
+    "RefusalReason",
+    "Refuse",
+    "Run",
+    "Scheduler",
+    "Wait",
+    "probe_rows",
+    "refusal_error",
+    "split",
+]

@@ -1,0 +1,108 @@
+"""Admit, push out, or refuse at the door: the queue is bounded, and hopeless work never enters.
+
+The estimate at the door is the optimistic one (nobody else will come): what could still be
+answered in time is never refused, and what turns hopeless later is dropped when a batch forms.
+"""
+
+import math
+from collections.abc import Iterable
+
+from headway.core.costs import Costs
+from headway.core.items import Batch, Item, Refusal, RefusalReason
+from headway.core.policy import Firing, Policy
+from headway.core.queue import Queue
+from headway.errors import DeadlineExceeded, HeadwayError, InputTooLarge, QueueFull, Shed
+
+
+class Admission:
+    def __init__(self, policy: Policy, costs: Costs, queue: Queue) -> None:
+        self._policy = policy
+        self._costs = costs
+        self._queue = queue
+        self._sheds = policy.firing is Firing.AUTO
+
+    def admit(
+        self, item: Item, rows: int, cap_rows: int, running: Iterable[Batch]
+    ) -> list[Refusal]:
+        """Let an item (the first of `rows` rows) in, or raise. Returns those pushed out for it."""
+        if item.deadline <= item.arrived_at:
+            raise DeadlineExceeded("the deadline had passed before the item was queued")
+        if self._sheds and (self._policy.slo_s is not None or item.deadline < math.inf):
+            self._refuse_if_hopeless(item, cap_rows, running)
+        if self._queue.rows + rows <= self._policy.max_queue:
+            return []
+        return self._push_out(item, rows, cap_rows)
+
+    def queued_s(self, cap_rows: int, rows: float | None = None) -> float:
+        """Seconds of work waiting: what a newcomer should expect, and what scaling should watch."""
+        rows = self._queue.rows if rows is None else rows
+        full_s = self._costs.predict(cap_rows)
+        if full_s is None:
+            return 0.0
+        return rows / cap_rows * full_s / self._policy.workers
+
+    def _push_out(self, item: Item, rows: int, cap_rows: int) -> list[Refusal]:
+        limit = self._policy.max_queue
+        if rows > limit:
+            raise InputTooLarge(f"{rows} rows; the queue holds {limit}", limit=limit)
+        victims = self._queue.make_room(item._replace(rows=rows), limit)
+        retry_after_s = self.queued_s(cap_rows)
+        if not victims:
+            raise QueueFull(
+                f"the queue is full ({limit} rows)", limit=limit, retry_after_s=retry_after_s
+            )
+        return [Refusal(each, RefusalReason.QUEUE_FULL, retry_after_s) for each in victims]
+
+    def _refuse_if_hopeless(self, item: Item, cap_rows: int, running: Iterable[Batch]) -> None:
+        alone_s = self._costs.predict(item.rows, item.size)
+        if alone_s is None or self._costs.predict(cap_rows) is None:
+            return  # a model nobody has measured serves; it does not shed
+        margin_s = self._costs.margin_s(item.rows, item.size)
+        wait_s = self._wait_s(item, cap_rows, running)
+        finish_at = item.arrived_at + wait_s + alone_s + margin_s - 1e-9
+        if finish_at > item.deadline:
+            raise DeadlineExceeded(
+                f"{(item.deadline - item.arrived_at) * 1e3:.1f} ms are left, about "
+                f"{(finish_at - item.arrived_at) * 1e3:.1f} ms are needed"
+            )
+        slo_s = self._policy.slo_s
+        if slo_s is not None and wait_s > 0 and finish_at > item.arrived_at + slo_s:
+            raise Shed(
+                f"the SLO of {slo_s * 1e3:g} ms cannot be met: about {wait_s * 1e3:.1f} ms of "
+                "work are queued",
+                retry_after_s=wait_s,
+            )
+
+    def _wait_s(self, item: Item, cap_rows: int, running: Iterable[Batch]) -> float:
+        """When the item's own batch could start: after the running ones and the full ones ahead."""
+        ahead = self._queue.rows_ahead(item)
+        full_s = self._costs.predict(cap_rows, item.size) or 0.0
+        workers = self._policy.workers
+        left = sorted(
+            max(0.0, batch.fired_at + (batch.predicted_s or 0.0) - item.arrived_at)
+            for batch in running
+        )
+        batches_ahead = int((ahead + item.rows - 1) // cap_rows)
+        if len(left) < workers and batches_ahead < workers - len(left):
+            return 0.0
+        turns, place = divmod(batches_ahead, workers)
+        starts = [0.0] * (workers - len(left)) + left
+        return starts[place] + turns * full_s
+
+
+def refusal_error(refusal: Refusal) -> HeadwayError:
+    """The exception for someone who was queued and will not run."""
+    match refusal.reason:
+        case RefusalReason.QUEUE_FULL:
+            return QueueFull(
+                "pushed out of a full queue by work of a higher class or a quieter tenant",
+                limit=0,
+                retry_after_s=refusal.retry_after_s,
+            )
+        case RefusalReason.SHED:
+            return Shed(
+                "it waited too long to be answered within the SLO",
+                retry_after_s=refusal.retry_after_s,
+            )
+        case RefusalReason.DEADLINE:
+            return DeadlineExceeded("the deadline passed, or could no longer be met, in the queue")

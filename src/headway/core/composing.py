@@ -1,0 +1,158 @@
+"""Who goes together: takes items from one lane, in order, up to every limit in force.
+
+Drops what cannot be answered in time instead of shrinking the batch for it: a batch that shrinks
+to save its head costs more per item exactly when capacity is short, and never recovers.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headway.core.costs import Costs
+from headway.core.items import FireReason, Item, Priority
+from headway.core.policy import Policy
+from headway.core.queue import AGED_SHARE, Entry, Lane, Queue
+
+
+@dataclass(slots=True)
+class Composition:
+    """A batch in the making."""
+
+    items: list[Item]
+    rows: int
+    size: int
+    stopped_by: FireReason | None  # the limit that kept somebody out, if one did
+    late: list[Item]
+
+
+class Composer:
+    def __init__(self, policy: Policy, costs: Costs, queue: Queue) -> None:
+        self._max_rows = policy.max_batch_size
+        self._max_cost = policy.max_batch_cost or math.inf
+        self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
+        self._ageing_s = policy.ageing_s
+        self._batch_sizes = policy.batch_sizes
+        self._costs = costs
+        self._queue = queue
+
+    def compose(
+        self, lane: Lane, now: float, *, cap_rows: int, shed: bool, aged_turn: bool
+    ) -> Composition:
+        """Take the next batch out of the lane.
+
+        `cap_rows`: no more rows than this pay; `shed`: leave out what would be late; `aged_turn`:
+        where a batch is too small to share, this one is for the longest waiting.
+        """
+        made = Composition([], 0, 0, None, [])
+        goal = self._allowed_rows(min(lane.rows, cap_rows))
+        late_before = self._late_before(lane, now, goal) if shed else -math.inf
+        oldest = lane.oldest()
+        if oldest is not None and now - oldest.arrived_at > self._ageing_s:
+            share = goal // AGED_SHARE or (1 if aged_turn else 0)
+            self._take_aged(lane, now, made, share, late_before)
+        for priority in Priority:
+            if not self._take_class(lane, priority, made, goal, late_before):
+                break
+        return made
+
+    # ---- limits
+
+    def _allowed_rows(self, rows: int) -> int:
+        """With fixed batch sizes: pad up, or run fewer, whichever is cheaper for each row."""
+        if not self._batch_sizes:
+            return rows
+        up = next(size for size in self._batch_sizes if size >= rows)
+        if up == rows:
+            return rows
+        down = max((size for size in self._batch_sizes if size <= rows), default=None)
+        cost_up = self._costs.predict(up)
+        cost_down = self._costs.predict(down) if down else None
+        if down is None or cost_up is None or cost_down is None:
+            return rows
+        return rows if cost_up / rows <= cost_down / down else down
+
+    def padded_rows(self, rows: int) -> int:
+        return next((size for size in self._batch_sizes if size >= rows), rows)
+
+    def _late_before(self, lane: Lane, now: float, rows: int) -> float:
+        """Whoever is due before this moment would be late, leaving now."""
+        seconds = self._costs.predict(rows, lane.mean_size)
+        if seconds is None:
+            return -math.inf  # nothing is known: nobody is late
+        return now + seconds + self._costs.margin_s(rows, lane.mean_size) - 1e-9
+
+    def _fits(self, made: Composition, item: Item) -> FireReason | None:
+        """None if it fits; otherwise the limit in its way. The first item always fits."""
+        if not made.items:
+            return None
+        rows, size = made.rows + item.rows, max(made.size, item.size)
+        if rows > self._max_rows:
+            return FireReason.FULL
+        if size and rows * size > self._max_cost:
+            return FireReason.BUDGET
+        if size and rows > self._costs.best_rows(size):
+            return FireReason.KNEE
+        return None
+
+    # ---- taking
+
+    def _take_class(
+        self, lane: Lane, priority: Priority, made: Composition, goal: int, late_before: float
+    ) -> bool:
+        """Fill up from one class, in order. False: the batch is complete."""
+        line, queue = lane.lines[priority], self._queue
+        slo_s = self._slo_s
+        while made.rows < goal:
+            entry = line.head()
+            if entry is None:
+                return True
+            item = entry.item
+            if min(item.deadline, item.arrived_at + slo_s) < late_before:
+                queue.take(entry, lane)
+                made.late.append(item)
+                continue
+            if not self._add(entry, lane, made, goal):
+                return True  # its class waits, so that order holds; a lower class may fill the rest
+        return False
+
+    def _add(self, entry: Entry, lane: Lane, made: Composition, goal: int) -> bool:
+        item = entry.item
+        if made.items:
+            obstacle = self._fits(made, item)
+            if obstacle is None and made.rows + item.rows > goal:
+                obstacle = FireReason.KNEE
+            if obstacle is not None:
+                made.stopped_by = made.stopped_by or obstacle
+                return False
+        self._queue.take(entry, lane)
+        made.items.append(item)
+        made.rows += item.rows
+        if item.size > made.size:
+            made.size = item.size
+        return True
+
+    def _take_aged(
+        self, lane: Lane, now: float, made: Composition, share: int, late_before: float
+    ) -> None:
+        """Those who have waited too long take their share first, whatever their class."""
+        for item in list(_waited_since(lane, now - self._ageing_s, share)):
+            if made.rows >= share or self._fits(made, item) is not None:
+                return
+            due = min(item.deadline, item.arrived_at + self._slo_s)
+            self._queue.remove(item.id)
+            if due < late_before:
+                made.late.append(item)
+                continue
+            made.items.append(item)
+            made.rows += item.rows
+            made.size = max(made.size, item.size)
+
+
+def _waited_since(lane: Lane, moment: float, most: int) -> Iterator[Item]:
+    taken = 0
+    for item in lane.in_arrival_order():
+        if item.arrived_at >= moment or taken == most:
+            return
+        taken += 1
+        yield item
+

@@ -1,0 +1,164 @@
+"""When to fire: the three policies. A worker is free and somebody waits, or nobody asks.
+
+Each answers with a lane to run now and why, or with the moment to ask again. None of them
+composes the batch: who leaves with the lane's head is `composing`'s business.
+"""
+
+import math
+from typing import NamedTuple, Protocol
+
+from headway.core.costs import Costs
+from headway.core.items import FireReason
+from headway.core.linger import Linger, PeakConcurrency
+from headway.core.policy import Policy
+from headway.core.queue import Lane, Queue
+
+
+class Fire(NamedTuple):
+    lane: Lane
+    reason: FireReason
+
+
+class HoldUntil(NamedTuple):
+    until: float
+
+
+class Rule(Protocol):
+    linger_cap_s: float  # in force now, for the record
+
+    def decide(
+        self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
+    ) -> Fire | HoldUntil: ...
+
+
+class WindowRule:
+    """The textbook rule: full, or the oldest has waited its window."""
+
+    def __init__(self, policy: Policy) -> None:
+        assert policy.max_wait_s is not None
+        self.linger_cap_s = policy.max_wait_s
+
+    def decide(
+        self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
+    ) -> Fire | HoldUntil:
+        if queue.full_lanes:
+            return Fire(next(iter(queue.full_lanes.values())), FireReason.FULL)
+        lane = queue.oldest_lane()
+        oldest = lane.oldest() if lane else None
+        assert lane is not None
+        assert oldest is not None, "decide() on an empty queue"
+        due = oldest.arrived_at + self.linger_cap_s
+        return Fire(lane, FireReason.WINDOW) if now >= due else HoldUntil(due)
+
+
+class StaticRule:
+    """Only full batches leave; a rest leaves in time for an item's deadline, or on drain."""
+
+    linger_cap_s = math.inf
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+
+    def decide(
+        self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
+    ) -> Fire | HoldUntil:
+        if queue.full_lanes:
+            return Fire(next(iter(queue.full_lanes.values())), FireReason.FULL)
+        urgent = queue.earliest_deadline()
+        if urgent is None:
+            return HoldUntil(math.inf)
+        lane = queue.lanes[urgent.partition]
+        latest_start = urgent.deadline - latest_batch_s(self._costs, lane.rows, lane.mean_size)
+        if now >= latest_start:
+            return Fire(lane, FireReason.DEADLINE)
+        return HoldUntil(latest_start)
+
+
+class AutoRule:
+    """Fire when idle, unless lingering is expected to pay.
+
+    It pays where arrivals follow each other (fan-out) or follow our answers (closed loops); the
+    gaps seen lately say so. Everyone seen lately is here: nobody to wait for.
+    """
+
+    def __init__(
+        self, policy: Policy, costs: Costs, linger: Linger, peak: PeakConcurrency
+    ) -> None:
+        self.linger_cap_s = 0.0
+        self.allowed = True  # False while the SLO is being missed
+        self.running_items = 0
+        self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
+        self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
+        self._max_rows = policy.max_batch_size
+        self._max_cost = policy.max_batch_cost or math.inf
+        self._costs = costs
+        self._linger = linger
+        self._peak = peak
+        self._hold = HoldUntil(-math.inf)  # the last answer, valid until something arrives
+        self._hold_arrivals = -1
+
+    def decide(
+        self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
+    ) -> Fire | HoldUntil:
+        lane = queue.lead(now, aged_turn=aged_turn)
+        assert lane is not None, "decide() on an empty queue"
+        full = self._is_full(lane)
+        if full is not None:
+            return Fire(lane, full)
+        if self._max_wait_s == 0.0 or len(queue.lanes) > 1 or not self.allowed:
+            return Fire(lane, FireReason.IDLE)
+        if lane.items + self.running_items >= self._peak.items:
+            return Fire(lane, FireReason.EVERYONE)
+        return self._linger_or_fire(queue, lane, now, idle_since)
+
+    def _is_full(self, lane: Lane) -> FireReason | None:
+        if lane.rows >= self._max_rows:
+            return FireReason.FULL
+        if lane.rows >= self._costs.best_rows(lane.mean_size):
+            return FireReason.KNEE
+        if lane.size_rows >= self._max_cost:
+            return FireReason.BUDGET
+        return None
+
+    def _linger_or_fire(
+        self, queue: Queue, lane: Lane, now: float, idle_since: float
+    ) -> Fire | HoldUntil:
+        if self._hold_arrivals == self._linger.arrivals:  # nobody came meanwhile
+            return self._hold if now < self._hold.until else Fire(lane, FireReason.LINGER)
+        cap = self._cap_s(queue, lane, now, idle_since)
+        wait = self._best_wait(lane, cap)
+        if wait <= 0.0:
+            lingered = idle_since < now
+            return Fire(lane, FireReason.LINGER if lingered else FireReason.IDLE)
+        self._hold_arrivals = self._linger.arrivals
+        self._hold = HoldUntil(now + wait)
+        return self._hold
+
+    def _best_wait(self, lane: Lane, cap_s: float) -> float:
+        size = lane.mean_size
+        batch_s = self._costs.predict(lane.rows, size)
+        if batch_s is None or cap_s <= 0.0:
+            return 0.0
+        larger_s = self._costs.predict(lane.rows + 1, size)
+        row_s = 0.0 if larger_s is None else max(0.0, larger_s - batch_s)
+        return self._linger.best_wait(lane.items, cap_s, batch_s, row_s)
+
+    def _cap_s(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
+        """No longer than one item takes alone, than the user says, than any deadline leaves."""
+        alone_s = self._costs.predict(1, lane.mean_size)
+        if alone_s is None:
+            self.linger_cap_s = 0.0
+            return 0.0
+        self.linger_cap_s = min(alone_s, self._max_wait_s)
+        cap = self.linger_cap_s - (now - idle_since)
+        oldest = lane.oldest()
+        assert oldest is not None
+        due = min(queue.next_deadline(), oldest.arrived_at + self._slo_s)
+        if due < math.inf:
+            cap = min(cap, due - now - latest_batch_s(self._costs, lane.rows + 1, lane.mean_size))
+        return cap
+
+
+def latest_batch_s(costs: Costs, rows: int, size: int) -> float:
+    """How long before a deadline a batch must start; 0 while nothing is known."""
+    return (costs.predict(rows, size) or 0.0) + costs.margin_s(rows, size)

@@ -1,0 +1,135 @@
+"""The vocabulary of the scheduler: what is queued, what leaves, and what it may answer.
+
+Read this first. Items carry no payload and no future, only what a decision needs; so whoever
+owns the payloads may live in another thread, another process or a simulator.
+"""
+
+import math
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple, TypeAlias
+
+
+class Priority(IntEnum):
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+class Item(NamedTuple):
+    """One unit of queued work. (A NamedTuple: immutable, and a third of a frozen dataclass's cost.)"""
+
+    id: int
+    arrived_at: float
+    rows: int = 1
+    size: int = 0  # what it costs beyond its rows (tokens, frames, pixels); 0 where nothing varies
+    priority: Priority = Priority.NORMAL
+    tenant: str = ""
+    deadline: float = math.inf  # the caller's own; nobody wants the answer afterwards
+    partition: Hashable = None  # only items of one partition may share a batch
+    request: int | None = None  # items split from one request carry its id and fail together
+
+
+def split(item: Item, limit: int, ids: Iterator[int]) -> list[Item]:
+    """Cut an item of many rows into near-equal parts of at most `limit` rows.
+
+    Near-equal, because 65 rows as 33 + 32 finish earlier than as 64 + 1.
+    """
+    parts = -(-item.rows // limit)
+    small, larger = divmod(item.rows, parts)
+    return [
+        item._replace(
+            id=item.id if part == 0 else next(ids),
+            rows=small + (1 if part < larger else 0),
+            request=item.id,
+        )
+        for part in range(parts)
+    ]
+
+
+class FireReason(str, Enum):
+    """Why a batch left when it did."""
+
+    FULL = "full"  # no row more is allowed
+    KNEE = "knee"  # a larger batch would not pay
+    BUDGET = "budget"  # cost or memory is used up
+    IDLE = "idle"  # a worker was free, and waiting was not expected to pay
+    LINGER = "linger"  # waited for company as long as that paid
+    EVERYONE = "everyone"  # all callers seen lately are already here
+    WINDOW = "window"  # the oldest has waited its window
+    DEADLINE = "deadline"  # later would be too late for one of them
+    DRAIN = "drain"  # the scheduler is closing
+
+
+class RefusalReason(str, Enum):
+    """Why an item will never run."""
+
+    QUEUE_FULL = "queue_full"
+    SHED = "shed"  # it would miss the SLO
+    DEADLINE = "deadline_exceeded"  # the caller's own deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Items that run in one model call, with everything needed to explain it."""
+
+    id: int
+    items: tuple[Item, ...]
+    rows: int
+    size: int  # of the largest item: what the others are padded to
+    padded_rows: int  # what the model runs; more than `rows` only with fixed batch sizes
+    reason: FireReason
+    fired_at: float
+    idle_since: float  # when a free worker first stood before this queue; equals fired_at if never
+    batch_cap: int  # caps in force at that moment
+    linger_cap_s: float
+    predicted_s: float | None  # None: nothing is known about this size yet
+
+    @property
+    def padding(self) -> float:
+        """The share of the computed slots that hold no item's data."""
+        if not self.size:
+            return 1.0 - self.rows / self.padded_rows
+        return 1.0 - sum(item.rows * item.size for item in self.items) / (
+            self.padded_rows * self.size
+        )
+
+    def queued_s(self, item: Item) -> float:
+        """How long the item waited because every worker was busy."""
+        return max(self.idle_since, item.arrived_at) - item.arrived_at
+
+    def lingered_s(self, item: Item) -> float:
+        """How long the item waited on purpose, before a free worker."""
+        return self.fired_at - max(self.idle_since, item.arrived_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    item: Item
+    reason: RefusalReason
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Start this batch now."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask again at `until`, or as soon as anything is submitted, cancelled or finished."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer these: they will never run. Then ask again."""
+
+    refusals: tuple[Refusal, ...]
+
+
+Action: TypeAlias = Run | Wait | Refuse

@@ -1,0 +1,427 @@
+"""Who waits, and who is next: classes, tenants, partitions, deadlines, cancellation.
+
+Three rules give the order. *Classes* are strict, except that whoever has waited longer than
+`ageing_s` owns a share of every batch, so nothing starves. Within a class, *tenants* share by
+weight (start-time fair queueing: an item's tag is fixed when it arrives, so one flooding tenant
+queues behind its own flood). Within a tenant, first come first served, or shortest first with a
+bounded number of overtakings.
+
+Removal is lazy: an item leaves `_live` at once and its traces are skipped when they surface, so
+cancelling costs O(1). Every structure is compacted when its traces outnumber its items.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import NamedTuple
+
+from headway.core.items import Item, Priority
+from headway.core.policy import Order
+
+AGED_SHARE = 4  # one row in four, and the lead of one batch in four, belong to the aged
+OVERTAKE_ROWS = 256  # shortest first: an item of mean size is overtaken by no more rows than this
+_SLACK = 64  # traces tolerated before a structure is compacted
+
+
+class Entry(NamedTuple):
+    """An item in line. Ordered by key, then by arrival."""
+
+    key: float
+    id: int
+    tag: float  # the fair-queueing start tag; the key adds the penalty for being long
+    item: Item
+
+
+class _Line:
+    """Entries in key order: a sorted run, plus a heap for those that came out of order.
+
+    With one tenant and fifo every entry lands in the run, and both ends cost O(1).
+    """
+
+    __slots__ = ("_live", "heap", "run")
+
+    def __init__(self, live: dict[int, Item]) -> None:
+        self._live = live
+        self.run: deque[Entry] = deque()
+        self.heap: list[Entry] = []
+
+    def push(self, entry: Entry) -> None:
+        run = self.run
+        if not run or run[-1] < entry:
+            run.append(entry)
+        else:
+            heapq.heappush(self.heap, entry)
+
+    def head(self) -> Entry | None:
+        run, heap, live = self.run, self.heap, self._live
+        while run and run[0].id not in live:
+            run.popleft()
+        if not heap:
+            return run[0] if run else None
+        while heap and heap[0].id not in live:
+            heapq.heappop(heap)
+        if run and heap:
+            return min(run[0], heap[0])
+        return run[0] if run else heap[0] if heap else None
+
+    def compact(self, live_items: int) -> None:
+        if len(self.run) + len(self.heap) > 2 * live_items + _SLACK:
+            self.run = deque(entry for entry in self.run if entry.id in self._live)
+            self.heap = [entry for entry in self.heap if entry.id in self._live]
+            heapq.heapify(self.heap)
+
+
+class Lane:
+    """The items of one partition. Only these may share a batch."""
+
+    __slots__ = ("_arrivals", "_live", "items", "lines", "partition", "rows", "size_rows")
+
+    def __init__(self, partition: Hashable, live: dict[int, Item]) -> None:
+        self.partition = partition
+        self.items = 0
+        self.rows = 0
+        self.size_rows = 0  # the sum of rows × size: what it would cost unpadded
+        self.lines = (_Line(live), _Line(live), _Line(live))  # by class
+        self._live = live
+        self._arrivals: deque[Item] = deque()
+
+    @property
+    def mean_size(self) -> int:
+        return self.size_rows // self.rows if self.rows else 0
+
+    def push(self, entry: Entry) -> None:
+        item = entry.item
+        self.items += 1
+        self.rows += item.rows
+        self.size_rows += item.rows * item.size
+        self.lines[item.priority].push(entry)
+        self._arrivals.append(item)
+
+    def forget(self, item: Item) -> None:
+        """The item is no longer live: count it out."""
+        self.items -= 1
+        self.rows -= item.rows
+        self.size_rows -= item.rows * item.size
+        if len(self._arrivals) > 2 * self.items + _SLACK:
+            self._arrivals = deque(kept for kept in self._arrivals if kept.id in self._live)
+            for line in self.lines:
+                line.compact(self.items)
+
+    def oldest(self) -> Item | None:
+        arrivals, live = self._arrivals, self._live
+        while arrivals and arrivals[0].id not in live:
+            arrivals.popleft()
+        return arrivals[0] if arrivals else None
+
+    def head(self) -> Entry | None:
+        """The next item by class and key, ageing aside."""
+        for line in self.lines:
+            entry = line.head()
+            if entry is not None:
+                return entry
+        return None
+
+    def in_arrival_order(self) -> Iterator[Item]:
+        return (item for item in self._arrivals if item.id in self._live)
+
+
+class _Tenant:
+    """What one tenant has in one class: its place in the fair order and its newest items."""
+
+    __slots__ = ("finish_tag", "newest", "rows")
+
+    def __init__(self) -> None:
+        self.finish_tag = 0.0
+        self.rows = 0
+        self.newest: deque[Item] = deque()
+
+
+class _FairClock:
+    """Start-time fair queueing among the tenants of one class."""
+
+    __slots__ = ("_prune_at", "_weights", "tenants", "virtual")
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = weights
+        self._prune_at = _SLACK
+        self.virtual = 0.0  # the largest start tag served so far
+        self.tenants: dict[str, _Tenant] = {}
+
+    def weight(self, tenant: str) -> float:
+        return self._weights.get(tenant, 1.0)
+
+    def start_tag(self, item: Item) -> float:
+        tenant = self.tenants.get(item.tenant)
+        if tenant is None:
+            tenant = self.tenants[item.tenant] = _Tenant()
+        tag = tenant.finish_tag
+        if tag < self.virtual:
+            tag = self.virtual
+        tenant.finish_tag = tag + item.rows / self._weights.get(item.tenant, 1.0)
+        tenant.rows += item.rows
+        tenant.newest.append(item)
+        return tag
+
+    def leave(self, item: Item, live: dict[int, Item]) -> None:
+        tenant = self.tenants[item.tenant]
+        tenant.rows -= item.rows
+        newest = tenant.newest
+        while newest and newest[0].id not in live:
+            newest.popleft()
+        if len(newest) > 2 * tenant.rows + _SLACK:
+            tenant.newest = deque(kept for kept in newest if kept.id in live)
+        if not tenant.rows and len(self.tenants) > self._prune_at:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Forget tenants that went away and whose turn is paid off."""
+        self.tenants = {
+            name: tenant
+            for name, tenant in self.tenants.items()
+            if tenant.rows or tenant.finish_tag > self.virtual
+        }
+        self._prune_at = 2 * len(self.tenants) + _SLACK
+
+    def active_weight(self) -> float:
+        return sum(self.weight(name) for name, tenant in self.tenants.items() if tenant.rows)
+
+    def newest_of_most_loaded(self, live: dict[int, Item], least_load: float) -> Iterator[Item]:
+        """The newest item of whoever holds the most rows for its weight, again and again."""
+        loads = [
+            (-tenant.rows / self.weight(name), name)
+            for name, tenant in self.tenants.items()
+            if tenant.rows
+        ]
+        heapq.heapify(loads)
+        newest = {name: reversed(self.tenants[name].newest) for _, name in loads}
+        while loads and -loads[0][0] > least_load:
+            load, name = loads[0]
+            item = next(item for item in newest[name] if item.id in live)
+            heapq.heapreplace(loads, (load + item.rows / self.weight(name), name))
+            yield item
+
+
+class _LaneHeap:
+    """Finds the lane that comes first by some rank, when there are many.
+
+    Ranks are noted when a lane may have moved up and checked when it surfaces.
+    """
+
+    def __init__(self, rank: Callable[[Lane], tuple[float, ...] | None]) -> None:
+        self._rank = rank
+        self._heap: list[tuple[tuple[float, ...], int, Lane]] = []
+        self._sequence = 0
+
+    def note(self, lane: Lane) -> None:
+        rank = self._rank(lane)
+        if rank is not None:
+            self._sequence += 1
+            heapq.heappush(self._heap, (rank, self._sequence, lane))
+
+    def first(self, lanes: dict[Hashable, Lane]) -> Lane | None:
+        heap = self._heap
+        if len(heap) > 4 * len(lanes) + _SLACK:
+            heap.clear()
+            for lane in lanes.values():
+                self.note(lane)
+        while heap:
+            rank, _, lane = heap[0]
+            current = self._rank(lane)
+            if current == rank and lanes.get(lane.partition) is lane:
+                return lane
+            heapq.heappop(heap)
+            if current is not None and lanes.get(lane.partition) is lane:
+                self._sequence += 1
+                heapq.heappush(heap, (current, self._sequence, lane))
+        return None
+
+
+def _urgency(lane: Lane) -> tuple[float, ...] | None:
+    entry = lane.head()
+    return None if entry is None else (entry.item.priority, entry.key, entry.id)
+
+
+def _age(lane: Lane) -> tuple[float, ...] | None:
+    item = lane.oldest()
+    return None if item is None else (item.arrived_at, item.id)
+
+
+class Queue:
+    """All waiting items. Bounded by its owner; ordered as the module says."""
+
+    def __init__(
+        self, *, order: Order, weights: Mapping[str, float], full_rows: int, ageing_s: float
+    ) -> None:
+        self.rows = 0
+        self.lanes: dict[Hashable, Lane] = {}
+        self.full_lanes: dict[Hashable, Lane] = {}  # those with a batch's worth of rows
+        self._shortest_first = order is Order.SHORTEST
+        self._full_rows = full_rows
+        self._ageing_s = ageing_s
+        self._live: dict[int, Item] = {}
+        self._clocks = tuple(_FairClock(weights) for _ in Priority)
+        self._class_rows = [0 for _ in Priority]
+        self._by_urgency = _LaneHeap(_urgency)
+        self._by_age = _LaneHeap(_age)
+        self._deadlines: list[tuple[float, int]] = []
+        self._mean_size = 0.0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, item_id: int) -> bool:
+        return item_id in self._live
+
+    # ---- coming and going
+
+    def push(self, item: Item) -> Lane:
+        lane = self.lanes.get(item.partition)
+        if lane is None:
+            lane = self.lanes[item.partition] = Lane(item.partition, self._live)
+        tag = self._clocks[item.priority].start_tag(item)
+        key = tag + self._long_penalty(item) if self._shortest_first else tag
+        was_empty = lane.items == 0
+        self._live[item.id] = item
+        self.rows += item.rows
+        self._class_rows[item.priority] += item.rows
+        lane.push(Entry(key, item.id, tag, item))
+        if item.deadline != math.inf:
+            heapq.heappush(self._deadlines, (item.deadline, item.id))
+        if lane.rows >= self._full_rows:
+            self.full_lanes[lane.partition] = lane
+        if len(self.lanes) > 1:
+            self._note_lanes(lane, was_empty=was_empty)
+        return lane
+
+    def remove(self, item_id: int) -> Item | None:
+        """Take an item out, wherever it stands. None: it is not queued (any more)."""
+        item = self._live.get(item_id)
+        if item is not None:
+            self._leave(item, self.lanes[item.partition])
+        return item
+
+    def take(self, entry: Entry, lane: Lane) -> None:
+        """The entry's item leaves to be served: its tenant's turn moves on."""
+        item = entry.item
+        clock = self._clocks[item.priority]
+        if entry.tag > clock.virtual:
+            clock.virtual = entry.tag
+        self._leave(item, lane)
+
+    def _leave(self, item: Item, lane: Lane) -> None:
+        live = self._live
+        del live[item.id]
+        self.rows -= item.rows
+        self._class_rows[item.priority] -= item.rows
+        lane.forget(item)
+        clock = self._clocks[item.priority]
+        clock.leave(item, live)
+        if lane.rows < self._full_rows and self.full_lanes:
+            self.full_lanes.pop(lane.partition, None)
+        if not lane.items:
+            del self.lanes[lane.partition]
+        if not live:
+            self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        """Nobody waits: no debts, no traces."""
+        self._deadlines.clear()
+        for clock in self._clocks:
+            clock.virtual = 0.0
+            clock.tenants.clear()
+
+    def _long_penalty(self, item: Item) -> float:
+        self._mean_size += (item.size - self._mean_size) * 0.01 if self._mean_size else item.size
+        return OVERTAKE_ROWS * item.size / self._mean_size if self._mean_size else 0.0
+
+    def _note_lanes(self, lane: Lane, *, was_empty: bool) -> None:
+        if len(self.lanes) == 2:  # a second partition: from now on the heaps are needed
+            for each in self.lanes.values():
+                self._by_urgency.note(each)
+                self._by_age.note(each)
+            return
+        self._by_urgency.note(lane)
+        if was_empty:
+            self._by_age.note(lane)
+
+    # ---- questions
+
+    def lead(self, now: float, *, aged_turn: bool) -> Lane | None:
+        """The lane whose head is due next; on the aged's turn, that of the longest waiting."""
+        lanes = self.lanes
+        if len(lanes) <= 1:
+            return next(iter(lanes.values()), None)
+        if aged_turn and self.is_aged(now):
+            return self._by_age.first(lanes)
+        return self._by_urgency.first(lanes)
+
+    def oldest_lane(self) -> Lane | None:
+        if len(self.lanes) <= 1:
+            return next(iter(self.lanes.values()), None)
+        return self._by_age.first(self.lanes)
+
+    def is_aged(self, now: float) -> bool:
+        """Has somebody waited so long that the aged's share applies?"""
+        lane = self.oldest_lane()
+        oldest = lane.oldest() if lane else None
+        return oldest is not None and now - oldest.arrived_at > self._ageing_s
+
+    def next_deadline(self) -> float:
+        deadlines, live = self._deadlines, self._live
+        while deadlines and deadlines[0][1] not in live:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else math.inf
+
+    def earliest_deadline(self) -> Item | None:
+        return None if self.next_deadline() == math.inf else self._live[self._deadlines[0][1]]
+
+    def pop_expired(self, now: float) -> list[Item]:
+        expired = []
+        while self.next_deadline() <= now:
+            item = self._live[heapq.heappop(self._deadlines)[1]]
+            self._leave(item, self.lanes[item.partition])
+            expired.append(item)
+        return expired
+
+    def rows_ahead(self, item: Item) -> float:
+        """How many rows a newcomer must expect to leave before it."""
+        ahead = sum(self._class_rows[: item.priority + 1])
+        clock = self._clocks[item.priority]
+        if len(clock.tenants) <= 1:
+            return ahead
+        tenant = clock.tenants.get(item.tenant)
+        own = (tenant.rows if tenant else 0) + item.rows
+        weight = clock.weight(item.tenant)
+        others = clock.active_weight() - (weight if tenant and tenant.rows else 0.0)
+        above = sum(self._class_rows[: item.priority])
+        return min(ahead, above + own * (others + weight) / weight - item.rows)
+
+    def make_room(self, newcomer: Item, limit: int) -> list[Item]:
+        """Push out what has less right to its place than this newcomer, newest first.
+
+        Empty: there is not enough of that, and the newcomer must be refused instead.
+        """
+        needed = self.rows + newcomer.rows - limit
+        victims: list[Item] = []
+        for victim in self._victims(newcomer):
+            victims.append(victim)
+            needed -= victim.rows
+            if needed <= 0:
+                for each in victims:
+                    self._leave(each, self.lanes[each.partition])
+                return victims
+        return []
+
+    def _victims(self, newcomer: Item) -> Iterator[Item]:
+        """Items of lower classes; then of tenants that hold more of the queue than the newcomer's."""
+        for priority in reversed(Priority):
+            if priority < newcomer.priority:
+                return
+            clock = self._clocks[priority]
+            least_load = 0.0
+            if priority == newcomer.priority:
+                own = clock.tenants.get(newcomer.tenant)
+                rows = (own.rows if own else 0) + newcomer.rows
+                least_load = rows / clock.weight(newcomer.tenant)
+            yield from clock.newest_of_most_loaded(self._live, least_load)

@@ -1,0 +1,260 @@
+"""Decide which queued items run together, and when.
+
+Pure: no I/O, no asyncio, no clock. Time comes in as `now`; decisions go out as values. The
+runtime obeys them in real time, the simulator in virtual time.
+"""
+
+import math
+from collections.abc import Sequence
+
+from headway.core.admission import Admission
+from headway.core.composing import Composer, Composition
+from headway.core.costs import Costs, CostTable
+from headway.core.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
+from headway.core.items import (
+    Action,
+    Batch,
+    FireReason,
+    Item,
+    Refusal,
+    RefusalReason,
+    Refuse,
+    Run,
+    Wait,
+)
+from headway.core.linger import Linger, PeakConcurrency
+from headway.core.policy import Firing, Policy
+from headway.core.queue import AGED_SHARE, Lane, Queue
+
+_NOTHING_TO_DO = Wait(math.inf)
+
+
+class Scheduler:
+    """One model's queue and the rules that empty it."""
+
+    def __init__(self, policy: Policy | None = None, table: CostTable | None = None) -> None:
+        policy = policy or Policy()
+        self.policy = policy
+        self.costs = Costs(
+            policy.max_batch_size,
+            table,
+            error_percentile=policy.slo_percentile,
+            batch_sizes=policy.batch_sizes,
+        )
+        self._queue = Queue(
+            order=policy.order,
+            weights=policy.tenant_weights,
+            full_rows=policy.max_batch_size,
+            ageing_s=policy.ageing_s,
+        )
+        self._linger = Linger()
+        self._peak = PeakConcurrency()
+        self._admission = Admission(policy, self.costs, self._queue)
+        self._composer = Composer(policy, self.costs, self._queue)
+        self._auto = AutoRule(policy, self.costs, self._linger, self._peak)
+        self._rule = self._choose_rule()
+        self._running: dict[int, Batch] = {}
+        self._running_items = 0
+        self._workers = policy.workers
+        self._refused: list[Refusal] = []
+        self._idle_since: float | None = None
+        self._batches = 0
+        self._draining = False
+        self._slo = _SloWatch(policy)
+
+    # ---- what happens
+
+    def submit(self, item: Item, *, request_rows: int | None = None) -> None:
+        """Queue an item, or raise why not.
+
+        Of a request split into parts submit them all in one go, the first with `request_rows`, so that
+        it is admitted or refused as one.
+        """
+        now = item.arrived_at
+        rows = item.rows if request_rows is None else request_rows
+        if request_rows is not None or item.request is None:
+            pushed_out = self._admission.admit(item, rows, self.cap_rows, self._running.values())
+            if pushed_out:
+                self._refused += pushed_out
+        self._queue.push(item)
+        if self._rule is self._auto:
+            self._linger.arrived(now)
+            self._peak.saw(len(self._queue) + self._running_items)
+
+    def cancel(self, item_id: int) -> bool:
+        """Forget a queued item. False, and harmless, once it has started."""
+        return self._queue.remove(item_id) is not None
+
+    def finish(self, batch: Batch, now: float, *, ran_s: float | None = None) -> None:
+        """The batch has left its worker. `ran_s`: what the model took; None if that says nothing
+        about its speed (it failed, or was cut short)."""
+        assert batch.id in self._running, f"finish() of batch {batch.id}, which is not running"
+        del self._running[batch.id]
+        self._running_items -= len(batch.items)
+        self._auto.running_items = self._running_items
+        if ran_s is not None:
+            self.costs.observe(batch.padded_rows, batch.size, ran_s)
+        if self._rule is self._auto:
+            self._linger.completed(now)
+            self._peak.batch_done()
+            if self._slo.is_set:
+                self._slo.saw(batch, now)
+                self._auto.allowed = not self._slo.is_missed
+
+    def drain(self) -> None:
+        """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
+        self._draining = True
+
+    # ---- what to do
+
+    def next_action(self, now: float) -> Action:
+        """Call until it answers `Wait`, after every event and at the moment it names."""
+        if self._refused or self._queue.next_deadline() <= now:
+            return self._refuse(now)
+        if not self._queue:
+            self._idle_since = None
+            return _NOTHING_TO_DO
+        if len(self._running) >= self._workers:
+            self._idle_since = None
+            return self._wait_for_deadline()
+        if self._idle_since is None:
+            self._idle_since = now
+        verdict = self._decide(now)
+        if not isinstance(verdict, Fire):
+            return Wait(min(verdict.until, self._queue.next_deadline()))
+        return self._fire(verdict, now)
+
+    def _decide(self, now: float) -> Fire | HoldUntil:
+        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
+        if self._draining:
+            lane = self._queue.lead(now, aged_turn=aged_turn)
+            assert lane is not None
+            return Fire(lane, FireReason.DRAIN)
+        assert self._idle_since is not None
+        return self._rule.decide(
+            self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn
+        )
+
+    def _fire(self, fire: Fire, now: float) -> Action:
+        cap_rows = self._lane_cap(fire.lane)
+        made = self._composer.compose(
+            fire.lane,
+            now,
+            cap_rows=cap_rows,
+            shed=self._rule is self._auto,
+            aged_turn=self._batches % AGED_SHARE == AGED_SHARE - 1,
+        )
+        if made.late:
+            self._note_late(made.late, now)
+        if not made.items:
+            return self._refuse(now)
+        return self._start(made, fire.reason, cap_rows, now)
+
+    def _start(
+        self, made: Composition, reason: FireReason, cap_rows: int, now: float
+    ) -> Run:
+        self._batches += 1
+        padded_rows = self._composer.padded_rows(made.rows)
+        assert self._idle_since is not None
+        batch = Batch(
+            id=self._batches,
+            items=tuple(made.items),
+            rows=made.rows,
+            size=made.size,
+            padded_rows=padded_rows,
+            reason=made.stopped_by or reason,
+            fired_at=now,
+            idle_since=self._idle_since,
+            batch_cap=cap_rows,
+            linger_cap_s=self._rule.linger_cap_s if self._auto.allowed else 0.0,
+            predicted_s=self.costs.predict(padded_rows, made.size),
+        )
+        self._running[batch.id] = batch
+        self._running_items += len(made.items)
+        self._auto.running_items = self._running_items
+        self._idle_since = None
+        return Run(batch)
+
+    # ---- refusals
+
+    def _refuse(self, now: float) -> Refuse:
+        for item in self._queue.pop_expired(now):
+            self._refused.append(Refusal(item, RefusalReason.DEADLINE, 0.0))
+        refusals = tuple(self._refused)
+        self._refused.clear()
+        return Refuse(refusals)
+
+    def _note_late(self, late: Sequence[Item], now: float) -> None:
+        retry_after_s = self.queued_s
+        slo_s = self.policy.slo_s or math.inf
+        for item in late:
+            own = item.deadline <= item.arrived_at + slo_s
+            reason = RefusalReason.DEADLINE if own else RefusalReason.SHED
+            self._refused.append(Refusal(item, reason, retry_after_s))
+
+    def _wait_for_deadline(self) -> Wait:
+        deadline = self._queue.next_deadline()
+        return _NOTHING_TO_DO if deadline == math.inf else Wait(deadline)
+
+    # ---- caps and figures
+
+    @property
+    def cap_rows(self) -> int:
+        """The most rows that pay in one batch, as far as is known."""
+        if self._rule is not self._auto:
+            return self.policy.max_batch_size
+        return min(self.policy.max_batch_size, self.costs.best_rows())
+
+    def _lane_cap(self, lane: Lane) -> int:
+        if self._rule is not self._auto:
+            return self.policy.max_batch_size
+        return min(self.policy.max_batch_size, self.costs.best_rows(lane.mean_size))
+
+    @property
+    def queued_items(self) -> int:
+        return len(self._queue)
+
+    @property
+    def queued_rows(self) -> int:
+        return self._queue.rows
+
+    @property
+    def queued_s(self) -> float:
+        """Seconds of work waiting."""
+        return self._admission.queued_s(self.cap_rows)
+
+    @property
+    def running_batches(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._running and not self._queue and not self._refused
+
+    def _choose_rule(self) -> Rule:
+        if self.policy.firing is Firing.WINDOW:
+            return WindowRule(self.policy)
+        if self.policy.firing is Firing.STATIC:
+            return StaticRule(self.costs)
+        return self._auto
+
+
+class _SloWatch:
+    """Is the SLO's percentile being missed? Then lingering stops until it recovers."""
+
+    _MEMORY = 0.998  # about the last 500 items
+
+    def __init__(self, policy: Policy) -> None:
+        self.is_set = policy.slo_s is not None
+        self._slo_s = policy.slo_s or math.inf
+        self._allowed = 1.0 - policy.slo_percentile / 100.0
+        self._missed = 0.0
+
+    def saw(self, batch: Batch, now: float) -> None:
+        for item in batch.items:
+            late = now - item.arrived_at > self._slo_s
+            self._missed = self._missed * self._MEMORY + (1.0 - self._MEMORY if late else 0.0)
+
+    @property
+    def is_missed(self) -> bool:
+        return self._missed > self._allowed
