@@ -1,0 +1,45 @@
+"""Headway: the batching brain for model inference.
+
+In transit, *headway* is the time between two departures: leave now with few, or wait a moment for
+more. That is what an inference server tunes, and what this package decides for you.
+"""
+
+from headway.core import CostTable
+from headway.errors import (
+    Closed,
+    ConfigError,
+    DeadlineExceeded,
+    HeadwayError,
+    InputTooLarge,
+    InvalidInput,
+    ModelFailed,
+    QueueFull,
+    Shed,
+    Unavailable,
+)
+from headway.model import END, Model, Tensor, TensorModel
+from headway.runtime.batcher import Batcher
+from headway.runtime.decorator import BatchedFunction, batched
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "END",
+    "BatchedFunction",
+    "Batcher",
+    "Closed",
+    "ConfigError",
+    "CostTable",
+    "DeadlineExceeded",
+    "HeadwayError",
+    "InputTooLarge",
+    "InvalidInput",
+    "Model",
+    "ModelFailed",
+    "QueueFull",
+    "Shed",
+    "Tensor",
+    "TensorModel",
+    "Unavailable",
+    "batched",
+]

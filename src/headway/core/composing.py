@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item, Priority
 from headway.core.policy import Policy
-from headway.core.queue import AGED_SHARE, Entry, Lane, Queue
+from headway.core.queue import AGED_SHARE, Lane, Queue
 
 
 @dataclass(slots=True)
@@ -22,7 +22,13 @@ class Composition:
     rows: int
     size: int
     stopped_by: FireReason | None  # the limit that kept somebody out, if one did
-    late: list[Item]
+    late: list[Item]  # left out: they could not be answered in time
+
+    def add(self, item: Item) -> None:
+        self.items.append(item)
+        self.rows += item.rows
+        if item.size > self.size:
+            self.size = item.size
 
 
 class Composer:
@@ -50,9 +56,11 @@ class Composer:
         if oldest is not None and now - oldest.arrived_at > self._ageing_s:
             share = goal // AGED_SHARE or (1 if aged_turn else 0)
             self._take_aged(lane, now, made, share, late_before)
+        removed = len(made.items), len(made.late)
         for priority in Priority:
             if not self._take_class(lane, priority, made, goal, late_before):
                 break
+        self._queue.served(made.items[removed[0] :] + made.late[removed[1] :], lane)
         return made
 
     # ---- limits
@@ -81,18 +89,19 @@ class Composer:
             return -math.inf  # nothing is known: nobody is late
         return now + seconds + self._costs.margin_s(rows, lane.mean_size) - 1e-9
 
-    def _fits(self, made: Composition, item: Item) -> FireReason | None:
-        """None if it fits; otherwise the limit in its way. The first item always fits."""
-        if not made.items:
-            return None
-        rows, size = made.rows + item.rows, max(made.size, item.size)
+    def _obstacle(self, made: Composition, item: Item, goal: int) -> FireReason | None:
+        """The limit that keeps the item out of the batch, if one does."""
+        rows = made.rows + item.rows
         if rows > self._max_rows:
             return FireReason.FULL
-        if size and rows * size > self._max_cost:
-            return FireReason.BUDGET
-        if size and rows > self._costs.best_rows(size):
+        if rows > goal:
             return FireReason.KNEE
-        return None
+        size = item.size if item.size > made.size else made.size
+        if not size:
+            return None
+        if rows * size > self._max_cost:
+            return FireReason.BUDGET
+        return FireReason.KNEE if rows > self._costs.best_rows(size) else None
 
     # ---- taking
 
@@ -100,59 +109,41 @@ class Composer:
         self, lane: Lane, priority: Priority, made: Composition, goal: int, late_before: float
     ) -> bool:
         """Fill up from one class, in order. False: the batch is complete."""
-        line, queue = lane.lines[priority], self._queue
-        slo_s = self._slo_s
+        line, queue, slo_s = lane.lines[priority], self._queue, self._slo_s
         while made.rows < goal:
             entry = line.head()
             if entry is None:
                 return True
-            item = entry.item
+            item = entry[3]
             if min(item.deadline, item.arrived_at + slo_s) < late_before:
-                queue.take(entry, lane)
+                queue.pop_head(line, entry)
                 made.late.append(item)
                 continue
-            if not self._add(entry, lane, made, goal):
-                return True  # its class waits, so that order holds; a lower class may fill the rest
+            if made.items:
+                obstacle = self._obstacle(made, item, goal)
+                if obstacle is not None:
+                    made.stopped_by = made.stopped_by or obstacle
+                    return True  # its class waits: order holds. A lower class may fill the rest
+            queue.pop_head(line, entry)
+            made.add(item)
         return False
-
-    def _add(self, entry: Entry, lane: Lane, made: Composition, goal: int) -> bool:
-        item = entry.item
-        if made.items:
-            obstacle = self._fits(made, item)
-            if obstacle is None and made.rows + item.rows > goal:
-                obstacle = FireReason.KNEE
-            if obstacle is not None:
-                made.stopped_by = made.stopped_by or obstacle
-                return False
-        self._queue.take(entry, lane)
-        made.items.append(item)
-        made.rows += item.rows
-        if item.size > made.size:
-            made.size = item.size
-        return True
 
     def _take_aged(
         self, lane: Lane, now: float, made: Composition, share: int, late_before: float
     ) -> None:
         """Those who have waited too long take their share first, whatever their class."""
         for item in list(_waited_since(lane, now - self._ageing_s, share)):
-            if made.rows >= share or self._fits(made, item) is not None:
+            if made.rows >= share or (made.items and self._obstacle(made, item, share)):
                 return
-            due = min(item.deadline, item.arrived_at + self._slo_s)
             self._queue.remove(item.id)
-            if due < late_before:
+            if min(item.deadline, item.arrived_at + self._slo_s) < late_before:
                 made.late.append(item)
-                continue
-            made.items.append(item)
-            made.rows += item.rows
-            made.size = max(made.size, item.size)
+            else:
+                made.add(item)
 
 
 def _waited_since(lane: Lane, moment: float, most: int) -> Iterator[Item]:
-    taken = 0
-    for item in lane.in_arrival_order():
+    for taken, item in enumerate(lane.in_arrival_order()):
         if item.arrived_at >= moment or taken == most:
             return
-        taken += 1
         yield item
-

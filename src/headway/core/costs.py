@@ -111,19 +111,29 @@ class Costs:
         self._max_rows = max_rows
         self._percentile = error_percentile
         self._batch_sizes = tuple(batch_sizes)
-        self._rows = table.rows if table else tuple(batch_sizes) or tuple(probe_rows(max_rows))
-        self._sizes = table.sizes if table else None
+        self._rows = self._batch_sizes or tuple(probe_rows(max_rows))
+        self._sizes: tuple[int, ...] | None = None
+        self._was_probed = False
         self._cells: dict[tuple[int, int], _Cell] = {}  # by index into rows and sizes
-        self._errors: deque[float] = deque(table.errors if table else (), maxlen=_ERRORS_KEPT)
-        self._was_probed = table is not None
+        self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._observed = 0
         self._margin: float | None = None
-        self._curves: dict[int, list[float | None]] = {}  # by size: seconds at 1…max_rows rows
+        self._curves: dict[int, list[float | None]] = {}  # by size: seconds at 0…max_rows rows
         self._best: dict[int, int] = {}
         if table:
-            for i, row in enumerate(table.seconds):
-                for j, seconds in enumerate(row):
-                    self._cells[i, j] = _Cell(seconds, TRUSTED_SAMPLES)
+            self.adopt(table)
+
+    def adopt(self, table: CostTable) -> None:
+        """Start from this table; what was learned before is forgotten."""
+        self._rows, self._sizes = table.rows, table.sizes
+        self._was_probed = True
+        self._cells = {
+            (i, j): _Cell(seconds, TRUSTED_SAMPLES)
+            for i, row in enumerate(table.seconds)
+            for j, seconds in enumerate(row)
+        }
+        self._errors = deque(table.errors, maxlen=_ERRORS_KEPT)
+        self._forget_derived()
 
     @property
     def is_known(self) -> bool:
@@ -175,9 +185,12 @@ class Costs:
             cell.refine(at_cell)
         self._observed += 1
         if self._observed % _REBUILD_EVERY == 0 or self._observed <= _REBUILD_EVERY:
-            self._curves.clear()
-            self._best.clear()
-            self._margin = None
+            self._forget_derived()
+
+    def _forget_derived(self) -> None:
+        self._curves.clear()
+        self._best.clear()
+        self._margin = None
 
     # ---- reading the grid
 
@@ -229,9 +242,11 @@ class Costs:
     def _find_best(self, curve: list[float | None]) -> int:
         candidates = self._batch_sizes or [r for r in self._rows if r <= self._max_rows]
         rates = [(r / s, r) for r in candidates if (s := curve[r]) is not None]
-        if not rates or rates[-1][1] < candidates[-1] and rates[-1][0] >= max(rates)[0]:
-            return self._max_rows  # the best known is the largest known: larger may be better still
+        if not rates:
+            return self._max_rows
         best = max(rates)[0]
+        if rates[-1][0] >= best and rates[-1][1] < candidates[-1]:
+            return self._max_rows  # the best known is the largest known: larger may be better still
         return max(r for rate, r in rates if rate >= best * (1 - _WORTH_IT))
 
 

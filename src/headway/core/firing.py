@@ -81,9 +81,7 @@ class AutoRule:
     gaps seen lately say so. Everyone seen lately is here: nobody to wait for.
     """
 
-    def __init__(
-        self, policy: Policy, costs: Costs, linger: Linger, peak: PeakConcurrency
-    ) -> None:
+    def __init__(self, policy: Policy, costs: Costs, linger: Linger, peak: PeakConcurrency) -> None:
         self.linger_cap_s = 0.0
         self.allowed = True  # False while the SLO is being missed
         self.running_items = 0

@@ -7,7 +7,7 @@ owns the payloads may live in another thread, another process or a simulator.
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple, TypeAlias
 
 
@@ -18,7 +18,7 @@ class Priority(IntEnum):
 
 
 class Item(NamedTuple):
-    """One unit of queued work. (A NamedTuple: immutable, and a third of a frozen dataclass's cost.)"""
+    """One unit of queued work. (A NamedTuple: immutable at a third of a dataclass's cost.)"""
 
     id: int
     arrived_at: float
@@ -48,7 +48,7 @@ def split(item: Item, limit: int, ids: Iterator[int]) -> list[Item]:
     ]
 
 
-class FireReason(str, Enum):
+class FireReason(StrEnum):
     """Why a batch left when it did."""
 
     FULL = "full"  # no row more is allowed
@@ -62,7 +62,7 @@ class FireReason(str, Enum):
     DRAIN = "drain"  # the scheduler is closing
 
 
-class RefusalReason(str, Enum):
+class RefusalReason(StrEnum):
     """Why an item will never run."""
 
     QUEUE_FULL = "queue_full"

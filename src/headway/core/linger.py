@@ -8,15 +8,22 @@ gain; mostly that is no wait at all.
 
 import math
 
-_SHORTEST_S = 1e-5
-_BINS_PER_OCTAVE = 2
-_BINS = 44
+_SHORTEST = -16  # the first bin ends at 2**-17 s (8 µs), the last at 2**5 s
+_BINS = 2 * (6 - _SHORTEST)
 _DECAY = 0.99
 _REFRESH_EVERY = 32  # events between two recomputations
 _OTHERS_SHARE = 0.5  # what a joining item gains is shared with those whom the wait delays later
 _MIN_GAIN = 0.02  # of the batch's own time: less is noise
-_EDGES = tuple(_SHORTEST_S * 2 ** (i / _BINS_PER_OCTAVE) for i in range(_BINS))
-_MIDDLES = (_SHORTEST_S / 2, *(math.sqrt(a * b) for a, b in zip(_EDGES, _EDGES[1:], strict=False)))
+_HALF = math.sqrt(0.5)
+_EDGES = tuple(2.0 ** ((i - 1) / 2 + _SHORTEST - 0.5) for i in range(_BINS))
+_MIDDLES = tuple(edge * 2**-0.25 for edge in _EDGES)
+
+
+def _bin(gap_s: float) -> int:
+    """Two bins an octave, by the float's own exponent: no logarithm on the hot path."""
+    mantissa, exponent = math.frexp(gap_s)
+    i = 2 * (exponent - _SHORTEST) + (1 if mantissa > _HALF else 0)
+    return 0 if i < 0 else i if i < _BINS else _BINS
 
 
 class GapHistogram:
@@ -30,16 +37,10 @@ class GapHistogram:
         self._weight = 1.0
 
     def add(self, gap_s: float) -> None:
-        if gap_s <= _SHORTEST_S:
-            i = 0
-        else:
-            i = 1 + int(_BINS_PER_OCTAVE * math.log2(gap_s / _SHORTEST_S))
-            if i > _BINS:
-                i = _BINS
-        self._weight *= 1 / _DECAY
-        self.bins[i] += self._weight
-        self.total += self._weight
-        if self._weight > 1e12:
+        weight = self._weight = self._weight * (1 / _DECAY)
+        self.bins[_bin(gap_s)] += weight
+        self.total += weight
+        if weight > 1e12:
             self._rescale()
 
     def _rescale(self) -> None:
@@ -80,6 +81,7 @@ class Linger:
         "_events",
         "_last_arrival",
         "_last_completion",
+        "_refresh_at",
         "arrivals",
     )
 
@@ -90,22 +92,26 @@ class Linger:
         self._last_completion = -math.inf
         self._cache: dict[tuple[bool, int], float] = {}
         self._events = 0
+        self._refresh_at = 0
         self.arrivals = 0
 
     def arrived(self, now: float) -> None:
         self.arrivals += 1
-        if self._last_arrival < self._last_completion:
+        last, self._last_arrival = self._last_arrival, now
+        if last < self._last_completion:
             self._after_completion.add(now - self._last_completion)
-        if self._last_arrival > -math.inf:
-            self._after_arrival.add(now - self._last_arrival)
-        self._last_arrival = now
-        self._tick()
+        if last > -math.inf:
+            self._after_arrival.add(now - last)
+        self._events += 1
 
     def completed(self, now: float) -> None:
         self._last_completion = now
-        self._tick()
+        self._events += 1
 
     def best_wait(self, items: int, cap_s: float, batch_s: float, row_s: float) -> float:
+        if self._events >= self._refresh_at:
+            self._cache.clear()
+            self._refresh_at = self._events + _REFRESH_EVERY
         after_completion = self._last_completion >= self._last_arrival
         key = (after_completion, items)
         wait = self._cache.get(key)
@@ -113,11 +119,6 @@ class Linger:
             histogram = self._after_completion if after_completion else self._after_arrival
             wait = self._cache[key] = histogram.best_wait(items, cap_s, batch_s, row_s)
         return min(wait, cap_s)
-
-    def _tick(self) -> None:
-        self._events += 1
-        if self._events % _REFRESH_EVERY == 0:
-            self._cache.clear()
 
 
 class PeakConcurrency:
@@ -145,5 +146,3 @@ class PeakConcurrency:
     @property
     def items(self) -> int:
         return self._current if self._current > self._previous else self._previous
-
-

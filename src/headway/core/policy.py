@@ -3,18 +3,18 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 
 from headway.errors import ConfigError
 
 
-class Firing(str, Enum):
+class Firing(StrEnum):
     AUTO = "auto"
     WINDOW = "window"
     STATIC = "static"
 
 
-class Order(str, Enum):
+class Order(StrEnum):
     FIFO = "fifo"
     SHORTEST = "shortest"
 

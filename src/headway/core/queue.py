@@ -13,8 +13,8 @@ cancelling costs O(1). Every structure is compacted when its traces outnumber it
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from headway.core.items import Item, Priority
 from headway.core.policy import Order
@@ -24,16 +24,12 @@ OVERTAKE_ROWS = 256  # shortest first: an item of mean size is overtaken by no m
 _SLACK = 64  # traces tolerated before a structure is compacted
 
 
-class Entry(NamedTuple):
-    """An item in line. Ordered by key, then by arrival."""
-
-    key: float
-    id: int
-    tag: float  # the fair-queueing start tag; the key adds the penalty for being long
-    item: Item
+# An item in line: key, id, tag, item. Ordered by key, then by arrival. The tag is the fair-queueing
+# start tag; the key adds the penalty for being long. (A plain tuple: thousands are made per batch.)
+Entry: TypeAlias = tuple[float, int, float, Item]
 
 
-class _Line:
+class Line:
     """Entries in key order: a sorted run, plus a heap for those that came out of order.
 
     With one tenant and fifo every entry lands in the run, and both ends cost O(1).
@@ -55,11 +51,11 @@ class _Line:
 
     def head(self) -> Entry | None:
         run, heap, live = self.run, self.heap, self._live
-        while run and run[0].id not in live:
+        while run and run[0][1] not in live:
             run.popleft()
         if not heap:
             return run[0] if run else None
-        while heap and heap[0].id not in live:
+        while heap and heap[0][1] not in live:
             heapq.heappop(heap)
         if run and heap:
             return min(run[0], heap[0])
@@ -67,49 +63,37 @@ class _Line:
 
     def compact(self, live_items: int) -> None:
         if len(self.run) + len(self.heap) > 2 * live_items + _SLACK:
-            self.run = deque(entry for entry in self.run if entry.id in self._live)
-            self.heap = [entry for entry in self.heap if entry.id in self._live]
+            self.run = deque(entry for entry in self.run if entry[1] in self._live)
+            self.heap = [entry for entry in self.heap if entry[1] in self._live]
             heapq.heapify(self.heap)
 
 
 class Lane:
     """The items of one partition. Only these may share a batch."""
 
-    __slots__ = ("_arrivals", "_live", "items", "lines", "partition", "rows", "size_rows")
+    __slots__ = ("_live", "arrivals", "items", "lines", "partition", "rows", "size_rows")
 
     def __init__(self, partition: Hashable, live: dict[int, Item]) -> None:
         self.partition = partition
         self.items = 0
         self.rows = 0
         self.size_rows = 0  # the sum of rows × size: what it would cost unpadded
-        self.lines = (_Line(live), _Line(live), _Line(live))  # by class
+        self.lines = (Line(live), Line(live), Line(live))  # by class
+        self.arrivals: deque[Item] = deque()
         self._live = live
-        self._arrivals: deque[Item] = deque()
 
     @property
     def mean_size(self) -> int:
-        return self.size_rows // self.rows if self.rows else 0
+        return self.size_rows // self.rows if self.size_rows else 0
 
-    def push(self, entry: Entry) -> None:
-        item = entry.item
-        self.items += 1
-        self.rows += item.rows
-        self.size_rows += item.rows * item.size
-        self.lines[item.priority].push(entry)
-        self._arrivals.append(item)
-
-    def forget(self, item: Item) -> None:
-        """The item is no longer live: count it out."""
-        self.items -= 1
-        self.rows -= item.rows
-        self.size_rows -= item.rows * item.size
-        if len(self._arrivals) > 2 * self.items + _SLACK:
-            self._arrivals = deque(kept for kept in self._arrivals if kept.id in self._live)
+    def compact(self) -> None:
+        if len(self.arrivals) > 2 * self.items + _SLACK:
+            self.arrivals = deque(self.in_arrival_order())
             for line in self.lines:
                 line.compact(self.items)
 
     def oldest(self) -> Item | None:
-        arrivals, live = self._arrivals, self._live
+        arrivals, live = self.arrivals, self._live
         while arrivals and arrivals[0].id not in live:
             arrivals.popleft()
         return arrivals[0] if arrivals else None
@@ -123,18 +107,21 @@ class Lane:
         return None
 
     def in_arrival_order(self) -> Iterator[Item]:
-        return (item for item in self._arrivals if item.id in self._live)
+        return (item for item in self.arrivals if item.id in self._live)
+
+    def newest_first(self) -> Iterator[Item]:
+        return (item for item in reversed(self.arrivals) if item.id in self._live)
 
 
 class _Tenant:
-    """What one tenant has in one class: its place in the fair order and its newest items."""
+    """What one tenant has queued in one class, and its place in the fair order."""
 
-    __slots__ = ("finish_tag", "newest", "rows")
+    __slots__ = ("finish_tag", "rows", "weight")
 
-    def __init__(self) -> None:
+    def __init__(self, weight: float) -> None:
         self.finish_tag = 0.0
         self.rows = 0
-        self.newest: deque[Item] = deque()
+        self.weight = weight
 
 
 class _FairClock:
@@ -148,29 +135,23 @@ class _FairClock:
         self.virtual = 0.0  # the largest start tag served so far
         self.tenants: dict[str, _Tenant] = {}
 
-    def weight(self, tenant: str) -> float:
-        return self._weights.get(tenant, 1.0)
+    def weight(self, name: str) -> float:
+        return self._weights.get(name, 1.0)
 
-    def start_tag(self, item: Item) -> float:
-        tenant = self.tenants.get(item.tenant)
+    def start_tag(self, name: str, rows: int) -> float:
+        tenant = self.tenants.get(name)
         if tenant is None:
-            tenant = self.tenants[item.tenant] = _Tenant()
+            tenant = self.tenants[name] = _Tenant(self.weight(name))
         tag = tenant.finish_tag
         if tag < self.virtual:
             tag = self.virtual
-        tenant.finish_tag = tag + item.rows / self._weights.get(item.tenant, 1.0)
-        tenant.rows += item.rows
-        tenant.newest.append(item)
+        tenant.finish_tag = tag + rows / tenant.weight
+        tenant.rows += rows
         return tag
 
-    def leave(self, item: Item, live: dict[int, Item]) -> None:
-        tenant = self.tenants[item.tenant]
-        tenant.rows -= item.rows
-        newest = tenant.newest
-        while newest and newest[0].id not in live:
-            newest.popleft()
-        if len(newest) > 2 * tenant.rows + _SLACK:
-            tenant.newest = deque(kept for kept in newest if kept.id in live)
+    def leave(self, name: str, rows: int) -> None:
+        tenant = self.tenants[name]
+        tenant.rows -= rows
         if not tenant.rows and len(self.tenants) > self._prune_at:
             self._prune()
 
@@ -184,22 +165,15 @@ class _FairClock:
         self._prune_at = 2 * len(self.tenants) + _SLACK
 
     def active_weight(self) -> float:
-        return sum(self.weight(name) for name, tenant in self.tenants.items() if tenant.rows)
+        return sum(tenant.weight for tenant in self.tenants.values() if tenant.rows)
 
-    def newest_of_most_loaded(self, live: dict[int, Item], least_load: float) -> Iterator[Item]:
-        """The newest item of whoever holds the most rows for its weight, again and again."""
-        loads = [
-            (-tenant.rows / self.weight(name), name)
+    def loads(self) -> dict[str, float]:
+        """Queued rows for each unit of weight, by tenant."""
+        return {
+            name: tenant.rows / tenant.weight
             for name, tenant in self.tenants.items()
             if tenant.rows
-        ]
-        heapq.heapify(loads)
-        newest = {name: reversed(self.tenants[name].newest) for _, name in loads}
-        while loads and -loads[0][0] > least_load:
-            load, name = loads[0]
-            item = next(item for item in newest[name] if item.id in live)
-            heapq.heapreplace(loads, (load + item.rows / self.weight(name), name))
-            yield item
+        }
 
 
 class _LaneHeap:
@@ -239,7 +213,7 @@ class _LaneHeap:
 
 def _urgency(lane: Lane) -> tuple[float, ...] | None:
     entry = lane.head()
-    return None if entry is None else (entry.item.priority, entry.key, entry.id)
+    return None if entry is None else (entry[3].priority, entry[0], entry[1])
 
 
 def _age(lane: Lane) -> tuple[float, ...] | None:
@@ -275,53 +249,70 @@ class Queue:
 
     # ---- coming and going
 
-    def push(self, item: Item) -> Lane:
-        lane = self.lanes.get(item.partition)
+    def push(self, item: Item) -> None:
+        item_id, _, rows, size, priority, tenant, deadline, partition, _ = item
+        lane = self.lanes.get(partition)
         if lane is None:
-            lane = self.lanes[item.partition] = Lane(item.partition, self._live)
-        tag = self._clocks[item.priority].start_tag(item)
-        key = tag + self._long_penalty(item) if self._shortest_first else tag
-        was_empty = lane.items == 0
-        self._live[item.id] = item
-        self.rows += item.rows
-        self._class_rows[item.priority] += item.rows
-        lane.push(Entry(key, item.id, tag, item))
-        if item.deadline != math.inf:
-            heapq.heappush(self._deadlines, (item.deadline, item.id))
+            lane = self.lanes[partition] = Lane(partition, self._live)
+        tag = self._clocks[priority].start_tag(tenant, rows)
+        key = tag + self._long_penalty(size) if self._shortest_first else tag
+        self._live[item_id] = item
+        self.rows += rows
+        self._class_rows[priority] += rows
+        lane.items += 1
+        lane.rows += rows
+        if size:
+            lane.size_rows += rows * size
+        lane.lines[priority].push((key, item_id, tag, item))
+        lane.arrivals.append(item)
+        if deadline != math.inf:
+            heapq.heappush(self._deadlines, (deadline, item_id))
         if lane.rows >= self._full_rows:
-            self.full_lanes[lane.partition] = lane
+            self.full_lanes[partition] = lane
         if len(self.lanes) > 1:
-            self._note_lanes(lane, was_empty=was_empty)
-        return lane
+            self._note_lanes(lane)
 
     def remove(self, item_id: int) -> Item | None:
         """Take an item out, wherever it stands. None: it is not queued (any more)."""
-        item = self._live.get(item_id)
+        item = self._live.pop(item_id, None)
         if item is not None:
-            self._leave(item, self.lanes[item.partition])
+            self._count_out((item,), self.lanes[item.partition])
         return item
 
-    def take(self, entry: Entry, lane: Lane) -> None:
-        """The entry's item leaves to be served: its tenant's turn moves on."""
-        item = entry.item
-        clock = self._clocks[item.priority]
-        if entry.tag > clock.virtual:
-            clock.virtual = entry.tag
-        self._leave(item, lane)
+    def pop_head(self, line: Line, entry: Entry) -> None:
+        """The head of a line leaves, to be counted out with its whole batch by `served`."""
+        if line.run and line.run[0] is entry:
+            line.run.popleft()
+        else:
+            heapq.heappop(line.heap)
+        del self._live[entry[1]]
+        clock = self._clocks[entry[3].priority]
+        if entry[2] > clock.virtual:
+            clock.virtual = entry[2]
 
-    def _leave(self, item: Item, lane: Lane) -> None:
-        live = self._live
-        del live[item.id]
-        self.rows -= item.rows
-        self._class_rows[item.priority] -= item.rows
-        lane.forget(item)
-        clock = self._clocks[item.priority]
-        clock.leave(item, live)
+    def served(self, items: Sequence[Item], lane: Lane) -> None:
+        """These were popped, to run or to be refused."""
+        if items:
+            self._count_out(items, lane)
+
+    def _count_out(self, items: Sequence[Item], lane: Lane) -> None:
+        clocks, class_rows = self._clocks, self._class_rows
+        all_rows = 0
+        for _, _, rows, size, priority, tenant, _, _, _ in items:
+            all_rows += rows
+            class_rows[priority] -= rows
+            clocks[priority].leave(tenant, rows)
+            if size:
+                lane.size_rows -= rows * size
+        self.rows -= all_rows
+        lane.rows -= all_rows
+        lane.items -= len(items)
+        lane.compact()
         if lane.rows < self._full_rows and self.full_lanes:
             self.full_lanes.pop(lane.partition, None)
         if not lane.items:
             del self.lanes[lane.partition]
-        if not live:
+        if not self._live:
             self._start_afresh()
 
     def _start_afresh(self) -> None:
@@ -331,18 +322,18 @@ class Queue:
             clock.virtual = 0.0
             clock.tenants.clear()
 
-    def _long_penalty(self, item: Item) -> float:
-        self._mean_size += (item.size - self._mean_size) * 0.01 if self._mean_size else item.size
-        return OVERTAKE_ROWS * item.size / self._mean_size if self._mean_size else 0.0
+    def _long_penalty(self, size: int) -> float:
+        self._mean_size += (size - self._mean_size) * 0.01 if self._mean_size else size
+        return OVERTAKE_ROWS * size / self._mean_size if self._mean_size else 0.0
 
-    def _note_lanes(self, lane: Lane, *, was_empty: bool) -> None:
+    def _note_lanes(self, lane: Lane) -> None:
         if len(self.lanes) == 2:  # a second partition: from now on the heaps are needed
             for each in self.lanes.values():
                 self._by_urgency.note(each)
                 self._by_age.note(each)
             return
         self._by_urgency.note(lane)
-        if was_empty:
+        if lane.items == 1:
             self._by_age.note(lane)
 
     # ---- questions
@@ -379,8 +370,8 @@ class Queue:
     def pop_expired(self, now: float) -> list[Item]:
         expired = []
         while self.next_deadline() <= now:
-            item = self._live[heapq.heappop(self._deadlines)[1]]
-            self._leave(item, self.lanes[item.partition])
+            item = self._live.pop(heapq.heappop(self._deadlines)[1])
+            self._count_out((item,), self.lanes[item.partition])
             expired.append(item)
         return expired
 
@@ -409,19 +400,33 @@ class Queue:
             needed -= victim.rows
             if needed <= 0:
                 for each in victims:
-                    self._leave(each, self.lanes[each.partition])
+                    self.remove(each.id)
                 return victims
         return []
 
     def _victims(self, newcomer: Item) -> Iterator[Item]:
-        """Items of lower classes; then of tenants that hold more of the queue than the newcomer's."""
+        """Items of lower classes; then of tenants that hold more of the queue than the newcomer."""
         for priority in reversed(Priority):
             if priority < newcomer.priority:
                 return
             clock = self._clocks[priority]
-            least_load = 0.0
+            allowed = 0.0
             if priority == newcomer.priority:
                 own = clock.tenants.get(newcomer.tenant)
                 rows = (own.rows if own else 0) + newcomer.rows
-                least_load = rows / clock.weight(newcomer.tenant)
-            yield from clock.newest_of_most_loaded(self._live, least_load)
+                allowed = rows / clock.weight(newcomer.tenant)
+            yield from self._newest_above(clock.loads(), allowed, priority)
+
+    def _newest_above(
+        self, loads: dict[str, float], allowed: float, priority: Priority
+    ) -> Iterator[Item]:
+        """The newest items of the class, as long as their tenants hold more than `allowed`.
+
+        Walked from the back of each lane, where a flood's newest items are found at once.
+        """
+        weights = self._clocks[priority]
+        for lane in self.lanes.values():
+            for item in lane.newest_first():
+                if item.priority == priority and loads[item.tenant] > allowed:
+                    loads[item.tenant] -= item.rows / weights.weight(item.tenant)
+                    yield item

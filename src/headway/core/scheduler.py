@@ -61,25 +61,29 @@ class Scheduler:
         self._batches = 0
         self._draining = False
         self._slo = _SloWatch(policy)
+        self._max_queue = policy.max_queue
+        self._may_shed = policy.slo_s is not None and policy.firing is Firing.AUTO
 
     # ---- what happens
 
     def submit(self, item: Item, *, request_rows: int | None = None) -> None:
         """Queue an item, or raise why not.
 
-        Of a request split into parts submit them all in one go, the first with `request_rows`, so that
-        it is admitted or refused as one.
+        Of a request split into parts submit them all in one go, the first with `request_rows`, so
+        that it is admitted or refused as one.
         """
-        now = item.arrived_at
         rows = item.rows if request_rows is None else request_rows
-        if request_rows is not None or item.request is None:
-            pushed_out = self._admission.admit(item, rows, self.cap_rows, self._running.values())
-            if pushed_out:
-                self._refused += pushed_out
-        self._queue.push(item)
+        queue = self._queue
+        if (
+            queue.rows + rows > self._max_queue or self._may_shed or item.deadline != math.inf
+        ) and (item.request is None or request_rows is not None):
+            self._refused += self._admission.admit(
+                item, rows, self.cap_rows, self._running.values()
+            )
+        queue.push(item)
         if self._rule is self._auto:
-            self._linger.arrived(now)
-            self._peak.saw(len(self._queue) + self._running_items)
+            self._linger.arrived(item.arrived_at)
+            self._peak.saw(len(queue) + self._running_items)
 
     def cancel(self, item_id: int) -> bool:
         """Forget a queued item. False, and harmless, once it has started."""
@@ -104,6 +108,10 @@ class Scheduler:
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
         self._draining = True
+
+    def learn(self, table: CostTable) -> None:
+        """Warm-up is over: from now on this is what batches cost."""
+        self.costs.adopt(table)
 
     # ---- what to do
 
@@ -131,9 +139,7 @@ class Scheduler:
             assert lane is not None
             return Fire(lane, FireReason.DRAIN)
         assert self._idle_since is not None
-        return self._rule.decide(
-            self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn
-        )
+        return self._rule.decide(self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn)
 
     def _fire(self, fire: Fire, now: float) -> Action:
         cap_rows = self._lane_cap(fire.lane)
@@ -150,9 +156,7 @@ class Scheduler:
             return self._refuse(now)
         return self._start(made, fire.reason, cap_rows, now)
 
-    def _start(
-        self, made: Composition, reason: FireReason, cap_rows: int, now: float
-    ) -> Run:
+    def _start(self, made: Composition, reason: FireReason, cap_rows: int, now: float) -> Run:
         self._batches += 1
         padded_rows = self._composer.padded_rows(made.rows)
         assert self._idle_since is not None

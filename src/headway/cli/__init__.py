@@ -1,0 +1,1 @@
+"""The `headway` command. The only place that wires the parts together."""

@@ -1,0 +1,1 @@
+"""The laboratory: workloads, a simulator and an oracle around the production scheduler."""

@@ -1,0 +1,360 @@
+"""Run the production scheduler in virtual time, event by event.
+
+The simulator decides nothing: it submits, asks, starts and finishes as the runtime would, and
+jumps from one event to the next. So what it measures is what the scheduler does, free of the
+cost of Python, threads and models.
+"""
+
+import heapq
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.core import (
+    Batch,
+    CostTable,
+    FireReason,
+    Firing,
+    Item,
+    Policy,
+    Run,
+    Scheduler,
+    Wait,
+)
+from headway.errors import Unavailable
+from headway.lab.profiles import Profile, batch_seconds, capacity_rps, noise_factors, probe
+from headway.lab.workload import ClosedLoop, Times
+
+DEFAULT_MAX_QUEUE = 4096
+_SPINS_ALLOWED = 3  # answers "ask again right now" in a row; rounding makes one of them possible
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scenario:
+    """One point to simulate. Every policy meets the same arrivals, noise and probes."""
+
+    arrivals: Times | ClosedLoop
+    seconds: tuple[float, ...]  # what a batch of so many rows really takes
+    table: CostTable  # what the probes of the warm-up said
+    factors: Times | None = None  # noise: the n-th batch takes so many times as long
+    workers: int = 1
+    max_queue: int = DEFAULT_MAX_QUEUE
+    slo_s: float | None = None
+
+    @classmethod
+    def build(
+        cls,
+        arrivals: Times | ClosedLoop,
+        profile: Profile,
+        *,
+        max_rows: int,
+        seed: int = 0,
+        noise_cv: float = 0.0,
+        workers: int = 1,
+        max_queue: int = DEFAULT_MAX_QUEUE,
+        slo_s: float | None = None,
+    ) -> "Scenario":
+        seconds = batch_seconds(profile, max_rows)
+        noise_rng, probe_rng = (np.random.default_rng([seed, stream]) for stream in (1, 2))
+        requests = arrivals.requests if isinstance(arrivals, ClosedLoop) else len(arrivals)
+        return cls(
+            arrivals=arrivals,
+            seconds=seconds,
+            table=probe(seconds, noise_cv, probe_rng),
+            factors=noise_factors(requests, noise_cv, noise_rng) if noise_cv else None,
+            workers=workers,
+            max_queue=max_queue,
+            slo_s=slo_s,
+        )
+
+    @property
+    def requests(self) -> int:
+        arrivals = self.arrivals
+        return arrivals.requests if isinstance(arrivals, ClosedLoop) else len(arrivals)
+
+    @property
+    def max_rows(self) -> int:
+        return len(self.seconds) - 1
+
+    @property
+    def capacity_rps(self) -> float:
+        return capacity_rps(self.seconds, self.workers)
+
+    def policy(
+        self, firing: Firing, *, max_wait_s: float | None = None, max_rows: int | None = None
+    ) -> Policy:
+        """A policy for this scenario's model. Only `auto` is told the SLO: the others have none."""
+        return Policy(
+            firing=firing,
+            max_wait_s=max_wait_s,
+            max_batch_size=max_rows or self.max_rows,
+            max_queue=self.max_queue,
+            workers=self.workers,
+            slo_s=self.slo_s if firing is Firing.AUTO else None,
+        )
+
+
+class Fired(NamedTuple):
+    """A batch as it left, for watching a policy adapt."""
+
+    fired_at: float
+    rows: int
+    batch_cap: int
+    linger_cap_s: float
+    lingered_s: float
+    queued_rows: int  # left behind
+    reason: FireReason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    latencies_s: Times  # by item, in the order of arrival; NaN: refused, or stuck
+    batches: int
+    largest_batch: int  # rows
+    span_s: float  # from the first arrival to the last answer
+    fire_reasons: dict[FireReason, int]
+    mean_batch_cap: float
+    mean_linger_cap_s: float
+    is_stuck: bool  # all clients of a closed loop wait, and still no batch is full
+    arrived_at: Times
+    fired: list[Fired] | None = None  # where recorded
+
+    @property
+    def answered_s(self) -> Times:
+        """The latencies of those who were answered."""
+        return self.latencies_s[~np.isnan(self.latencies_s)]
+
+    @property
+    def dropped(self) -> int:
+        return int(np.isnan(self.latencies_s).sum())
+
+    @property
+    def mean_s(self) -> float:
+        answered = self.answered_s
+        return float(answered.mean()) if len(answered) else math.nan
+
+    def percentile_s(self, percent: float) -> float:
+        return percentile_s(self.answered_s, percent)
+
+    @property
+    def mean_batch(self) -> float:
+        return len(self.answered_s) / self.batches if self.batches else math.nan
+
+    @property
+    def throughput_rps(self) -> float:
+        return len(self.answered_s) / self.span_s if self.span_s else 0.0
+
+    def within(self, slo_s: float | None) -> int:
+        """How many were answered in time; without an SLO any time is."""
+        limit = math.inf if slo_s is None else slo_s + 1e-9
+        return int((self.answered_s <= limit).sum())
+
+    def goodput_rps(self, slo_s: float | None) -> float:
+        return self.within(slo_s) / self.span_s if self.span_s else 0.0
+
+
+def percentile_s(latencies_s: NDArray[np.float64], percent: float) -> float:
+    return float(np.percentile(latencies_s, percent)) if len(latencies_s) else math.nan
+
+
+def simulate(scenario: Scenario, policy: Policy, *, record: bool = False) -> Outcome:
+    """What the policy makes of the scenario. `record`: keep a note of every batch."""
+    world = _World(scenario, policy, record=record)
+    world.play()
+    return world.outcome()
+
+
+class _Source(Protocol):
+    next_at: float  # of the next arrival; infinite where none is in sight
+
+    def take(self) -> float:
+        """The next arrival, which is then past."""
+        ...
+
+    def left(self, items: int, now: float) -> None:
+        """So many were answered or refused."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Would somebody come again, if only answered?"""
+        ...
+
+
+class _OpenSource:
+    def __init__(self, arrivals: Times) -> None:
+        self._times = iter(arrivals.tolist())
+        self.next_at: float = next(self._times, math.inf)
+
+    def take(self) -> float:
+        now = self.next_at
+        self.next_at = next(self._times, math.inf)
+        return now
+
+    def left(self, items: int, now: float) -> None:
+        pass
+
+    @property
+    def has_more(self) -> bool:
+        return False
+
+
+class _ClosedSource:
+    def __init__(self, loop: ClosedLoop) -> None:
+        self._thoughts = iter(loop.think_s.tolist())
+        self._due: list[float] = []
+        self.next_at = math.inf
+        self.left(loop.clients, 0.0)
+
+    def take(self) -> float:
+        now = heapq.heappop(self._due)
+        self.next_at = self._due[0] if self._due else math.inf
+        return now
+
+    def left(self, items: int, now: float) -> None:
+        for _, think_s in zip(range(items), self._thoughts, strict=False):
+            heapq.heappush(self._due, now + think_s)
+        if self._due:
+            self.next_at = self._due[0]
+
+    @property
+    def has_more(self) -> bool:
+        return self._thoughts.__length_hint__() > 0
+
+
+class _World:
+    """One run: the clock, the workers and the books."""
+
+    def __init__(self, scenario: Scenario, policy: Policy, *, record: bool) -> None:
+        arrivals = scenario.arrivals
+        self._source: _Source = (
+            _ClosedSource(arrivals) if isinstance(arrivals, ClosedLoop) else _OpenSource(arrivals)
+        )
+        self._scheduler = Scheduler(policy, scenario.table)
+        self._seconds = scenario.seconds
+        self._factors = iter(repeat(1.0) if scenario.factors is None else scenario.factors.tolist())
+        # A rest of `static` leaves in time for a deadline or never; under an SLO it has one.
+        has_deadline = policy.firing is Firing.STATIC and scenario.slo_s is not None
+        self._deadline_s = scenario.slo_s if has_deadline else None
+        self._running: list[tuple[float, int, Batch, float]] = []  # a heap, by the end
+        self._arrived: list[float] = []
+        self._latencies = [math.nan] * scenario.requests
+        self._last_answer = 0.0
+        self._batches = 0
+        self._largest_batch = 0
+        self._reasons: Counter[FireReason] = Counter()
+        self._batch_caps = 0
+        self._linger_caps_s = 0.0
+        self._is_stuck = False
+        self._fired: list[Fired] | None = [] if record else None
+
+    def play(self) -> None:
+        source, running = self._source, self._running
+        now, wake = 0.0, math.inf
+        while True:
+            previous, now = now, min(source.next_at, wake)
+            if running and running[0][0] <= now:
+                now = running[0][0]
+                self._finish_due(now)
+            elif now == math.inf:
+                if not self._drain():
+                    return
+                now = previous
+            if source.next_at <= now:
+                self._submit_due(now)
+            wake = self._act(now)
+
+    def _finish_due(self, now: float) -> None:
+        running, latencies = self._running, self._latencies
+        while running and running[0][0] <= now:
+            _, _, batch, ran_s = heapq.heappop(running)
+            self._scheduler.finish(batch, now, ran_s=ran_s)
+            for item in batch.items:
+                latencies[item.id] = now - item.arrived_at
+            self._source.left(len(batch.items), now)
+        self._last_answer = now
+
+    def _submit_due(self, now: float) -> None:
+        """Everybody who comes at this very moment, before anything is decided."""
+        source, submit, arrived = self._source, self._scheduler.submit, self._arrived
+        deadline_s = self._deadline_s
+        while source.next_at <= now:
+            at = source.take()
+            item = Item(len(arrived), at)
+            if deadline_s is not None:
+                item = item._replace(deadline=at + deadline_s)
+            arrived.append(at)
+            try:
+                submit(item)
+            except Unavailable:
+                source.left(1, now)
+
+    def _act(self, now: float) -> float:
+        """Obey until there is nothing to do; answers when to ask again."""
+        next_action = self._scheduler.next_action
+        spins = 0
+        while True:
+            action = next_action(now)
+            if isinstance(action, Wait):
+                if action.until > now:
+                    return action.until
+                spins += 1
+                assert spins <= _SPINS_ALLOWED, f"{action} at {now}: a driver would spin"
+            elif isinstance(action, Run):
+                self._start(action.batch, now)
+            else:
+                self._source.left(len(action.refusals), now)
+                if self._source.next_at <= now:  # a client that does not think is back at once
+                    self._submit_due(now)
+
+    def _start(self, batch: Batch, now: float) -> None:
+        ran_s = self._seconds[batch.padded_rows] * next(self._factors)
+        heapq.heappush(self._running, (now + ran_s, batch.id, batch, ran_s))
+        self._batches += 1
+        if batch.rows > self._largest_batch:
+            self._largest_batch = batch.rows
+        self._reasons[batch.reason] += 1
+        self._batch_caps += batch.batch_cap
+        self._linger_caps_s += batch.linger_cap_s
+        if self._fired is not None:
+            self._fired.append(
+                Fired(
+                    fired_at=now,
+                    rows=batch.rows,
+                    batch_cap=batch.batch_cap,
+                    linger_cap_s=batch.linger_cap_s,
+                    lingered_s=now - batch.idle_since,
+                    queued_rows=self._scheduler.queued_rows,
+                    reason=batch.reason,
+                )
+            )
+
+    def _drain(self) -> bool:
+        """Nothing will happen any more. True: but some wait, a rest of `static`, and may go now."""
+        if not self._scheduler.queued_items:
+            return False
+        self._is_stuck = self._source.has_more
+        if not self._is_stuck:
+            self._scheduler.drain()
+        return not self._is_stuck
+
+    def outcome(self) -> Outcome:
+        arrived = np.array(self._arrived)
+        batches = max(1, self._batches)
+        return Outcome(
+            latencies_s=np.array(self._latencies[: len(arrived)]),
+            batches=self._batches,
+            largest_batch=self._largest_batch,
+            span_s=max(0.0, self._last_answer - float(arrived[0])) if len(arrived) else 0.0,
+            fire_reasons=dict(self._reasons.most_common()),
+            mean_batch_cap=self._batch_caps / batches,
+            mean_linger_cap_s=self._linger_caps_s / batches,
+            is_stuck=self._is_stuck,
+            arrived_at=arrived,
+            fired=self._fired,
+        )

@@ -1,0 +1,172 @@
+"""Who arrives when: arrival times drawn from a law or read from a trace.
+
+Open loops are arrays of seconds, ascending, the same whoever serves them. In a closed loop the
+arrivals depend on the answers, so only the think times are drawn here.
+"""
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.errors import ConfigError
+
+Times: TypeAlias = NDArray[np.float64]
+OpenLoop: TypeAlias = Callable[[int, float, np.random.Generator], Times]
+
+_BURST_S, _CALM_S = 0.2, 0.4  # mean length of the two states of `mmpp`
+_BURST_RATE, _CALM_RATE = 1.8, 0.6  # of the mean rate
+_STEP_S = 2.0
+_LOW_RATE, _HIGH_RATE = 2 * 20 / 110, 2 * 90 / 110  # 20 to 90, with a mean of 1
+_MAX_SPAN_S = 1e6  # of a rate that varies: its states are kept in memory
+_GROUP_SIZE = 8
+_GROUP_S = 0.002
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClosedLoop:
+    """Clients that each send one item, wait for its answer, think, and send the next."""
+
+    clients: int
+    think_s: Times  # one for each item, in the order in which they are thought
+
+    @property
+    def requests(self) -> int:
+        return len(self.think_s)
+
+
+def poisson(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
+    return np.cumsum(rng.exponential(1.0 / rate_rps, requests))
+
+
+def mmpp(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
+    """Poisson whose rate jumps between bursts and calm: 1.8× for 200 ms, 0.6× for 400 ms."""
+    is_burst = rng.random() < _BURST_S / (_BURST_S + _CALM_S)
+    lengths = (_BURST_S, _CALM_S) if is_burst else (_CALM_S, _BURST_S)
+    rates = (_BURST_RATE, _CALM_RATE) if is_burst else (_CALM_RATE, _BURST_RATE)
+    marks = np.cumsum(rng.exponential(1.0, requests))
+    state_rng = np.random.default_rng(rng.integers(2**63))
+
+    def draw(pairs: int) -> Times:
+        return (state_rng.exponential(1.0, (pairs, 2)) * lengths).ravel()
+
+    return _at_varying_rate(marks, rate_rps, rates, draw)
+
+
+def step(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
+    """Poisson whose rate steps between low and high (20 to 90) every two seconds."""
+    marks = np.cumsum(rng.exponential(1.0, requests))
+    return _at_varying_rate(
+        marks, rate_rps, (_LOW_RATE, _HIGH_RATE), lambda pairs: np.full(2 * pairs, _STEP_S)
+    )
+
+
+def fan_out(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
+    """Groups of geometric size (mean 8), each spread over 2 ms; the groups are Poisson."""
+    expected = requests / _GROUP_SIZE
+    groups = int(expected + 6 * expected**0.5) + 16
+    sizes = rng.geometric(1.0 / _GROUP_SIZE, groups)
+    while sizes.sum() < requests:
+        sizes = np.concatenate([sizes, rng.geometric(1.0 / _GROUP_SIZE, groups)])
+    starts = np.cumsum(rng.exponential(_GROUP_SIZE / rate_rps, len(sizes)))
+    times = np.repeat(starts, sizes) + rng.uniform(0.0, _GROUP_S, sizes.sum())
+    return np.sort(times)[:requests]
+
+
+OPEN_LOOPS: dict[str, OpenLoop] = {
+    "poisson": poisson,
+    "mmpp": mmpp,
+    "fanout": fan_out,
+    "step": step,
+}
+
+
+def closed_loop(
+    clients: int, think_s: float, requests: int, rng: np.random.Generator
+) -> ClosedLoop:
+    return ClosedLoop(clients, rng.exponential(think_s, requests))
+
+
+def _at_varying_rate(
+    marks: Times, rate_rps: float, rates: Sequence[float], draw: Callable[[int], Times]
+) -> Times:
+    """Put the marks of a unit Poisson process where the summed rate reaches them.
+
+    `draw(n)` gives the lengths of n more pairs of states, which take turns at `rates`.
+    """
+    if marks[-1] > _MAX_SPAN_S * rate_rps:
+        raise ConfigError(f"so few requests a second would last over {_MAX_SPAN_S:.0f} s")
+    lengths = draw(16)
+    while True:
+        per_state = np.tile(np.asarray(rates) * rate_rps, len(lengths) // 2)
+        summed = np.concatenate([[0.0], np.cumsum(lengths * per_state)])
+        if summed[-1] >= marks[-1]:
+            times: Times = np.interp(marks, summed, np.concatenate([[0.0], np.cumsum(lengths)]))
+            return times
+        lengths = np.concatenate([lengths, draw(len(lengths) // 2)])
+
+
+# ---- traces
+
+
+def read_trace(path: Path) -> Times:
+    """Arrival times, from 0, of a CSV file with a `timestamp` column (or its first column).
+
+    A time is a number of seconds or a date like `2023-11-16 18:17:03.97`.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"cannot read the trace {path}: {error}") from error
+    if not rows:
+        raise ConfigError(f"the trace {path} is empty")
+    column, has_header = _time_column(rows[0])
+    try:
+        times = _parse_times([row[column] for row in rows[has_header:]])
+    except (IndexError, ValueError) as error:
+        raise ConfigError(f"the trace {path} has a bad time: {error}") from error
+    if len(times) < 2 or not np.all(np.isfinite(times)) or times.max() <= times.min():
+        raise ConfigError(f"the trace {path} needs two different times at least")
+    from_zero: Times = np.sort(times) - times.min()
+    return from_zero
+
+
+def rate_of(trace: Times) -> float:
+    return float((len(trace) - 1) / trace[-1])
+
+
+def replay(trace: Times, requests: int, rate_rps: float | None = None) -> Times:
+    """So many arrivals of the trace, over and over, compressed or stretched to a mean rate."""
+    own_rate = rate_of(trace)
+    period_s = len(trace) / own_rate  # one mean gap between the end and the next start
+    rounds = np.arange(-(-requests // len(trace))) * period_s
+    times = (rounds[:, None] + trace[None, :]).ravel()[:requests]
+    return times if rate_rps is None else times * (own_rate / rate_rps)
+
+
+def _time_column(first_row: Sequence[str]) -> tuple[int, bool]:
+    """Where the times are, and whether the first row only says so."""
+    names = [cell.strip().lower() for cell in first_row]
+    if "timestamp" in names:
+        return names.index("timestamp"), True
+    try:
+        _parse_times(first_row[:1])
+    except ValueError:
+        return 0, True
+    return 0, False
+
+
+def _parse_times(cells: Sequence[str]) -> Times:
+    try:
+        return np.array([float(cell) for cell in cells])
+    except ValueError:
+        moments = np.array([cell.strip() for cell in cells], dtype="datetime64[ns]")
+        if np.isnat(moments).any():
+            raise ValueError("an empty time") from None
+        seconds: Times = (moments - moments[0]).astype(np.float64) / 1e9
+        return seconds

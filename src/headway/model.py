@@ -1,0 +1,106 @@
+"""What users implement: `Model` for Python objects, `TensorModel` for arrays.
+
+A model is written once and runs the same inline, in a thread and in a process of its own:
+`setup()` runs wherever the model is, `load()` only where it computes.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    import numpy
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class End(Enum):
+    """The type of `headway.END`."""
+
+    END = "end"
+
+    def __repr__(self) -> str:
+        return "headway.END"
+
+
+END: Final = End.END  # in a stream step: this item has ended
+
+
+class Model(Generic[In, Out]):
+    """A model over Python objects: a list of inputs in, as many outputs back, in the same order.
+
+    Only `predict` (or `stream`) must be written. An output may be an `Exception` instance: it becomes
+    that one caller's error.
+    """
+
+    batch_parameters: ClassVar[
+        Sequence[str]
+    ] = ()  # requests that differ in these never share a batch
+    rerun: ClassVar[bool] = True  # False: a failed batch must not be run again to find the culprit
+
+    def setup(self) -> None:
+        """Light preparation, in every process that has the model: tokenizer, labels."""
+
+    def load(self) -> None:
+        """Heavy preparation, only where the model computes: weights."""
+
+    def prepare(self, raw: Any) -> Any:
+        """Turn one caller's value into the item that is batched; before queueing, off the loop."""
+        return raw
+
+    def size(self, item: Any) -> int:
+        """What one prepared item costs beyond its row (tokens, samples, pixels); 0: all alike."""
+        return 0
+
+    def predict(self, items: list[In]) -> Sequence[Out]:
+        raise NotImplementedError(f"{type(self).__name__} does not define predict()")
+
+    def finish(self, result: Any) -> Any:
+        """Turn one result into what the caller gets; after the batch, off the loop."""
+        return result
+
+    def stream(self, items: list[In]) -> Iterator[Sequence[Any]] | AsyncIterator[Sequence[Any]]:
+        """Many answers per item: each step yields one entry per item, a chunk or None; `headway.END`
+        ends that item."""
+        raise NotImplementedError(f"{type(self).__name__} does not define stream()")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """The signature of one input or output. The first axis is the rows; −1 means it varies."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+Arrays: TypeAlias = "Mapping[str, numpy.ndarray[Any, Any]]"
+
+
+class TensorModel:
+    """A model over named arrays, rows first. Concatenating and splitting are ours."""
+
+    inputs: ClassVar[Sequence[Tensor]] = ()
+    outputs: ClassVar[Sequence[Tensor]] = ()
+    batch_parameters: ClassVar[Sequence[str]] = ()
+    rerun: ClassVar[bool] = True
+
+    def setup(self) -> None:
+        """Light preparation, in every process that has the model."""
+
+    def load(self) -> None:
+        """Heavy preparation, only where the model computes."""
+
+    def predict(self, batch: "dict[str, numpy.ndarray[Any, Any]]") -> Arrays:
+        raise NotImplementedError(f"{type(self).__name__} does not define predict()")
+
+
+def overrides(model: object, method: str) -> bool:
+    """Did the user write this method, or is it still the default?"""
+    own = getattr(type(model), method, None)
+    return own is not None and own not in (
+        getattr(Model, method, None),
+        getattr(TensorModel, method, None),
+    )

@@ -1,0 +1,385 @@
+"""`Batcher`: groups single calls into batches for one model. The public face of the runtime."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, cast
+
+from headway.core import Batch, CostTable, Firing, Order, Policy, Priority, Scheduler, probe_rows
+from headway.core.bisecting import MAX_RERUNS
+from headway.core.policy import choice
+from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput
+from headway.model import END, Model, TensorModel, overrides
+from headway.runtime.calls import StreamCall
+from headway.runtime.driver import Driver, State
+from headway.runtime.events import Observer, Observers
+from headway.runtime.front import FrontThread, call_user_code
+from headway.runtime.home import FloatingHome, Home
+from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
+from headway.runtime.probing import probe
+from headway.runtime.runner import runner_for
+from headway.runtime.workers.inline import InlineWorker
+from headway.runtime.workers.thread import ThreadWorker
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+PriorityName = Literal["high", "normal", "low"]
+_PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
+_STREAM = "stream"  # marks the partition of items whose answers are streams
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A batcher's state at one moment."""
+
+    is_open: bool
+    crashed: BaseException | None
+    queued_items: int
+    queued_rows: int
+    queued_s: float  # seconds of work waiting
+    running_batches: int
+    oldest_batch_s: float  # how long the longest running batch has been running
+
+
+class Batcher(Generic[In, Out]):
+    """Groups single calls into batches for one model.
+
+    `model` is a function from a list to a list of the same length (`async def` runs in the event
+    loop, `def` in worker threads), a `headway.Model` or a `headway.TensorModel`. Everything else is
+    optional; the defaults need no tuning.
+    """
+
+    def __init__(
+        self,
+        model: Callable[[list[In]], Any] | Model[In, Out] | TensorModel | type,
+        *,
+        max_batch_size: int = 64,
+        max_wait_ms: float | None = None,
+        max_batch_cost: int | None = None,
+        slo_ms: float | None = None,
+        slo_percentile: float = 99.0,
+        max_queue: int = 4096,
+        policy: Literal["auto", "idle", "window", "static"] = "auto",
+        order: Literal["fifo", "shortest"] = "fifo",
+        workers: int = 1,
+        tenants: Mapping[str, float] | None = None,
+        batch_sizes: Sequence[int] = (),
+        size: Callable[[Any], int] | None = None,
+        prepare: Callable[[Any], Any] | None = None,
+        max_reruns: int = MAX_RERUNS,
+        costs: CostTable | None = None,
+        observers: Sequence[Observer] = (),
+        name: str | None = None,
+        _floating: bool = False,
+    ) -> None:
+        self._model = model() if isinstance(model, type) else model
+        self._runner = runner_for(self._model, name)
+        self._shape = self._runner.shape if isinstance(self._model, TensorModel) else None
+        self.name = self._runner.name
+        if not (isinstance(max_reruns, int) and max_reruns >= 0):
+            raise ConfigError(f"must be at least 0, not {max_reruns}", field="max_reruns")
+        if policy == "idle":
+            policy, max_wait_ms = "auto", 0.0 if max_wait_ms is None else max_wait_ms
+        self._policy = Policy(
+            firing=cast(Firing, choice(Firing, policy, "policy")),
+            max_batch_size=max_batch_size,
+            max_wait_s=None if max_wait_ms is None else max_wait_ms / 1e3,
+            max_batch_cost=max_batch_cost,
+            slo_s=None if slo_ms is None else slo_ms / 1e3,
+            slo_percentile=slo_percentile,
+            max_queue=max_queue,
+            order=cast(Order, choice(Order, order, "order")),
+            workers=workers,
+            tenant_weights=dict(tenants or {}),
+            batch_sizes=tuple(batch_sizes),
+        )
+        self._max_reruns = max_reruns
+        self._front = FrontThread(f"headway-front-{self.name}")
+        self._prepare = prepare or _own(self._model, "prepare")
+        self._size = size or _own(self._model, "size")
+        self._finish = _own(self._model, "finish")
+        self._observers = Observers(observers)
+        self._driver = Driver(
+            self.name,
+            Scheduler(self._policy, costs),
+            self,
+            self._observers,
+            FloatingHome(f"headway-{self.name}") if _floating else None,
+        )
+
+    # ---- life
+
+    async def __aenter__(self) -> Self:
+        if self._driver.state is not State.NEW:
+            raise Closed(f"{self.name} {self._driver.state.value}: make a new Batcher")
+        home = Home(asyncio.get_running_loop())
+        if isinstance(self._model, Model | TensorModel):
+            if home.is_virtual:
+                _load(self._model)
+            else:
+                await asyncio.to_thread(_load, self._model)
+        self._driver.open(home)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+        if self._driver.crash is not None:
+            raise Closed(f"{self.name} crashed") from self._driver.crash
+
+    async def close(self, *, drain_s: float = 30.0) -> None:
+        """Refuse new work, finish what is queued and running for up to `drain_s`, then answer the
+        rest with `Closed`. Afterwards nobody is left waiting."""
+        await self._driver.close(drain_s)
+        self._front.stop()
+
+    # ---- calling
+
+    async def submit(
+        self,
+        value: Any,
+        *,
+        priority: PriorityName = "normal",
+        deadline_ms: float | None = None,
+        tenant: str = "",
+        partition: Hashable = None,
+    ) -> Out:
+        """The result for one value, computed together with its neighbours.
+
+        `deadline_ms`: the answer is worthless later; `partition`: only equals share a batch.
+        """
+        rows, size, entered_at = 1, 0, None
+        if self._prepare is not None or self._size is not None:
+            entered_at = self._now()
+            value, size = await self._prepared(value)
+        if self._shape is not None:
+            rows, shape = self._shape(value)
+            partition = (shape, partition)
+        call = self._driver.enqueue(
+            value,
+            asyncio.get_running_loop(),
+            rows=rows,
+            size=size,
+            priority=_PRIORITIES.get(priority) or _priority(priority),
+            tenant=tenant,
+            deadline_ms=deadline_ms,
+            entered_at=entered_at,
+            partition=partition,
+        )
+        try:
+            result = await call.answer()
+        except asyncio.CancelledError:
+            self._driver.withdraw(call)
+            raise
+        if self._finish is not None:
+            result = await self._off_loop(self._finish, result)
+        return cast(Out, result)
+
+    async def many(self, values: Sequence[Any], **options: Any) -> list[Out]:
+        """The results for several values, in order. One error withdraws the rest and is raised.
+
+        Any number of values: a few batches' worth are queued at a time.
+        """
+        results: list[Any] = [None] * len(values)
+        todo = iter(enumerate(values))
+
+        async def feed() -> None:
+            for index, value in todo:
+                results[index] = await self.submit(value, **options)
+
+        feeders = min(len(values), 4 * self._policy.max_batch_size * self._policy.workers)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(feeders, self._policy.max_queue)):
+                    group.create_task(feed())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return results
+
+    def call(self, value: Any, **options: Any) -> Out:
+        """`submit` for code without an event loop; from any thread."""
+        with self._driver.lock:
+            home = self._driver.choose_home()
+        if home.is_here:
+            raise RuntimeError(
+                f"{self.name}.call() would block the event loop that must answer it: use `await`"
+            )
+        future = asyncio.run_coroutine_threadsafe(self.submit(value, **options), home.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # e.g. Ctrl-C: nobody waits for the answer
+            raise
+
+    async def stream(
+        self,
+        value: Any,
+        *,
+        priority: PriorityName = "normal",
+        deadline_ms: float | None = None,
+        tenant: str = "",
+        partition: Hashable = None,
+    ) -> AsyncIterator[Any]:
+        """The chunks of one value's answer, as its batch produces them."""
+        if not overrides(self._model, "stream"):
+            raise InvalidInput(f"{self.name} does not stream")
+        size, entered_at = 0, self._now()
+        if self._prepare is not None or self._size is not None:
+            value, size = await self._prepared(value)
+        call = self._driver.enqueue_stream(
+            value,
+            size=size,
+            priority=_priority(priority),
+            tenant=tenant,
+            deadline_ms=deadline_ms,
+            entered_at=entered_at,
+            partition=(_STREAM, partition),
+        )
+        try:
+            while (chunk := await call.wait_chunk()) is not END:
+                yield chunk
+        finally:
+            if not call.is_done:
+                call.is_abandoned = True
+                self._driver.withdraw(call)
+
+    # ---- the user's callbacks
+
+    async def _prepared(self, value: Any) -> tuple[Any, int]:
+        """The item to queue and its size. A size function alone is cheap, and runs right here."""
+        if self._prepare is None:
+            size = call_user_code(self._checked_size, value)
+            if isinstance(size, HeadwayError):
+                self._driver.report_refusal(size)
+                raise size
+            return value, size
+        return cast(tuple[Any, int], await self._off_loop(self._prepare_and_size, value))
+
+    def _prepare_and_size(self, value: Any) -> tuple[Any, int]:
+        assert self._prepare is not None
+        item = self._prepare(value)
+        return item, 0 if self._size is None else self._checked_size(item)
+
+    def _checked_size(self, item: Any) -> int:
+        assert self._size is not None
+        size = self._size(item)
+        if isinstance(size, int) and size >= 0:
+            return size
+        raise InvalidInput(f"size must be a whole number of at least 0, not {size!r}")
+
+    async def _off_loop(self, function: Callable[[Any], Any], value: Any) -> Any:
+        if not getattr(asyncio.get_running_loop(), "is_virtual", False):
+            return await self._front.run(function, value)
+        result = call_user_code(function, value)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _now(self) -> float:
+        home = self._driver.home
+        return (home or Home(asyncio.get_running_loop())).clock()
+
+    # ---- what the driver asks for
+
+    def make_workers(self, home: Home, current_home: Callable[[], Home]) -> list[Worker]:
+        if self._runner.is_async or home.is_virtual:
+            return [InlineWorker(current_home) for _ in range(self._policy.workers)]
+        return [ThreadWorker(f"headway-{self.name}-{n}") for n in range(self._policy.workers)]
+
+    def make_job(self, batch: Batch, calls: list[Any], worker: Worker, home: Home) -> BatchJob:
+        partition = batch.items[0].partition
+        if isinstance(partition, tuple) and partition[0] is _STREAM:
+            return StreamJob(
+                batch,
+                cast(list[StreamCall], calls),
+                worker,
+                home.clock,
+                self._driver.finished,
+                cast(Model[Any, Any], self._model).stream,
+                self.name,
+            )
+        return PredictJob(
+            batch, calls, worker, home.clock, self._driver.finished, self._runner, self._max_reruns
+        )
+
+    def cut(self, value: Any, start: int, stop: int) -> Any:
+        return self._runner.cut(value, start, stop)
+
+    def join(self, results: list[Any]) -> Any:
+        return self._runner.join(results)
+
+    # ---- warming up and looking inside
+
+    async def warm_up(self, *samples: Any, repeats: int = 3, limit_s: float = 30.0) -> CostTable:
+        """Time the model on batches of these typical values, so that no decision is made blind.
+
+        Before traffic. Give values of several lengths where length matters and `size=` is set.
+        """
+        driver = self._driver
+        with driver.lock:
+            home = driver.choose_home()
+            if driver.state is not State.OPEN:
+                raise driver.closed()
+            if not driver.scheduler.is_idle:
+                raise Closed(f"{self.name} is busy: warm up before traffic")
+        sized: dict[int, Any] = {}
+        for sample in samples:
+            value, size = sample, 0
+            if self._prepare is not None or self._size is not None:
+                value, size = await self._prepared(sample)
+            sized.setdefault(size, value)
+        if not sized:
+            raise ConfigError("needs at least one typical value", field="samples")
+        table = await probe(
+            driver.workers[0],
+            self._runner,
+            home.clock,
+            sized,
+            rows=list(self._policy.batch_sizes) or probe_rows(self._policy.max_batch_size),
+            repeats=repeats,
+            limit_s=limit_s,
+        )
+        with driver.lock:
+            driver.scheduler.learn(table)
+        return table
+
+    def observe(self, observer: Observer) -> None:
+        """Report every event to this callable from now on, in the batcher's event loop."""
+        self._observers.add(observer)
+
+    def statistics(self) -> Statistics:
+        driver = self._driver
+        with driver.lock:
+            scheduler = driver.scheduler
+            now = driver.home.clock() if driver.home is not None else 0.0
+            ages = (now - job.batch.fired_at for job in driver.jobs.values())
+            return Statistics(
+                is_open=driver.state is State.OPEN,
+                crashed=driver.crash,
+                queued_items=scheduler.queued_items,
+                queued_rows=scheduler.queued_rows,
+                queued_s=scheduler.queued_s,
+                running_batches=scheduler.running_batches,
+                oldest_batch_s=max(ages, default=0.0),
+            )
+
+
+def _own(model: object, method: str) -> Any:
+    return getattr(model, method) if overrides(model, method) else None
+
+
+def _load(model: "Model[Any, Any] | TensorModel") -> None:
+    model.setup()
+    model.load()
+
+
+def _priority(name: str) -> Priority:
+    try:
+        return _PRIORITIES[name]
+    except KeyError:
+        raise InvalidInput(f"priority {name!r} is not one of 'high', 'normal', 'low'") from None

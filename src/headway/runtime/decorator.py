@@ -1,0 +1,88 @@
+"""`@headway.batched`: a function over a list becomes one over single values."""
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+from headway.runtime.batcher import Batcher
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class BatchedFunction(Generic[In, Out]):
+    """What `@headway.batched` returns.
+
+    `await f(x)` in async code, `f.call(x)` in any thread, `await f.many(xs)` for several. It opens
+    itself on first use and may be used from several event loops and threads at once.
+    """
+
+    def __init__(self, function: Callable[[list[In]], Any], options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._options = options
+        self.batcher: Batcher[In, Out] = Batcher(function, _floating=True, **options)
+
+    async def __call__(self, value: In, **options: Any) -> Out:
+        return await self.batcher.submit(value, **options)
+
+    def call(self, value: In, **options: Any) -> Out:
+        """From code without an event loop, in any thread."""
+        return self.batcher.call(value, **options)
+
+    async def many(self, values: Sequence[In], **options: Any) -> list[Out]:
+        """Several values at once; results in order. (An item may itself be a list.)"""
+        return await self.batcher.many(values, **options)
+
+    async def close(self, *, drain_s: float = 30.0) -> None:
+        """Answer what is pending and release the worker threads. Optional."""
+        await self.batcher.close(drain_s=drain_s)
+
+    def __get__(self, instance: object, owner: type | None = None) -> "BatchedFunction[In, Out]":
+        """As a method: each instance batches for itself."""
+        if instance is None:
+            return self
+        method: Any = functools.partial(self._function, instance)  # type: ignore[arg-type]
+        bound: BatchedFunction[In, Out] = BatchedFunction(
+            method,
+            {"name": self.batcher.name, **self._options},
+        )
+        vars(instance)[self.batcher.name] = bound  # found first from now on
+        return bound
+
+
+@overload
+def batched(
+    function: Callable[[list[In]], Awaitable[Sequence[Out]]], /
+) -> BatchedFunction[In, Out]: ...
+@overload
+def batched(function: Callable[[list[In]], Sequence[Out]], /) -> BatchedFunction[In, Out]: ...
+@overload
+def batched(*, max_batch_size: int = 64, **options: Any) -> "_Decorator": ...
+
+
+def batched(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Batch the calls of a function from a list to a list of the same length.
+
+    Takes the options of `headway.Batcher`; needs none.
+    """
+    if function is not None:
+        return BatchedFunction(function, {})
+    return _Decorator(options)
+
+
+class _Decorator:
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(
+        self, function: Callable[[list[In]], Awaitable[Sequence[Out]]], /
+    ) -> BatchedFunction[In, Out]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[list[In]], Sequence[Out]], /
+    ) -> BatchedFunction[In, Out]: ...
+
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return BatchedFunction(function, self._options)

@@ -1,0 +1,457 @@
+"""Drives one scheduler in real time: waits, starts batches, answers callers. Decides nothing.
+
+No task runs while nothing happens. Submitting, finishing and timers each ask the scheduler what to
+do (`_advance`), under one lock, from whatever thread they are in: a worker thread that comes back
+starts the next batch itself, however busy the event loop is. Answers, refusals and events are
+delivered in the home loop, and there only.
+"""
+
+import asyncio
+import concurrent.futures
+import functools
+import itertools
+import logging
+import math
+import threading
+from collections.abc import Callable, Hashable
+from enum import Enum
+from typing import Any, Protocol
+
+from headway.core import (
+    Batch,
+    Item,
+    Priority,
+    Refusal,
+    Refuse,
+    Run,
+    Scheduler,
+    refusal_error,
+    split,
+)
+from headway.errors import Closed, HeadwayError
+from headway.runtime.calls import Answerable, Call, PartCall, SplitCall, StreamCall, ThreadCall
+from headway.runtime.events import (
+    BatchFinished,
+    BatchStarted,
+    Cancelled,
+    Crashed,
+    Observers,
+    Refused,
+    Stopped,
+)
+from headway.runtime.home import FloatingHome, Home
+from headway.runtime.jobs import BatchJob, Worker
+
+_log = logging.getLogger(__name__)
+
+
+class State(Enum):
+    NEW = "has not been started: use `async with`"
+    OPEN = "is open"
+    CLOSING = "is closing"
+    CLOSED = "is closed"
+    CRASHED = "has crashed"
+
+
+class Shop(Protocol):
+    """What the driver asks of its owner: workers, and jobs for them."""
+
+    def make_workers(self, home: Home, current_home: Callable[[], Home]) -> list[Worker]: ...
+
+    def make_job(self, batch: Batch, calls: list[Any], worker: Worker, home: Home) -> BatchJob: ...
+
+    def cut(self, value: Any, start: int, stop: int) -> Any: ...
+
+    def join(self, results: list[Any]) -> Any: ...
+
+
+class Driver:
+    def __init__(
+        self,
+        name: str,
+        scheduler: Scheduler,
+        shop: Shop,
+        observers: Observers,
+        floating: FloatingHome | None,
+    ) -> None:
+        self.name = name
+        self.lock = threading.Lock()  # guards all below; user code never runs under it
+        self.scheduler = scheduler
+        self.state = State.NEW
+        self.crash: BaseException | None = None
+        self.home: Home | None = None
+        self.jobs: dict[int, BatchJob] = {}
+        self.workers: list[Worker] = []
+        self._shop = shop
+        self._observers = observers
+        self._floating = floating
+        self._ids = itertools.count(1)
+        self._calls: dict[int, Answerable] = {}
+        self._free_workers: list[Worker] = []
+        self._drive_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._drained: list[asyncio.Future[None]] = []  # whoever waits for the last answer
+
+    # ---- life
+
+    def open(self, home: Home) -> None:
+        self.home = home
+        self.workers = self._shop.make_workers(home, self.current_home)
+        self._free_workers = list(self.workers)
+        self.state = State.OPEN
+
+    async def close(self, drain_s: float) -> None:
+        """Refuse, drain for so long, answer the rest with `Closed`, release the workers."""
+        drained = asyncio.get_running_loop().create_future()
+        with self.lock:
+            if self.state is State.NEW:
+                self.state = State.CLOSED
+            if self.state is not State.OPEN:
+                return
+            self.state = State.CLOSING
+            self.scheduler.drain()
+            self._drained.append(drained)
+        self._in_home(self._drive)
+        try:
+            async with asyncio.timeout(drain_s):
+                await drained
+        except TimeoutError:
+            pass
+        finally:  # also when closing itself is cancelled
+            self._release()
+
+    def _release(self) -> None:
+        with self.lock:
+            if self.state is State.CLOSING:
+                self.state = State.CLOSED
+            left = list(self._calls.values())
+            self._calls.clear()
+            workers, self.workers = self.workers, []
+        for worker in workers:
+            worker.stop()
+        self._in_home(lambda: self._tell_stopped(left))
+
+    def _tell_stopped(self, left: list[Answerable]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in left:
+            call.fail(Closed(f"{self.name} stopped before this was answered"))
+        self._observers.emit(Stopped(self.name, len(left)))
+        if self._floating is not None:
+            self._floating.close()
+
+    # ---- coming in
+
+    def enqueue(
+        self,
+        value: Any,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        rows: int,
+        size: int,
+        priority: Priority,
+        tenant: str,
+        deadline_ms: float | None,
+        entered_at: float | None,
+        partition: Hashable,
+    ) -> Call:
+        """Queue one value, or raise why not. The caller awaits `call.future`."""
+        try:
+            with self.lock:
+                home = self.home
+                if home is None or home.loop is not loop:
+                    home = self.choose_home()
+                if self.state is not State.OPEN:
+                    raise self.closed()
+                now = home.clock()
+                deadline = _deadline(now, entered_at, deadline_ms)
+                item_id = next(self._ids)
+                item = Item(item_id, now, rows, size, priority, tenant, deadline, partition)
+                call: Call
+                if home.loop is loop:
+                    call = Call(item_id, value, loop.create_future())
+                else:
+                    call = ThreadCall(item_id, value, concurrent.futures.Future())
+                if rows > 1 and rows > self.scheduler.cap_rows:
+                    self._submit_parts(item, call)
+                else:
+                    self.scheduler.submit(item)
+                    self._calls[item_id] = call
+                if not self._drive_is_due:
+                    self._drive_is_due = True
+                    home.post(self._drive)
+        except HeadwayError as error:
+            self.report_refusal(error)
+            raise
+        return call
+
+    def enqueue_stream(
+        self,
+        value: Any,
+        *,
+        size: int,
+        priority: Priority,
+        tenant: str,
+        deadline_ms: float | None,
+        entered_at: float | None,
+        partition: Hashable,
+    ) -> StreamCall:
+        try:
+            with self.lock:
+                home = self.choose_home()
+                if self.state is not State.OPEN:
+                    raise self.closed()
+                now = home.clock()
+                deadline = _deadline(now, entered_at, deadline_ms)
+                item_id = next(self._ids)
+                call = StreamCall(item_id, value, asyncio.get_running_loop())
+                self.scheduler.submit(
+                    Item(item_id, now, 1, size, priority, tenant, deadline, partition)
+                )
+                self._calls[item_id] = call
+                if not self._drive_is_due:
+                    self._drive_is_due = True
+                    home.post(self._drive)
+        except HeadwayError as error:
+            self.report_refusal(error)
+            raise
+        return call
+
+    def _submit_parts(self, item: Item, call: Call) -> None:
+        parts = split(item, self.scheduler.cap_rows, self._ids)
+        whole = SplitCall(call, parts, self._shop.join, self._forget)
+        start = 0
+        for number, part in enumerate(parts):
+            self.scheduler.submit(part, request_rows=item.rows if number == 0 else None)
+            value = self._shop.cut(call.value, start, start + part.rows)
+            self._calls[part.id] = PartCall(whole, number, value)
+            start += part.rows
+        call.item_ids = tuple(part.id for part in parts)
+
+    def closed(self) -> Closed:
+        error = Closed(f"{self.name} {self.state.value}")
+        error.__cause__ = self.crash
+        return error
+
+    def report_refusal(self, error: HeadwayError) -> None:
+        if self._observers:
+            self._observers.emit(Refused(self.name, error.code, str(error)))
+
+    # ---- leaving early
+
+    def withdraw(self, call: Call | StreamCall) -> None:
+        """The caller is gone: take its items out of the queue; leave a running batch alone."""
+        was_queued = self._forget(call.item_ids)
+        if self._observers:
+            self._observers.emit(Cancelled(self.name, started=not was_queued))
+        with self.lock:  # the item may have been what a timer or a drain waits for
+            home = self.home
+            if self._drive_is_due or home is None or self.state is State.CLOSED:
+                return
+            self._drive_is_due = True
+        self._post(home, self._drive)
+
+    def _forget(self, item_ids: tuple[int, ...]) -> bool:
+        with self.lock:
+            cancelled = [item_id for item_id in item_ids if self.scheduler.cancel(item_id)]
+            for item_id in cancelled:
+                self._calls.pop(item_id, None)
+        return len(cancelled) == len(item_ids)
+
+    # ---- driving the scheduler
+
+    def _drive(self) -> None:
+        """Ask the scheduler what to do, and do it. In the home loop, after every event."""
+        try:
+            with self.lock:
+                self._drive_is_due = False
+                jobs, refusals = self._advance()
+        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+            self._crashed(error)
+            return
+        self._start(jobs)
+        self._tell_refused(refusals)
+        if self.state is State.CLOSING:
+            self._check_drained()
+
+    def _advance(self) -> tuple[list[BatchJob], list[tuple[Refusal, Answerable]]]:
+        """Under the lock: what to start and whom to refuse now. Sets the timer for later."""
+        home = self.current_home()
+        jobs: list[BatchJob] = []
+        refusals: list[tuple[Refusal, Answerable]] = []
+        while True:
+            action = self.scheduler.next_action(home.clock())
+            if isinstance(action, Run):
+                batch = action.batch
+                calls = [self._calls[item.id] for item in batch.items]
+                job = self._shop.make_job(batch, calls, self._free_workers.pop(), home)
+                self.jobs[batch.id] = job
+                jobs.append(job)
+            elif isinstance(action, Refuse):
+                refusals += [
+                    (refusal, self._calls.pop(refusal.item.id)) for refusal in action.refusals
+                ]
+            else:
+                if action.until < self._timer_at:
+                    self._timer_at = action.until
+                    self._in_home(functools.partial(self._arm, home, action.until))
+                return jobs, refusals
+
+    def _start(self, jobs: list[BatchJob]) -> None:
+        for job in jobs:
+            if self._observers:
+                event = BatchStarted(self.name, job.batch)
+                self._in_home(functools.partial(self._observers.emit, event))
+            job.worker.start(job)
+
+    def finished(self, job: BatchJob) -> None:
+        """A worker is done; called in its thread. First the next batch, then the answers."""
+        try:
+            with self.lock:
+                home = self.current_home()
+                job.finished_at = home.clock()
+                self.scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
+                del self.jobs[job.batch.id]
+                self._free_workers.append(job.worker)
+                calls = self._calls
+                for item in job.batch.items:
+                    calls.pop(item.id, None)
+                jobs, refusals = self._advance()
+        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+            self._crashed(error)
+            return
+        self._start(jobs)
+        self._in_home(lambda: self._deliver(job, refusals))
+
+    def _deliver(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
+        """Answer everyone in a finished batch: the one place where results reach callers."""
+        batch, failed = job.batch, 0
+        if not job.results:
+            error = Closed(f"{self.name}: the event loop that ran this batch has ended")
+            job.results = [error] * len(job.calls)
+        for call, result in zip(job.calls, job.results, strict=True):
+            call.batch = batch
+            if isinstance(result, Exception):  # the item's own error
+                failed += 1
+                call.fail(result)
+            else:
+                call.succeed(result)
+        self._tell_refused(refusals)
+        if self._observers:
+            self._observers.emit(
+                BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
+            )
+        if self.state is State.CLOSING:
+            self._check_drained()
+
+    def _tell_refused(self, refusals: list[tuple[Refusal, Answerable]]) -> None:
+        for refusal, call in refusals:
+            error = refusal_error(refusal)
+            self.report_refusal(error)
+            call.fail(error)
+
+    def _check_drained(self) -> None:
+        with self.lock:
+            if self._calls or not self.scheduler.is_idle:
+                return
+            waiting, self._drained = self._drained, []
+        for future in waiting:
+            future.get_loop().call_soon_threadsafe(_set_done, future)
+
+    # ---- the timer
+
+    def _arm(self, home: Home, at: float) -> None:
+        if at != self._timer_at:
+            return  # an earlier one has been set meanwhile
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = home.loop.call_later(max(0.0, at - home.clock()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_at = math.inf
+        self._drive()
+
+    # ---- the home loop
+
+    def current_home(self) -> Home:
+        assert self.home is not None, "the driver is not open"
+        return self.home
+
+    def choose_home(self) -> Home:
+        """Under the lock: where a caller in this thread finds the batcher."""
+        if self._floating is None:
+            if self.home is None:
+                raise self.closed()
+            return self.home
+        home = self._floating.choose(self.home, idle=self.scheduler.is_idle)
+        if home is not self.home:
+            self._move(home)
+        return home
+
+    def _move(self, home: Home) -> None:
+        self.home = home
+        self._timer_at = math.inf
+        if self.state is State.NEW:
+            self.open(home)
+        if not self.scheduler.is_idle:
+            self._drive_is_due = True
+            home.post(self._drive)
+        else:
+            self._drive_is_due = False
+
+    def _in_home(self, callback: Callable[[], None]) -> None:
+        home = self.home
+        if home is None or home.is_here:
+            callback()
+        else:
+            self._post(home, callback)
+
+    def _post(self, home: Home, callback: Callable[[], None]) -> None:
+        """Run it in the home loop. If that is gone, callers elsewhere still get their answers."""
+        try:
+            home.post(callback)
+            return
+        except RuntimeError:
+            if self._floating is None or self.state is State.CLOSED:
+                callback()
+                return
+        with self.lock:
+            if self.home is home:
+                self._move(self._floating.refuge())
+            home = self.current_home()
+        home.post(callback)
+
+    # ---- when we fail ourselves
+
+    def _crashed(self, error: Exception) -> None:
+        """The batcher is broken: tell every caller, and stay visibly broken."""
+        _log.critical("%s crashed; every caller is answered with Closed", self.name, exc_info=error)
+        with self.lock:
+            self.crash = error
+            self.state = State.CRASHED
+            calls = list(self._calls.values())
+            calls += [call for job in self.jobs.values() for call in job.calls]
+            self._calls.clear()
+            drained, self._drained = self._drained, []
+        self._in_home(lambda: self._tell_crashed(calls, error))
+        for future in drained:
+            future.get_loop().call_soon_threadsafe(_set_done, future)
+
+    def _tell_crashed(self, calls: list[Answerable], error: Exception) -> None:
+        for call in calls:
+            failure = Closed(f"{self.name} crashed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            call.fail(failure)
+        self._observers.emit(Crashed(self.name, error))
+
+
+def _deadline(now: float, entered_at: float | None, deadline_ms: float | None) -> float:
+    if deadline_ms is None:
+        return math.inf
+    return (now if entered_at is None else entered_at) + deadline_ms / 1e3
+
+
+def _set_done(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,110 @@
+"""What the runtime reports. Observers receive these frozen values; nothing here acts.
+
+An observer that raises is logged once and detached: it never touches a request.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from headway.core.items import Batch, FireReason
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemTimes:
+    """Where one item's time went, in seconds."""
+
+    id: int
+    queued_s: float  # every worker was busy
+    lingered_s: float  # a free worker waited for company on purpose
+    ran_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStarted:
+    model: str
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFinished:
+    """A batch came back. `batch` says why it left, with which caps in force."""
+
+    model: str
+    batch: Batch
+    finished_at: float
+    ran_s: float  # of the model, reruns included
+    reruns: int
+    failed: int  # items answered with an error
+
+    @property
+    def reason(self) -> FireReason:
+        return self.batch.reason
+
+    @property
+    def items(self) -> tuple[ItemTimes, ...]:
+        """Each item's split of its time."""
+        batch = self.batch
+        return tuple(
+            ItemTimes(item.id, batch.queued_s(item), batch.lingered_s(item), self.ran_s)
+            for item in batch.items
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A caller was told no; `reason` is the error's code word."""
+
+    model: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A caller left before the answer; `started`: its item ran all the same."""
+
+    model: str
+    started: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The batcher itself failed. Every caller has been answered with an error."""
+
+    model: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    model: str
+    unanswered: int  # callers that were told `Closed` because the drain ran out of time
+
+
+Event: TypeAlias = BatchStarted | BatchFinished | Refused | Cancelled | Crashed | Stopped
+Observer: TypeAlias = Callable[[Event], None]
+
+
+class Observers:
+    """The observers of one batcher."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = list(observers)
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def add(self, observer: Observer) -> None:
+        self._observers = [*self._observers, observer]
+
+    def emit(self, event: Event) -> None:
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:  # noqa: BLE001  an observer is user code, and none of the callers' business
+                _log.exception("observer %r raised and is detached", observer)
+                self._observers = [each for each in self._observers if each is not observer]

@@ -1,0 +1,102 @@
+"""The event loop that drives a batcher: where its timers run and its answers are delivered.
+
+A batcher opened with `async with` lives in the loop that opened it. One behind `@batched` has no
+such owner; `FloatingHome` finds it a loop (see its docstring).
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+
+class Home:
+    """One event loop, as seen from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.is_virtual: bool = getattr(loop, "is_virtual", False)
+        # A real loop's clock may be coarse (uvloop: 1 ms); gaps of 0.1 ms matter here.
+        self.clock: Callable[[], float] = loop.time if self.is_virtual else time.monotonic
+
+    @property
+    def is_here(self) -> bool:
+        return asyncio._get_running_loop() is self.loop
+
+    @property
+    def is_closed(self) -> bool:
+        return self.loop.is_closed()
+
+    def post(self, callback: Callable[[], object]) -> None:
+        """Run the callback in the loop soon, from whatever thread this is.
+
+        Raises RuntimeError if the loop is closed.
+        """
+        if asyncio._get_running_loop() is self.loop:
+            self.loop.call_soon(callback)
+        else:
+            self.loop.call_soon_threadsafe(callback)
+
+
+class BackgroundLoop:
+    """An event loop in a daemon thread, for callers that have none in common."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the thread. Harmless when called twice."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+
+class FloatingHome:
+    """Chooses the loop for a batcher that nobody opened.
+
+    It is the caller's own loop while all callers share one: no thread is crossed. As soon as a
+    second loop or a plain thread calls in while work is pending, it is a loop of our own, so that
+    no caller depends on another caller's loop staying alive. With nothing pending, the next may
+    take it over.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._background: BackgroundLoop | None = None
+
+    def choose(self, current: Home | None, *, idle: bool) -> Home:
+        """Where the batcher should live now that this thread calls in."""
+        here = asyncio._get_running_loop()
+        if current is not None and current.loop is here:
+            return current
+        if here is not None and (current is None or idle or current.is_closed):
+            return Home(here)
+        if current is not None and self._is_background(current):
+            return current
+        return Home(self._background_loop())
+
+    def refuge(self) -> Home:
+        """A home that is certain to run."""
+        return Home(self._background_loop())
+
+    def close(self) -> None:
+        if self._background is not None:
+            self._background.stop()
+
+    def _is_background(self, home: Home) -> bool:
+        return self._background is not None and home.loop is self._background.loop
+
+    def _background_loop(self) -> asyncio.AbstractEventLoop:
+        if self._background is None:
+            self._background = BackgroundLoop(self._name)
+        return self._background.loop

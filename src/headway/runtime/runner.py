@@ -1,0 +1,231 @@
+"""How the user's code is called: lists of items, or named arrays with rows first.
+
+A runner knows the shape of one value (its rows, who it may share a batch with), how to cut and
+rejoin a large one, and how to call the model on many; it checks what comes back. It knows nothing
+of queues, threads or time.
+"""
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from headway.errors import ConfigError, InvalidInput, ModelFailed
+from headway.model import Model, Tensor, TensorModel
+
+if TYPE_CHECKING:
+    import numpy
+
+Value = Any  # the user's own; nothing here looks inside
+
+
+class Runner(Protocol):
+    name: str
+    is_async: bool
+    may_rerun: bool
+
+    def shape(self, value: Value) -> tuple[int, Hashable]:
+        """Rows and partition of one value; raises InvalidInput."""
+        ...
+
+    def cut(self, value: Value, start: int, stop: int) -> Value: ...
+
+    def join(self, results: list[Any]) -> Any: ...
+
+    def predict(self, values: list[Value], padded_rows: int) -> list[Any]: ...
+
+    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]: ...
+
+
+class ItemRunner:
+    """A function or `headway.Model`: a list in, a list of the same length out."""
+
+    def __init__(
+        self,
+        predict: Callable[[list[Any]], Any],
+        *,
+        name: str,
+        is_async: bool,
+        may_rerun: bool = True,
+    ) -> None:
+        self.name = name
+        self.may_rerun = may_rerun
+        self.is_async = is_async
+        self._predict = predict
+
+    def shape(self, value: Value) -> tuple[int, Hashable]:
+        return 1, None
+
+    def cut(self, value: Value, start: int, stop: int) -> Value:
+        raise AssertionError("an item is one row; it is never cut")
+
+    def join(self, results: list[Any]) -> Any:
+        raise AssertionError("an item is one row; it is never joined")
+
+    def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+        rows = len(values)
+        return self._checked(self._predict(_padded(values, padded_rows)), rows, padded_rows)
+
+    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
+        rows = len(values)
+        results = self._predict(_padded(values, padded_rows))
+        if isinstance(results, Awaitable):
+            results = await results
+        return self._checked(results, rows, padded_rows)
+
+    def _checked(self, results: Any, rows: int, padded_rows: int) -> list[Any]:
+        if type(results) is not list:
+            if isinstance(results, str | bytes | Mapping) or not hasattr(results, "__len__"):
+                raise BrokenContract(
+                    f"{self.name} returned {type(results).__name__}; "
+                    f"a list of {padded_rows} results was expected"
+                )
+            results = list(results)
+        if len(results) != padded_rows:
+            raise BrokenContract(
+                f"{self.name} returned {len(results)} results for {padded_rows} inputs"
+            )
+        return cast(list[Any], results if rows == padded_rows else results[:rows])
+
+
+class TensorRunner:
+    """A `headway.TensorModel`: arrays are concatenated along their rows, and split again."""
+
+    def __init__(self, model: TensorModel, *, name: str) -> None:
+        import numpy
+
+        self.name = name
+        self.may_rerun = model.rerun
+        self.is_async = _is_async(model.predict)
+        self._numpy = numpy
+        self._model = model
+        self._inputs = {tensor.name: tensor for tensor in model.inputs}
+
+    def shape(self, value: Value) -> tuple[int, Hashable]:
+        if not isinstance(value, Mapping) or not value:
+            raise InvalidInput(f"{self.name} takes named arrays, e.g. {{'x': array}}")
+        self._check_names(value)
+        rows = {array.shape[0] if array.ndim else 0 for array in value.values()}
+        if len(rows) != 1 or not all(rows):
+            shapes = {name: array.shape for name, array in value.items()}
+            raise InvalidInput(f"every input needs the same number of rows (at least 1): {shapes}")
+        for name, array in value.items():
+            self._check(name, array)
+        partition = tuple(
+            (name, array.dtype.str, array.shape[1:]) for name, array in sorted(value.items())
+        )
+        return rows.pop(), partition
+
+    def cut(self, value: Value, start: int, stop: int) -> Value:
+        return {name: array[start:stop] for name, array in value.items()}
+
+    def join(self, results: list[Any]) -> Any:
+        return {
+            name: self._numpy.concatenate([result[name] for result in results])
+            for name in results[0]
+        }
+
+    def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+        outputs = self._model.predict(self._concatenated(values, padded_rows))
+        return self._split(outputs, values, padded_rows)
+
+    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
+        outputs: Any = self._model.predict(self._concatenated(values, padded_rows))
+        if isinstance(outputs, Awaitable):
+            outputs = await outputs
+        return self._split(outputs, values, padded_rows)
+
+    def _check_names(self, value: Mapping[str, Any]) -> None:
+        if self._inputs and value.keys() != self._inputs.keys():
+            raise InvalidInput(
+                f"{self.name} takes inputs {sorted(self._inputs)}, not {sorted(value)}"
+            )
+        for name, array in value.items():
+            if not isinstance(array, self._numpy.ndarray):
+                raise InvalidInput(f"input {name!r} is a {type(array).__name__}, not an array")
+
+    def _check(self, name: str, array: "numpy.ndarray[Any, Any]") -> None:
+        tensor = self._inputs.get(name)
+        if tensor is None:
+            return
+        if array.dtype != self._numpy.dtype(tensor.dtype):
+            raise InvalidInput(f"input {name!r} has dtype {array.dtype}, not {tensor.dtype}")
+        if not _fits(array.shape, tensor):
+            raise InvalidInput(
+                f"input {name!r} has shape {list(array.shape)}; {list(tensor.shape)} is expected"
+            )
+
+    def _concatenated(
+        self, values: list[Value], padded_rows: int
+    ) -> "dict[str, numpy.ndarray[Any, Any]]":
+        batch = {}
+        for name in values[0]:
+            arrays = [value[name] for value in values]
+            missing = padded_rows - sum(len(array) for array in arrays)
+            if missing:  # a fixed batch size: rows that are dropped again
+                arrays.append(self._numpy.repeat(arrays[-1][-1:], missing, axis=0))
+            batch[name] = arrays[0] if len(arrays) == 1 else self._numpy.concatenate(arrays)
+        return batch
+
+    def _split(self, outputs: Any, values: list[Value], padded_rows: int) -> list[Any]:
+        self._check_outputs(outputs, padded_rows)
+        results, start = [], 0
+        for value in values:
+            stop = start + len(next(iter(value.values())))
+            results.append(self.cut(outputs, start, stop))
+            start = stop
+        return results
+
+    def _check_outputs(self, outputs: Any, rows: int) -> None:
+        if not isinstance(outputs, Mapping) or not outputs:
+            raise BrokenContract(
+                f"{self.name} returned {type(outputs).__name__}; named arrays were expected"
+            )
+        for name, array in outputs.items():
+            if not getattr(array, "ndim", 0) or len(array) != rows:
+                raise BrokenContract(
+                    f"{self.name} returned {name!r} with shape {list(getattr(array, 'shape', ()))} "
+                    f"for {rows} rows"
+                )
+        expected = {tensor.name for tensor in self._model.outputs}
+        if expected and expected != set(outputs):
+            raise BrokenContract(
+                f"{self.name} returned outputs {sorted(outputs)}, not {sorted(expected)}"
+            )
+
+
+class BrokenContract(ModelFailed):
+    """The model answered with the wrong number or kind of results: nobody's item is to blame."""
+
+
+def runner_for(target: object, name: str | None) -> Runner:
+    """The runner for whatever the user handed us: a function or a model."""
+    known_as = name or str(getattr(target, "__name__", type(target).__name__))
+    if isinstance(target, TensorModel):
+        return TensorRunner(target, name=known_as)
+    if isinstance(target, Model):
+        is_async = _is_async(target.predict) or _is_async(target.stream)
+        return ItemRunner(target.predict, name=known_as, is_async=is_async, may_rerun=target.rerun)
+    if callable(target):
+        return ItemRunner(target, name=known_as, is_async=_is_async(target))
+    raise ConfigError(f"{target!r} is neither a function nor a headway.Model", field="model")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    if isinstance(function, functools.partial):
+        return _is_async(function.func)
+    if not inspect.isroutine(function):  # an object with `async def __call__`
+        function = type(function).__call__
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _padded(values: list[Value], padded_rows: int) -> list[Value]:
+    missing = padded_rows - len(values)
+    return values + values[-1:] * missing if missing else values
+
+
+def _fits(shape: Sequence[int], tensor: Tensor) -> bool:
+    if len(shape) != len(tensor.shape):
+        return False
+    # the first axis is the rows: they always vary
+    return all(want in (-1, have) for have, want in zip(shape[1:], tensor.shape[1:], strict=True))

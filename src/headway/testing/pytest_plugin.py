@@ -1,0 +1,32 @@
+"""Runs every `async def` test on virtual time. In your conftest.py:
+
+pytest_plugins = ["headway.testing.pytest_plugin"]
+
+A test that needs real sockets or threads says `@pytest.mark.real_time`.
+"""
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from headway.testing.virtual_time import run
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "real_time: run this async test on the real clock")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
+    test = pyfuncitem.obj(**arguments)
+    if pyfuncitem.get_closest_marker("real_time"):
+        asyncio.run(test)
+    else:
+        run(test)
+    return True

@@ -1,0 +1,1 @@
+pytest_plugins = ["headway.testing.pytest_plugin"]

@@ -1,0 +1,213 @@
+import itertools
+
+import pytest
+
+from headway.core import (
+    CostTable,
+    Firing,
+    Item,
+    Policy,
+    Priority,
+    Refusal,
+    RefusalReason,
+    Refuse,
+    Run,
+    Scheduler,
+    refusal_error,
+    split,
+)
+from headway.errors import DeadlineExceeded, InputTooLarge, QueueFull, Shed
+
+LINEAR = CostTable(rows=(1, 4), sizes=None, seconds=((0.010,), (0.040,)))
+FLAT = CostTable(rows=(1, 4), sizes=None, seconds=((0.010,), (0.010,)))
+
+
+# ---- a bounded queue
+
+
+def test_a_full_queue_refuses_at_once_and_says_its_limit_and_when_to_come_back() -> None:
+    scheduler = Scheduler(Policy(max_queue=8, max_batch_size=4), FLAT)
+    for i in range(8):
+        scheduler.submit(Item(i, 0.0))
+    with pytest.raises(QueueFull) as caught:
+        scheduler.submit(Item(8, 0.0))
+    assert caught.value.limit == 8
+    assert caught.value.retry_after_s == pytest.approx(0.020)
+    assert scheduler.queued_rows == 8
+
+
+def test_what_no_queue_could_hold_is_too_large() -> None:
+    scheduler = Scheduler(Policy(max_queue=8, max_batch_size=4))
+    with pytest.raises(InputTooLarge) as caught:
+        scheduler.submit(Item(0, 0.0, rows=9))
+    assert caught.value.limit == 8
+
+
+def test_a_split_request_is_admitted_or_refused_as_one() -> None:
+    scheduler = Scheduler(Policy(max_queue=8, max_batch_size=4))
+    scheduler.submit(Item(0, 0.0, rows=2))
+    first, *_ = split(Item(1, 0.0, rows=7), 4, itertools.count(10))
+    with pytest.raises(QueueFull):
+        scheduler.submit(first, request_rows=7)
+    assert scheduler.queued_rows == 2
+
+    first, *rest = split(Item(2, 0.0, rows=6), 4, itertools.count(20))
+    scheduler.submit(first, request_rows=6)
+    for part in rest:
+        scheduler.submit(part)
+    assert scheduler.queued_rows == 8
+
+
+def test_whom_a_higher_class_pushed_out_is_told_so() -> None:
+    scheduler = Scheduler(Policy(max_queue=4, max_batch_size=4))
+    for i in range(4):
+        scheduler.submit(Item(i, 0.0, priority=Priority.LOW))
+    scheduler.submit(Item(4, 0.0, priority=Priority.HIGH))
+    action = scheduler.next_action(0.0)
+    assert isinstance(action, Refuse)
+    assert [(each.item.id, each.reason) for each in action.refusals] == [
+        (3, RefusalReason.QUEUE_FULL)
+    ]
+    assert scheduler.queued_rows == 4
+
+
+def test_a_flooding_tenant_cannot_keep_out_or_push_out_a_quiet_one() -> None:
+    scheduler = Scheduler(Policy(max_queue=100, max_batch_size=4))
+    for i in range(100):
+        scheduler.submit(Item(i, 0.0, tenant="flood"))
+    for i in range(100, 110):
+        scheduler.submit(Item(i, 0.1, tenant="quiet"))
+    refused = scheduler.next_action(0.1)
+    assert isinstance(refused, Refuse)
+    assert {each.item.tenant for each in refused.refusals} == {"flood"}
+    assert len(refused.refusals) == 10
+    with pytest.raises(QueueFull):
+        scheduler.submit(Item(200, 0.2, tenant="flood"))
+
+
+def test_nobody_is_pushed_out_for_a_request_that_does_not_fit_anyway() -> None:
+    scheduler = Scheduler(Policy(max_queue=4, max_batch_size=4))
+    for i in range(3):
+        scheduler.submit(Item(i, 0.0))
+    scheduler.submit(Item(3, 0.0, priority=Priority.LOW))
+    with pytest.raises(QueueFull):
+        scheduler.submit(Item(4, 0.0, rows=2))
+    action = scheduler.next_action(0.0)
+    assert isinstance(action, Run)
+    assert len(action.batch.items) == 4
+
+
+# ---- hopeless work never enters
+
+
+def test_a_deadline_that_has_passed_is_refused_at_the_door() -> None:
+    for firing in (Policy(), Policy(firing=Firing.STATIC)):
+        with pytest.raises(DeadlineExceeded):
+            Scheduler(firing).submit(Item(0, 1.0, deadline=1.0))
+
+
+def test_a_deadline_shorter_than_the_item_takes_alone_is_refused_at_the_door() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4), LINEAR)
+    with pytest.raises(DeadlineExceeded):
+        scheduler.submit(Item(0, 0.0, deadline=0.009))
+    scheduler.submit(Item(1, 0.0, deadline=0.010))
+
+
+def test_a_deadline_behind_the_queue_is_refused_at_the_door() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4), LINEAR)
+    for i in range(8):
+        scheduler.submit(Item(i, 0.0))
+    with pytest.raises(DeadlineExceeded):
+        scheduler.submit(Item(8, 0.0, deadline=0.089))
+    scheduler.submit(Item(9, 0.0, deadline=0.091))
+
+
+def test_a_higher_class_is_not_behind_the_queue() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4), LINEAR)
+    for i in range(8):
+        scheduler.submit(Item(i, 0.0))
+    scheduler.submit(Item(8, 0.0, deadline=0.041, priority=Priority.HIGH))
+
+
+def test_what_would_miss_the_slo_is_shed_at_the_door_with_a_time_to_come_back() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.050), LINEAR)
+    for i in range(4):
+        scheduler.submit(Item(i, 0.0))
+    scheduler.submit(Item(4, 0.0))
+    for i in range(5, 8):
+        scheduler.submit(Item(i, 0.0))
+    with pytest.raises(Shed) as caught:
+        scheduler.submit(Item(8, 0.0))
+    assert caught.value.retry_after_s == pytest.approx(0.080)
+
+
+def test_the_running_batch_counts_as_wait() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.045), LINEAR)
+    for i in range(4):
+        scheduler.submit(Item(i, 0.0))
+    assert isinstance(scheduler.next_action(0.0), Run)
+    with pytest.raises(Shed):
+        scheduler.submit(Item(4, 0.001))  # 39 ms until the worker is free, then 10 ms
+    scheduler.submit(Item(5, 0.006))
+
+
+def test_an_slo_no_batch_can_meet_sheds_nobody_from_an_empty_queue() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.005), LINEAR)
+    scheduler.submit(Item(0, 0.0))
+
+
+def test_a_cold_model_never_sheds() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.001, max_queue=1000))
+    for i in range(1000):
+        scheduler.submit(Item(i, 0.0, deadline=100.0))
+    served, now = 0, 0.0
+    while scheduler.queued_items:
+        action = scheduler.next_action(now)
+        assert isinstance(action, Run)
+        served += action.batch.rows
+        now += 0.001
+        scheduler.finish(action.batch, now)  # nothing is learned
+    assert served == 1000
+
+
+def test_only_auto_sheds() -> None:
+    scheduler = Scheduler(Policy(firing=Firing.STATIC, max_batch_size=4, slo_s=0.001), LINEAR)
+    for i in range(8):
+        scheduler.submit(Item(i, 0.0, deadline=0.020))
+    assert isinstance(scheduler.next_action(0.010), Run)
+
+
+# ---- seconds of work
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 0.080), (2, 0.040)])
+def test_queued_seconds_are_the_work_waiting_over_the_workers(workers: int, seconds: float) -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4, workers=workers), LINEAR)
+    assert scheduler.queued_s == 0.0
+    for i in range(8):
+        scheduler.submit(Item(i, 0.0))
+    assert scheduler.queued_s == pytest.approx(seconds)
+
+
+def test_queued_seconds_of_a_cold_model_are_unknown_and_reported_as_none() -> None:
+    scheduler = Scheduler(Policy())
+    scheduler.submit(Item(0, 0.0))
+    assert scheduler.queued_s == 0.0
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        (RefusalReason.QUEUE_FULL, QueueFull),
+        (RefusalReason.SHED, Shed),
+        (RefusalReason.DEADLINE, DeadlineExceeded),
+    ],
+)
+def test_each_reason_has_its_error(reason: RefusalReason, error: type[Exception]) -> None:
+    made = refusal_error(Refusal(Item(0, 0.0), reason, 0.25))
+    assert type(made) is error
+    if reason is not RefusalReason.DEADLINE:
+        assert getattr(made, "retry_after_s", None) == 0.25

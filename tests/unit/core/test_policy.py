@@ -1,0 +1,83 @@
+import math
+from typing import Any
+
+import pytest
+
+from headway.core import Firing, Order, Policy
+from headway.core.policy import choice
+from headway.errors import ConfigError
+
+WINDOW = {"firing": Firing.WINDOW}
+STATIC = {"firing": Firing.STATIC}
+BAD = [
+    *(("max_batch_size", {"max_batch_size": bad}) for bad in (0, -1, math.nan, math.inf)),
+    *(("workers", {"workers": bad}) for bad in (0, -1, math.nan, math.inf)),
+    *(("max_queue", {"max_queue": bad}) for bad in (0, -1, math.nan, math.inf)),
+    *(("max_batch_cost", {"max_batch_cost": bad}) for bad in (0, -1, math.nan, math.inf)),
+    *(("max_wait_ms", {"max_wait_s": bad}) for bad in (-0.001, math.nan, math.inf, -math.inf)),
+    *(("max_wait_ms", {**WINDOW, "max_wait_s": bad}) for bad in (-0.001, math.nan, math.inf)),
+    ("max_wait_ms", WINDOW),
+    ("max_wait_ms", {**STATIC, "max_wait_s": 0.005}),
+    ("max_wait_ms", {**STATIC, "max_wait_s": 0.0}),
+    *(("slo_ms", {"slo_s": bad}) for bad in (0.0, -0.05, math.nan, math.inf)),
+    *(("slo_percentile", {"slo_percentile": bad}) for bad in (0, 100, -1, 101, math.nan, math.inf)),
+    *(("ageing_s", {"ageing_s": bad}) for bad in (0.0, -1.0, math.nan, math.inf)),
+    *(("acme", {"tenant_weights": {"acme": bad}}) for bad in (0.0, -1.0, math.nan, math.inf)),
+    ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (8, 4)}),
+    ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (4, 4, 8)}),
+    ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (0, 8)}),
+    ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (-4, 8)}),
+    ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (1, 4)}),
+    ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (1, 16)}),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), BAD)
+def test_a_bad_argument_is_refused_by_name(name: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Policy(**arguments)
+    assert caught.value.field is not None
+    assert name in caught.value.field
+    assert str(caught.value).startswith(caught.value.field)
+
+
+@pytest.mark.parametrize("name", ["max_batch_size", "workers", "max_queue", "max_batch_cost"])
+def test_a_count_that_is_no_whole_number_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Policy(**{name: 2.5})
+
+
+def test_a_queue_that_cannot_hold_one_batch_is_refused_where_only_full_batches_leave() -> None:
+    """Pinned: it filled up, nothing was ever full, and everybody waited for ever."""
+    with pytest.raises(ConfigError, match="max_queue"):
+        Policy(firing=Firing.STATIC, max_batch_size=64, max_queue=32)
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    policy = Policy()
+    assert (policy.firing, policy.order) == (Firing.AUTO, Order.FIFO)
+    assert (policy.max_batch_size, policy.max_queue, policy.workers) == (64, 4096, 1)
+    assert (policy.max_wait_s, policy.slo_s, policy.slo_percentile) == (None, None, 99.0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_wait_s": 0.0},
+        {"max_batch_size": 1},
+        {**WINDOW, "max_wait_s": 0.0},
+        STATIC,
+        {"max_batch_size": 8, "batch_sizes": (1, 2, 8)},
+        {"max_batch_size": 8, "batch_sizes": (8,)},
+        {"tenant_weights": {"acme": 0.5}},
+        {"slo_s": 0.05, "slo_percentile": 99.9},
+    ],
+)
+def test_a_good_argument_is_taken(arguments: dict[str, Any]) -> None:
+    Policy(**arguments)
+
+
+def test_a_choice_that_does_not_exist_is_answered_with_those_that_do() -> None:
+    assert choice(Firing, "window", "policy") is Firing.WINDOW
+    with pytest.raises(ConfigError, match="policy: 'windw' is not one of 'auto', 'window', 'stati"):
+        choice(Firing, "windw", "policy")

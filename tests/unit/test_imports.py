@@ -1,0 +1,166 @@
+"""Arrows point one way: the table of STYLE.md §2, held against what `src/headway` imports."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "headway"
+# `errors` is everybody's vocabulary: it may be imported from everywhere.
+
+
+class Row(NamedTuple):
+    headway: frozenset[str]
+    third_party: frozenset[str] = frozenset()
+    lazily: frozenset[str] = frozenset()  # third party, only in a function or for type checkers
+
+
+def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
+    return Row(*(frozenset(names.split()) for names in (headway, third_party, lazily)))
+
+
+TABLE = {
+    "__init__": row("core model runtime config"),
+    "errors": row(""),
+    "core": row(""),
+    "model": row("core", lazily="numpy"),
+    "config": row("core", "msgspec"),
+    "runtime": row("core model", "numpy"),
+    "backends": row("model", lazily="*"),
+    "engine": row("core model", lazily="torch triton safetensors numpy"),
+    "models": row("model backends engine config"),
+    "repository": row("model backends engine config"),
+    "lab": row("core", "numpy tqdm", lazily="matplotlib"),
+    "observe": row("runtime.events", lazily="prometheus_client"),
+    "server": row("runtime repository model config observe", "*"),
+    "dashboard": row("observe", "starlette"),
+    "testing": row("core runtime model", "pytest"),  # the plugin; `headway` never imports it
+    "cli": row("*", "*"),
+}
+NOT_IN_CORE = frozenset("asyncio time random logging os threading".split())
+HEAVY = frozenset(
+    "numpy matplotlib tqdm torch transformers onnxruntime scipy pandas msgspec starlette uvicorn "
+    "fastapi aiohttp grpc prometheus_client opentelemetry uvloop hypothesis pytest".split()
+)
+
+
+class Import(NamedTuple):
+    module: str
+    is_lazy: bool
+    line: int
+
+
+def imports_of(tree: ast.AST, *, is_lazy: bool = False) -> Iterator[Import]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(each.name, is_lazy, node.lineno) for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            module = node.module or ""
+            if module == "headway":
+                yield from (Import(f"headway.{n.name}", is_lazy, node.lineno) for n in node.names)
+            else:
+                yield Import(module, is_lazy, node.lineno)
+        yield from imports_of(node, is_lazy=is_lazy or runs_later(node))
+
+
+def runs_later(node: ast.AST) -> bool:
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def is_allowed(package: str, found: Import) -> bool:
+    allowed = TABLE[package]
+    top, _, rest = found.module.partition(".")
+    if top == "headway":
+        target = rest.partition(".")[0]
+        if target in {package, "errors"} and package != "errors":
+            return True
+        return bool(allowed.headway & {"*", target, rest})
+    if top in sys.stdlib_module_names:
+        return package != "core" or top not in NOT_IN_CORE
+    known = allowed.third_party | (allowed.lazily if found.is_lazy else frozenset())
+    return bool(known & {"*", top})
+
+
+def wrong_imports(package: str, source: str) -> list[str]:
+    return [
+        f"line {found.line}: {package} imports {found.module}"
+        for found in imports_of(ast.parse(source))
+        if not is_allowed(package, found)
+    ]
+
+
+def package_of(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+def test_every_package_has_its_row_in_the_table() -> None:
+    packages = {package_of(path) for path in SOURCE.rglob("*.py")} - {"__main__"}
+    assert packages <= set(TABLE), "a new package: say what it may import, here and in STYLE.md §2"
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_the_way_the_table_says(path: Path) -> None:
+    package = "cli" if path.stem == "__main__" else package_of(path)
+    assert wrong_imports(package, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "line"),
+    [
+        ("errors", "from headway.core import Item"),
+        ("core", "import asyncio"),
+        ("core", "def f():\n    import time"),
+        ("core", "import numpy as np"),
+        ("core", "from headway.runtime.batcher import Batcher"),
+        ("core", "from headway import model"),
+        ("model", "from headway.runtime import Batcher"),
+        ("runtime", "from headway.lab import simulate"),
+        ("lab", "from headway.runtime import Batcher"),
+        ("lab", "import matplotlib.pyplot as plt"),
+        ("testing", "import numpy"),
+        ("observe", "from headway.runtime.batcher import Batcher"),
+        ("engine", "import torch"),
+        ("model", "import numpy"),
+    ],
+)
+def test_an_arrow_drawn_the_wrong_way_is_found(package: str, line: str) -> None:
+    assert len(wrong_imports(package, line)) == 1
+
+
+@pytest.mark.parametrize(
+    ("package", "line"),
+    [
+        (
+            "core",
+            "import heapq\nfrom headway.core.items import Item\nfrom headway.errors import Shed",
+        ),
+        ("runtime", "import asyncio\nimport numpy as np\nfrom headway.core import Scheduler"),
+        ("observe", "from headway.runtime.events import Observer"),
+        ("engine", "def load():\n    import torch"),
+        ("model", "if TYPE_CHECKING:\n    import numpy"),
+        ("lab", "def plot():\n    import matplotlib.pyplot as plt"),
+        ("cli", "from headway.lab import simulate\nimport tqdm"),
+    ],
+)
+def test_an_arrow_drawn_the_right_way_passes(package: str, line: str) -> None:
+    assert wrong_imports(package, line) == []
+
+
+def test_importing_headway_imports_nothing_heavy() -> None:
+    code = f"import sys, headway, headway.core; print(*sorted(set(sys.modules) & {set(HEAVY)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
