@@ -22,7 +22,7 @@ def drawn_parents() -> dict[str, str]:
         depth = len(branch[1]) // 4 + 1
         listed = re.split(r" {2,}", branch[2])[0]  # what follows two spaces is the explanation
         names = NAME.findall(listed)
-        parents |= {name: path[depth - 1] for name in names}
+        parents |= dict.fromkeys(names, path[depth - 1])
         path[depth:] = [names[-1]]
     return parents
 

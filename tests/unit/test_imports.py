@@ -41,10 +41,13 @@ TABLE = {
     "testing": row("core runtime model", "pytest"),  # the plugin; `headway` never imports it
     "cli": row("*", "*"),
 }
-NOT_IN_CORE = frozenset("asyncio time random logging os threading".split())
+NOT_IN_CORE = frozenset(["asyncio", "time", "random", "logging", "os", "threading"])
 HEAVY = frozenset(
-    "numpy matplotlib tqdm torch transformers onnxruntime scipy pandas msgspec starlette uvicorn "
-    "fastapi aiohttp grpc prometheus_client opentelemetry uvloop hypothesis pytest".split()
+    [
+        *("numpy", "scipy", "pandas", "matplotlib", "tqdm", "torch", "transformers", "onnxruntime"),
+        *("msgspec", "starlette", "uvicorn", "fastapi", "aiohttp", "grpc", "uvloop"),
+        *("prometheus_client", "opentelemetry", "hypothesis", "pytest"),
+    ]
 )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _DEFAULT_POLICIES = ("auto", "window:5", "static")
-_MAX_LOAD = 100.0
+_MAX_LOAD = 20.0
 _MAX_NOISE = 10.0
 _LONG_RUN = 300_000  # items to simulate, all policies and loads together
 
@@ -165,6 +165,10 @@ class _ArrivalSpec:
     file: Path | None = None
     clients: int = 0
     think_s: float = 0.0
+
+    @property
+    def text_without_rate(self) -> str:
+        return self.kind if self.file is None else f"{self.kind}:{self.file}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +348,7 @@ def _loads(text: str) -> tuple[float, ...]:
     loads = tuple(map(_positive, text.split(",")))
     if max(loads) > _MAX_LOAD:
         raise argparse.ArgumentTypeError(
-            f"{max(loads):g} is more than {_MAX_LOAD}: loads are shares, 0.9 for 90 %"
+            f"{max(loads):g} is more than {_MAX_LOAD:g}: loads are shares, 0.9 for 90 %"
         )
     return loads
 
@@ -389,7 +393,7 @@ def _positive(text: str) -> float:
 def _noise(text: str) -> float:
     value = _not_negative(text)
     if value > _MAX_NOISE:
-        raise argparse.ArgumentTypeError(f"{text} is more than {_MAX_NOISE}; 0.1 means 10 %")
+        raise argparse.ArgumentTypeError(f"{text} is more than {_MAX_NOISE:g}; 0.1 means 10 %")
     return value
 
 
@@ -398,8 +402,10 @@ def _noise(text: str) -> float:
 
 def _title(arguments: argparse.Namespace, scenario: Scenario) -> str:
     seconds = scenario.seconds
+    spec: _ArrivalSpec = arguments.arrivals
+    arrivals = spec.text_without_rate if arguments.load else spec.text
     parts = [
-        f"{arguments.arrivals.text}, {scenario.requests} requests, seed {arguments.seed}",
+        f"{arrivals}, {scenario.requests} requests, seed {arguments.seed}",
         f"batch of 1 {seconds[1] * 1e3:.4g} ms, of {scenario.max_rows} {seconds[-1] * 1e3:.4g} ms",
         f"capacity {scenario.capacity_rps:.0f}/s",
     ]

@@ -18,6 +18,7 @@ _OUTLIER = 2.0  # one observation moves a cell as if it were no further off than
 _ERRORS_KEPT = 256
 _REBUILD_EVERY = 16  # observations between two rebuilds of the fast lookup
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))  # where nobody probed but items differ
+KNEE_RATE = 0.95  # of the best rate: where the knee is
 _WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
 
 
@@ -120,6 +121,7 @@ class Costs:
         self._margin: float | None = None
         self._curves: dict[int, list[float | None]] = {}  # by size: seconds at 0…max_rows rows
         self._best: dict[int, int] = {}
+        self._knees: dict[int, int] = {}
         if table:
             self.adopt(table)
 
@@ -166,6 +168,15 @@ class Costs:
             best = self._best[size] = self._find_best(self._curve(size))
         return best
 
+    def knee_rows(self, size: int = 0) -> int:
+        """The smallest batch size with nearly the best rate: more rows only make everyone wait."""
+        knee = self._knees.get(size)
+        if knee is None:
+            best = self.best_rows(size)
+            curve = self._curve(size)
+            knee = self._knees[size] = _smallest_near(curve, best)
+        return knee
+
     def observe(self, rows: int, size: int, seconds: float) -> None:
         """A batch of that shape took so long."""
         if seconds <= 0:
@@ -190,6 +201,7 @@ class Costs:
     def _forget_derived(self) -> None:
         self._curves.clear()
         self._best.clear()
+        self._knees.clear()
         self._margin = None
 
     # ---- reading the grid
@@ -262,6 +274,15 @@ def _on_line(points: list[tuple[int, float]], rows: int, probed: bool) -> float 
         return last * rows / rows_last
     (r0, s0), (r1, s1) = points[i - 1], points[i]
     return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
+
+
+def _smallest_near(curve: list[float | None], best: int) -> int:
+    best_s = curve[best]
+    if best_s is None:
+        return best
+    enough = KNEE_RATE * best / best_s
+    rates = ((rows, curve[rows]) for rows in range(1, best))
+    return next((rows for rows, s in rates if s is not None and rows / s >= enough), best)
 
 
 def _nearest(axis: Iterable[int], value: int) -> int:

@@ -14,6 +14,9 @@ from headway.core.policy import Policy
 from headway.core.queue import Lane, Queue
 
 
+LATE_PATIENCE = 0.3  # of the cap: how long to linger before those who have waited already
+
+
 class Fire(NamedTuple):
     lane: Lane
     reason: FireReason
@@ -148,9 +151,11 @@ class AutoRule:
             self.linger_cap_s = 0.0
             return 0.0
         self.linger_cap_s = min(alone_s, self._max_wait_s)
-        cap = self.linger_cap_s - (now - idle_since)
         oldest = lane.oldest()
         assert oldest is not None
+        # Nobody who has just missed a batch waits much longer than for that batch: the tail is theirs.
+        patience = self.linger_cap_s - (now - oldest.arrived_at)
+        cap = max(patience, LATE_PATIENCE * self.linger_cap_s - (now - idle_since))
         due = min(queue.next_deadline(), oldest.arrived_at + self._slo_s)
         if due < math.inf:
             cap = min(cap, due - now - latest_batch_s(self._costs, lane.rows + 1, lane.mean_size))

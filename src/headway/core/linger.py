@@ -10,9 +10,10 @@ import math
 
 _SHORTEST = -16  # the first bin ends at 2**-17 s (8 µs), the last at 2**5 s
 _BINS = 2 * (6 - _SHORTEST)
-_DECAY = 0.99
+_DECAY = 0.998  # about the last 500 gaps: fewer are too noisy to tell a burst from chance
 _REFRESH_EVERY = 32  # events between two recomputations
-_OTHERS_SHARE = 0.5  # what a joining item gains is shared with those whom the wait delays later
+_AFTER_COMPLETION = 0.2  # of the gain counts there: those who wait have waited a batch already
+_BUSY_PENALTY = 0.5  # a busy worker's wait delays those who come later, too
 _MIN_GAIN = 0.02  # of the batch's own time: less is noise
 _HALF = math.sqrt(0.5)
 _EDGES = tuple(2.0 ** ((i - 1) / 2 + _SHORTEST - 0.5) for i in range(_BINS))
@@ -48,17 +49,20 @@ class GapHistogram:
         self.total /= self._weight
         self._weight = 1.0
 
-    def best_wait(self, items: int, cap_s: float, batch_s: float, row_s: float) -> float:
+    def best_wait(
+        self, items: int, cap_s: float, batch_s: float, row_s: float, credit: float
+    ) -> float:
         """The wait with the best expected gain in item-seconds, 0 where none is worth it.
 
-        A newcomer within the wait saves almost a whole batch time; everyone here pays for it.
+        A newcomer within the wait saves almost a whole batch time, of which `credit` counts;
+        everyone here pays for it.
         """
         if not self.total:
             return 0.0
         best_wait, best_gain = 0.0, _MIN_GAIN * batch_s
         gained, seen = 0.0, 0.0
-        saved = _OTHERS_SHARE * batch_s - items * row_s
-        price = _OTHERS_SHARE + items
+        saved = credit * batch_s - items * row_s
+        price = credit + items
         for weight, middle, edge in zip(self.bins, _MIDDLES, _EDGES, strict=False):
             if edge > cap_s:
                 break
@@ -78,10 +82,13 @@ class Linger:
         "_after_arrival",
         "_after_completion",
         "_cache",
+        "_elapsed_s",
         "_events",
         "_last_arrival",
         "_last_completion",
+        "_ran_s",
         "_refresh_at",
+        "_was_everyone",
         "arrivals",
     )
 
@@ -93,20 +100,34 @@ class Linger:
         self._cache: dict[tuple[bool, int], float] = {}
         self._events = 0
         self._refresh_at = 0
+        self._was_everyone = False
+        self._elapsed_s = 0.0  # between completions, on average
+        self._ran_s = 0.0
         self.arrivals = 0
 
-    def arrived(self, now: float) -> None:
+    def arrived(self, now: float, *, everyone: bool) -> None:
+        """`everyone`: with this one all callers seen lately are here, so the gap that follows says
+        nothing about how soon a missing one comes."""
         self.arrivals += 1
         last, self._last_arrival = self._last_arrival, now
         if last < self._last_completion:
             self._after_completion.add(now - self._last_completion)
-        if last > -math.inf:
+        if not self._was_everyone and last > -math.inf:
             self._after_arrival.add(now - last)
+        self._was_everyone = everyone
         self._events += 1
 
-    def completed(self, now: float) -> None:
-        self._last_completion = now
+    def completed(self, now: float, ran_s: float) -> None:
+        since, self._last_completion = self._last_completion, now
+        if since > -math.inf and now > since:
+            self._elapsed_s += (now - since - self._elapsed_s) * 0.02
+            self._ran_s += (ran_s - self._ran_s) * 0.02
         self._events += 1
+
+    @property
+    def busy(self) -> float:
+        """The share of the time that a worker has been running lately."""
+        return min(1.0, self._ran_s / self._elapsed_s) if self._elapsed_s else 0.0
 
     def best_wait(self, items: int, cap_s: float, batch_s: float, row_s: float) -> float:
         if self._events >= self._refresh_at:
@@ -117,7 +138,9 @@ class Linger:
         wait = self._cache.get(key)
         if wait is None:
             histogram = self._after_completion if after_completion else self._after_arrival
-            wait = self._cache[key] = histogram.best_wait(items, cap_s, batch_s, row_s)
+            credit = _AFTER_COMPLETION if after_completion else 1.0 - _BUSY_PENALTY * self.busy
+            wait = histogram.best_wait(items, math.inf, batch_s, row_s, credit)
+            self._cache[key] = wait
         return min(wait, cap_s)
 
 
@@ -134,9 +157,11 @@ class PeakConcurrency:
         self._previous = 0
         self._batches = 0
 
-    def saw(self, items: int) -> None:
+    def saw(self, items: int) -> bool:
+        """So many are here now. True: that is everyone."""
         if items > self._current:
             self._current = items
+        return items >= self._previous and items >= self._current
 
     def batch_done(self, window: int = 16) -> None:
         self._batches += 1

@@ -27,6 +27,7 @@ from headway.core.policy import Firing, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
 
 _NOTHING_TO_DO = Wait(math.inf)
+LONG_QUEUE = 2  # knees: beyond that the rate counts, not the wait
 
 
 class Scheduler:
@@ -82,8 +83,8 @@ class Scheduler:
             )
         queue.push(item)
         if self._rule is self._auto:
-            self._linger.arrived(item.arrived_at)
-            self._peak.saw(len(queue) + self._running_items)
+            everyone = self._peak.saw(len(queue) + self._running_items)
+            self._linger.arrived(item.arrived_at, everyone=everyone)
 
     def cancel(self, item_id: int) -> bool:
         """Forget a queued item. False, and harmless, once it has started."""
@@ -99,7 +100,7 @@ class Scheduler:
         if ran_s is not None:
             self.costs.observe(batch.padded_rows, batch.size, ran_s)
         if self._rule is self._auto:
-            self._linger.completed(now)
+            self._linger.completed(now, now - batch.fired_at)
             self._peak.batch_done()
             if self._slo.is_set:
                 self._slo.saw(batch, now)
@@ -210,9 +211,12 @@ class Scheduler:
         return min(self.policy.max_batch_size, self.costs.best_rows())
 
     def _lane_cap(self, lane: Lane) -> int:
+        """A short queue is served up to the knee; a long one needs the best rate there is."""
         if self._rule is not self._auto:
             return self.policy.max_batch_size
-        return min(self.policy.max_batch_size, self.costs.best_rows(lane.mean_size))
+        size = lane.mean_size
+        knee = self.costs.knee_rows(size)
+        return knee if lane.rows <= LONG_QUEUE * knee else self.costs.best_rows(size)
 
     @property
     def queued_items(self) -> int:

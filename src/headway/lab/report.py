@@ -96,7 +96,8 @@ def _row(result: Result, *, has_slo: bool) -> list[str]:
         _short(outcome.throughput_rps),
         *([_short(outcome.goodput_rps(result.slo_s))] if has_slo else []),
         str(outcome.dropped),
-        _shares(outcome.fire_reasons) + (("stuck: no batch is ever full" if outcome.is_stuck else "")),
+        _shares(outcome.fire_reasons)
+        + ("stuck: no batch is ever full" if outcome.is_stuck else ""),
     ]
 
 

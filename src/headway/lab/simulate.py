@@ -7,7 +7,7 @@ cost of Python, threads and models.
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple, Protocol
@@ -206,7 +206,7 @@ class _OpenSource:
 
 class _ClosedSource:
     def __init__(self, loop: ClosedLoop) -> None:
-        self._thoughts = iter(loop.think_s.tolist())
+        self._thoughts: deque[float] = deque(loop.think_s.tolist())
         self._due: list[float] = []
         self.next_at = math.inf
         self.left(loop.clients, 0.0)
@@ -217,14 +217,14 @@ class _ClosedSource:
         return now
 
     def left(self, items: int, now: float) -> None:
-        for _, think_s in zip(range(items), self._thoughts, strict=False):
-            heapq.heappush(self._due, now + think_s)
+        for _ in range(min(items, len(self._thoughts))):
+            heapq.heappush(self._due, now + self._thoughts.popleft())
         if self._due:
             self.next_at = self._due[0]
 
     @property
     def has_more(self) -> bool:
-        return self._thoughts.__length_hint__() > 0
+        return bool(self._thoughts)
 
 
 class _World:

@@ -126,7 +126,7 @@ def test_a_size_between_known_and_unknown_ones_can_be_observed() -> None:
 
 
 def test_sizes_may_start_to_matter_after_batches_without_any() -> None:
-    """Pinned: three empty texts, then one with tokens; a prediction outlived its cells; KeyError."""
+    """Pinned: three empty texts, then tokens; a prediction outlived its cells; KeyError."""
     costs = Costs(8)
     for _ in range(3):
         costs.observe(1, 0, 0.010)

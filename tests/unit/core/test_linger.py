@@ -5,6 +5,12 @@ from headway.core.linger import GapHistogram, Linger, PeakConcurrency
 ALWAYS_PAYS = {"batch_s": 0.010, "row_s": 0.0}
 
 
+def best_wait(
+    gaps: GapHistogram, items: int, *, cap_s: float, batch_s: float, row_s: float
+) -> float:
+    return gaps.best_wait(items, cap_s, batch_s, row_s, credit=0.5)
+
+
 def histogram(*gaps_s: float) -> GapHistogram:
     made = GapHistogram()
     for gap_s in gaps_s:
@@ -13,64 +19,64 @@ def histogram(*gaps_s: float) -> GapHistogram:
 
 
 def test_without_any_gap_seen_it_does_not_wait() -> None:
-    assert GapHistogram().best_wait(1, cap_s=0.010, **ALWAYS_PAYS) == 0.0
+    assert best_wait(GapHistogram(), 1, cap_s=0.010, **ALWAYS_PAYS) == 0.0
 
 
 def test_it_waits_a_little_longer_than_the_gaps_it_has_seen() -> None:
-    wait = histogram(*[0.0005] * 50).best_wait(1, cap_s=0.010, **ALWAYS_PAYS)
+    wait = best_wait(histogram(*[0.0005] * 50), 1, cap_s=0.010, **ALWAYS_PAYS)
     assert 0.0005 <= wait <= 0.0010
 
 
 @pytest.mark.parametrize("gap_s", [0.00002, 0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015])
 def test_the_wait_outlasts_the_gap_it_was_learned_from(gap_s: float) -> None:
     """Pinned: the edges were those below each gap, so it gave up just before company came."""
-    wait = histogram(*[gap_s] * 50).best_wait(1, cap_s=0.010, **ALWAYS_PAYS)
+    wait = best_wait(histogram(*[gap_s] * 50), 1, cap_s=0.010, **ALWAYS_PAYS)
     assert gap_s <= wait <= 2.0 * gap_s
 
 
 def test_arrivals_at_the_same_moment_are_the_shortest_gap_there_is() -> None:
     """Pinned: a gap of nothing was filed as one of half a second."""
-    assert 0.0 < histogram(*[0.0] * 50).best_wait(1, cap_s=0.010, **ALWAYS_PAYS) <= 0.0001
+    assert 0.0 < best_wait(histogram(*[0.0] * 50), 1, cap_s=0.010, **ALWAYS_PAYS) <= 0.0001
 
 
 def test_it_does_not_wait_for_what_comes_too_late() -> None:
-    assert histogram(*[1.0] * 50).best_wait(1, cap_s=0.010, **ALWAYS_PAYS) == 0.0
+    assert best_wait(histogram(*[1.0] * 50), 1, cap_s=0.010, **ALWAYS_PAYS) == 0.0
 
 
 def test_it_never_waits_longer_than_its_cap() -> None:
-    assert histogram(*[0.0005] * 50).best_wait(1, cap_s=0.0004, **ALWAYS_PAYS) <= 0.0004
+    assert best_wait(histogram(*[0.0005] * 50), 1, cap_s=0.0004, **ALWAYS_PAYS) <= 0.0004
 
 
 def test_it_does_not_wait_where_a_larger_batch_saves_nothing() -> None:
     gaps = histogram(*[0.0005] * 50)
-    assert gaps.best_wait(1, cap_s=0.010, batch_s=0.010, row_s=0.010) == 0.0
+    assert best_wait(gaps, 1, cap_s=0.010, batch_s=0.010, row_s=0.010) == 0.0
 
 
 def test_the_more_wait_the_less_it_pays() -> None:
     gaps = histogram(*[0.002] * 50)
-    assert gaps.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) > 0.0
-    assert gaps.best_wait(40, cap_s=0.010, **ALWAYS_PAYS) == 0.0
+    assert best_wait(gaps, 1, cap_s=0.010, **ALWAYS_PAYS) > 0.0
+    assert best_wait(gaps, 40, cap_s=0.010, **ALWAYS_PAYS) == 0.0
 
 
 def test_old_gaps_fade() -> None:
     gaps = histogram(*[0.0005] * 1000, *[1.0] * 1000)
-    assert gaps.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) == 0.0
+    assert best_wait(gaps, 1, cap_s=0.010, **ALWAYS_PAYS) == 0.0
 
 
 def test_a_million_gaps_overflow_nothing() -> None:
     gaps = histogram(*[0.0005] * 20_000, 0.0, -1.0, 1e9)
     assert gaps.total < 1e15
-    assert gaps.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) > 0.0
+    assert best_wait(gaps, 1, cap_s=0.010, **ALWAYS_PAYS) > 0.0
 
 
 def test_gaps_after_completions_and_after_arrivals_are_told_apart() -> None:
     """Answered clients come back after 0.5 ms; nobody follows within the next second."""
     linger = Linger()
     for turn in range(100):
-        linger.completed(turn * 1.0)
-        linger.arrived(turn * 1.0 + 0.0005)
+        linger.completed(turn * 1.0, ran_s=0.01)
+        linger.arrived(turn * 1.0 + 0.0005, everyone=False)
     assert linger.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) == 0.0, "after an arrival: nobody"
-    linger.completed(100.0)
+    linger.completed(100.0, ran_s=0.01)
     assert linger.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) >= 0.0005, "after a completion: soon"
 
 

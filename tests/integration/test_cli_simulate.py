@@ -1,0 +1,222 @@
+"""The real command: in a process of its own where that matters, otherwise its `main`."""
+
+import io
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli.main import main
+
+MODEL = ("--latency", "5,0.05", "--requests", "2000")
+FIELDS = {
+    "policy",
+    "load",
+    "mean_ms",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "mean_batch",
+    "throughput_rps",
+    "goodput_rps",
+    "dropped",
+    "fire_reasons",
+}
+
+
+def headway(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headway", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def results(*arguments: str) -> list[dict[str, Any]]:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main(["simulate", *arguments, "--json"]) == 0
+    assert err.getvalue() == ""
+    parsed: list[dict[str, Any]] = json.loads(out.getvalue())
+    return parsed
+
+
+def test_json_has_every_policy_at_every_load() -> None:
+    policies = ["auto", "idle", "window:5", "window:1,16", "static", "oracle"]
+    flags = [flag for policy in policies for flag in ("--policy", policy)]
+    done = headway(
+        "simulate", "--arrivals", "poisson", "--load", "0.1,0.6", *MODEL, *flags, "--json"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert [(each["load"], each["policy"]) for each in found] == [
+        (load, policy) for load in (0.1, 0.6) for policy in policies
+    ]
+    for each in found:
+        assert set(each) >= FIELDS
+        assert each["mean_ms"] > 5
+        assert each["p50_ms"] <= each["p95_ms"] <= each["p99_ms"]
+        assert each["dropped"] == 0
+        assert each["goodput_rps"] == each["throughput_rps"]
+        assert sum(each["fire_reasons"].values()) * each["mean_batch"] == pytest.approx(2000, 1e-3)
+    oracle = next(each for each in found if each["policy"] == "oracle")
+    assert oracle["config"].startswith("window:")
+    again = results("--arrivals", "poisson", "--load", "0.1", *MODEL, "--policy", oracle["config"])
+    assert again[0]["p99_ms"] == oracle["p99_ms"]
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_does_not() -> None:
+    common = ("--arrivals", "mmpp:1000", *MODEL, "--noise", "0.1", "--policy", "auto")
+    first, second = results(*common, "--seed", "3"), results(*common, "--seed", "3")
+    assert first == second != results(*common, "--seed", "4")
+
+
+@pytest.mark.parametrize("kind", ["fanout:500", "step:2000", "closed:8,0.5", "poisson:900"])
+def test_every_kind_of_arrivals_runs(kind: str) -> None:
+    found = results("--arrivals", kind, *MODEL, "--slo-ms", "50")
+    assert found[0]["answered"] + found[0]["dropped"] == 2000
+    assert 0.9 < found[0]["slo_attainment"] <= 1
+    assert (found[0]["load"] is None) == kind.startswith("closed")
+
+
+def test_under_overload_the_slo_keeps_the_goodput() -> None:
+    found = results(
+        *("--arrivals", "poisson", "--load", "1.5", *MODEL, "--slo-ms", "25", "--workers", "2"),
+        *("--policy", "auto", "--policy", "window:5", "--noise", "0.05"),
+    )
+    auto, window = found
+    assert auto["dropped"] > 0
+    assert auto["goodput_rps"] > window["goodput_rps"]
+
+
+def test_a_trace_and_a_profile_come_from_files(tmp_path: Path) -> None:
+    trace, profile = tmp_path / "azure@home.csv", tmp_path / "model.json"
+    lines = [f"2023-11-16 18:17:{i / 10:010.7f},100,7" for i in range(300)]
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
+    profile.write_text(json.dumps({"rows": [1, 8], "sizes": None, "ms": [[2.0], [9.0]]}))
+    common = ("--profile", str(profile), "--max-batch-size", "8", "--requests", "1000")
+    slow = results("--arrivals", f"trace:{trace}", *common, "--policy", "idle")
+    assert slow[0]["rate_rps"] == pytest.approx(10, rel=0.01)
+    assert slow[0]["mean_ms"] == pytest.approx(2.0)
+    fast = results("--arrivals", f"trace:{trace}@400", *common, "--policy", "idle")
+    assert fast[0]["throughput_rps"] == pytest.approx(400, rel=0.05)
+    shares = results("--arrivals", f"trace:{trace}", "--load", "0.9", *common, "--policy", "idle")
+    assert shares[0]["rate_rps"] == pytest.approx(0.9 * 8 / 0.009, rel=0.01)
+
+
+def test_people_get_an_aligned_table() -> None:
+    done = headway("simulate", "--arrivals", "poisson:400", *MODEL)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    title, _, header, *rows = done.stdout.splitlines()
+    assert "poisson:400" in title
+    assert "capacity 7805/s" in title
+    assert [row.split()[1] for row in rows] == ["auto", "window:5", "static"]
+    end = header.index("p99") + len("p99")
+    assert all(row[end - 1].isdigit() and row[end] == " " for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--arrivals", "poisson"), "--arrivals"),
+        (("--arrivals", "uniform:5"), "--arrivals"),
+        (("--arrivals", "poisson:-5"), "--arrivals"),
+        (("--arrivals", "closed:8"), "--arrivals"),
+        (("--arrivals", "trace:/nowhere/none.csv"), "--arrivals"),
+        (("--arrivals", "closed:8,1", "--load", "0.5"), "--load"),
+        (("--load", "0.5,x"), "--load"),
+        (("--load", "90"), "--load"),
+        (("--latency", "5"), "--latency"),
+        (("--latency", "0,0"), "--latency"),
+        (("--latency", "5,1", "--profile", "x.json"), "--profile"),
+        (("--policy", "window"), "--policy"),
+        (("--policy", "window:5,128"), "--policy"),
+        (("--policy", "best"), "--policy"),
+        (("--requests", "0"), "--requests"),
+        (("--requests", "many"), "--requests"),
+        (("--noise", "-1"), "--noise"),
+        (("--slo-ms", "0"), "--slo-ms"),
+        (("--max-batch-size", "0"), "--max-batch-size"),
+        (("--max-queue", "0"), "--max-queue"),
+        (("--workers", "0"), "--workers"),
+        (("--seed", "-1"), "--seed"),
+        (("--plot", "picture.txt"), "--plot"),
+        (("--plot", "/nowhere/at/all.png"), "--plot"),
+        (("--colour", "red"), "--colour"),
+    ],
+)
+def test_a_wrong_flag_is_named_in_one_line(
+    flags: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    defaults = {"--arrivals": "poisson:100", "--latency": "5,0.05", "--requests": "50"}
+    given = [
+        text for flag, value in defaults.items() if flag not in flags for text in (flag, value)
+    ]
+    assert main(["simulate", *given, *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert named in err
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"rows": [2, 1], "ms": [[1], [2]]}'])
+def test_a_bad_profile_is_named_with_its_flag(tmp_path: Path, text: str) -> None:
+    profile = tmp_path / "model.json"
+    profile.write_text(text)
+    assert main(["simulate", "--arrivals", "poisson:9", "--profile", str(profile)]) == 2
+
+
+def test_mistakes_end_the_process_with_2() -> None:
+    done = headway("simulate", "--arrivals", "poisson:5")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--latency" in done.stderr
+    assert main([]) == 2
+    assert main(["simulat"]) == 2
+
+
+def test_help_explains_and_ends_with_two_examples() -> None:
+    done = headway("simulate", "--help")
+    assert done.returncode == 0
+    assert done.stdout.count("    headway simulate --arrivals") == 2
+    for word in ("poisson:RATE", "window:MS", "oracle", "--slo-ms"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--arrivals", "poisson", "--load", "0.1,0.5"),
+        ("--arrivals", "step:3000", "--slo-ms", "30"),
+        ("--arrivals", "poisson:300", "--policy", "window:2"),
+    ],
+)
+def test_a_plot_is_written(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    picture = tmp_path / "picture.png"
+    assert main(["simulate", *flags, *MODEL, "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 10_000
+
+
+def test_a_plot_is_written_beside_the_table(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    done = headway("simulate", "--arrivals", "poisson:300", *MODEL, "--plot", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "auto" in done.stdout
+    assert done.stderr == f"wrote {picture}\n"
+    assert picture.exists()
+
+
+def test_without_matplotlib_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    plot = ("--plot", str(tmp_path / "picture.png"))
+    assert main(["simulate", "--arrivals", "poisson:300", *MODEL, *plot]) == 2
+    assert "--plot: plots need matplotlib: pip install headway[plots]" in capsys.readouterr().err

@@ -1,0 +1,331 @@
+"""When the model fails: one bad item never hurts a neighbour, and nobody is left waiting."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headway import Batcher, Closed, Model, ModelFailed
+from headway.testing import FakeModel, Recorder
+
+
+async def outcomes(batcher: Batcher[Any, Any], values: Any) -> list[Any]:
+    return await asyncio.gather(*(batcher.submit(v) for v in values), return_exceptions=True)
+
+
+# ---- an item's own error
+
+
+async def test_a_result_that_is_an_exception_is_that_items_own_error() -> None:
+    async def halve(values: list[int]) -> list[int | Exception]:
+        return [v // 2 if v % 2 == 0 else KeyError(v) for v in values]
+
+    async with Batcher(halve) as batcher:
+        results = await outcomes(batcher, range(4))
+    assert [results[0], results[2]] == [0, 1]
+    assert [type(results[1]), type(results[3])] == [KeyError, KeyError]
+    assert results[3].args == (3,)
+
+
+async def test_an_items_own_error_causes_no_rerun() -> None:
+    recorder = Recorder()
+    async with Batcher(lambda values: [OSError() for _ in values], observers=[recorder]) as batcher:
+        await outcomes(batcher, range(4))
+    assert [(batch.reruns, batch.failed) for batch in recorder.batches] == [(0, 4)]
+
+
+async def test_even_a_stop_iteration_reaches_its_caller_and_nobody_else() -> None:
+    # a future refuses to hold one: it would end the generator that awaits it
+    async with Batcher(lambda values: [StopIteration(), 1, 2]) as batcher:
+        first, *others = await outcomes(batcher, "abc")
+    assert isinstance(first, ModelFailed)
+    assert isinstance(first.__cause__, StopIteration)
+    assert others == [1, 2]
+
+
+async def test_a_result_that_cannot_even_be_looked_at_hurts_only_its_caller() -> None:
+    class Hostile:
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            raise RuntimeError("do not look at me")
+
+    async with Batcher(lambda values: [0, Hostile(), 2]) as batcher:
+        results = await outcomes(batcher, "abc")
+    assert [results[0], results[2]] == [0, 2]
+    assert type(results[1]) is ModelFailed
+
+
+# ---- a batch that raises
+
+
+async def test_one_culprit_among_64_is_found_and_63_are_answered() -> None:
+    for culprit in (0, 31, 32, 63):
+        model = FakeModel(poison=lambda value, culprit=culprit: value == culprit)
+        recorder = Recorder()
+        async with Batcher(model, observers=[recorder]) as batcher:
+            results = await outcomes(batcher, range(64))
+        error = results.pop(culprit)
+        assert isinstance(error, ModelFailed)
+        assert isinstance(error.__cause__, ValueError)
+        assert "poisoned batch" in str(error)
+        assert results == [2 * n for n in range(64) if n != culprit]
+        [batch] = recorder.batches
+        assert 1 <= batch.reruns <= 12
+        assert batch.failed == 1
+        assert len(model.batches) == 1 + batch.reruns
+
+
+async def test_several_culprits_are_found_too() -> None:
+    model = FakeModel(poison=lambda value: value in (3, 9))
+    async with Batcher(model) as batcher:
+        results = await outcomes(batcher, range(16))
+    assert [n for n, result in enumerate(results) if isinstance(result, ModelFailed)] == [3, 9]
+
+
+async def test_every_caller_gets_an_exception_of_its_own() -> None:
+    async with Batcher(FakeModel(poison=lambda value: True), max_reruns=0) as batcher:
+        errors = await outcomes(batcher, range(8))
+    assert len({id(error) for error in errors}) == 8
+
+
+async def test_reruns_are_bounded_when_everyone_is_bad() -> None:
+    model = FakeModel(poison=lambda value: True)
+    async with Batcher(model) as batcher:
+        results = await outcomes(batcher, range(64))
+    assert all(isinstance(result, ModelFailed) for result in results)
+    assert len(model.batches) <= 17
+
+
+async def test_reruns_can_be_limited_and_switched_off() -> None:
+    for limit in (0, 3):
+        model = FakeModel(poison=lambda value: value == 5)
+        async with Batcher(model, max_reruns=limit) as batcher:
+            results = await outcomes(batcher, range(64))
+        assert len(model.batches) == 1 + limit
+        assert isinstance(results[5], ModelFailed)
+        assert all(r == 2 * n for n, r in enumerate(results) if not isinstance(r, ModelFailed))
+
+
+async def test_a_model_may_forbid_reruns() -> None:
+    class Charges(Model[int, int]):
+        rerun = False
+        batches = 0
+
+        def predict(self, items: list[int]) -> list[int]:
+            self.batches += 1
+            raise ValueError("declined")
+
+    model = Charges()
+    async with Batcher(model) as batcher:
+        results = await outcomes(batcher, range(8))
+    assert model.batches == 1
+    assert all(isinstance(result, ModelFailed) for result in results)
+
+
+async def test_a_lone_item_that_fails_is_not_run_again() -> None:
+    model = FakeModel(poison=lambda value: True)
+    async with Batcher(model) as batcher:
+        await outcomes(batcher, [1])
+    assert model.batches == [[1]]
+
+
+async def test_the_batcher_lives_on_after_a_failure() -> None:
+    async with Batcher(FakeModel(poison=lambda value: value == 1)) as batcher:
+        assert isinstance((await outcomes(batcher, [1]))[0], ModelFailed)
+        assert await batcher.submit(2) == 4
+        assert batcher.statistics().crashed is None
+
+
+async def test_a_caller_that_left_during_the_reruns_is_no_problem() -> None:
+    model = FakeModel(poison=lambda value: value == 1, cost_s=0.010)
+    async with Batcher(model) as batcher:
+        calls = [asyncio.create_task(batcher.submit(n)) for n in range(8)]
+        await asyncio.sleep(0.015)
+        calls[0].cancel()
+        calls[1].cancel()
+        assert await asyncio.gather(*calls[2:]) == [2 * n for n in range(2, 8)]
+
+
+async def test_a_model_whose_own_work_is_cancelled_fails_its_batch_only() -> None:
+    async def shaky(values: list[int]) -> list[int]:
+        if 1 in values:
+            raise asyncio.CancelledError("a task of the model's own")
+        return values
+
+    async with Batcher(shaky, max_batch_size=1) as batcher:
+        first, second = await outcomes(batcher, [1, 2])
+    assert isinstance(first, Exception)
+    assert second == 2
+
+
+# ---- broken contracts
+
+
+def answers_with(result: Any) -> Callable[[list[Any]], Any]:
+    calls = 0
+
+    def predict(values: list[Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        return result if calls == 1 else values
+
+    return predict
+
+
+@pytest.mark.parametrize(
+    "result",
+    [[], [1], [1, 2, 3], None, {1: 1, 2: 2}, "ab", b"ab", 7, (n for n in range(2)), {1, 2}],
+    ids=lambda result: type(result).__name__,
+)
+async def test_a_result_of_the_wrong_kind_fails_that_batch_only_and_without_reruns(
+    result: Any,
+) -> None:
+    recorder = Recorder()
+    async with Batcher(answers_with(result), name="wrong", observers=[recorder]) as batcher:
+        errors = await outcomes(batcher, [1, 2])
+        assert [type(error).__mro__[1] for error in errors] == [ModelFailed, ModelFailed]
+        assert all("wrong returned" in str(error) for error in errors)
+        assert errors[0] is not errors[1]
+        assert await batcher.submit(3) == 3
+    assert [(batch.reruns, batch.failed) for batch in recorder.batches] == [(0, 2), (0, 0)]
+
+
+@pytest.mark.parametrize("result", [(1, 2), range(1, 3), {1: 1, 2: 2}.values()])
+async def test_any_ordered_collection_of_the_right_length_will_do(result: Any) -> None:
+    async with Batcher(answers_with(result)) as batcher:
+        assert await outcomes(batcher, [1, 2]) == [1, 2]
+
+
+async def test_an_array_of_results_is_split_by_rows() -> None:
+    import numpy
+
+    async with Batcher(lambda values: numpy.array(values) * 2) as batcher:
+        assert await outcomes(batcher, [1, 2]) == [2, 4]
+
+
+# ---- what would end a thread
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError])
+async def test_a_model_that_tries_to_end_its_thread_is_answered_for_and_the_thread_survives(
+    end: type[BaseException],
+) -> None:
+    def predict(values: list[int]) -> list[threading.Thread]:
+        if 13 in values:
+            raise end()
+        return [threading.current_thread() for _ in values]
+
+    async with asyncio.timeout(10), Batcher(predict) as batcher:
+        thread = await batcher.submit(1)
+        results = await outcomes(batcher, [12, 13, 14])
+        assert results[0] is results[2] is thread
+        assert isinstance(results[1], ModelFailed)
+        assert isinstance(results[1].__cause__, end)
+        assert await batcher.submit(2) is thread
+
+
+@pytest.mark.real_time
+async def test_a_model_that_calls_sys_exit_does_not_end_the_process() -> None:
+    def predict(values: list[int]) -> list[int]:
+        sys.exit("bye")
+
+    async with asyncio.timeout(10), Batcher(predict) as batcher:
+        with pytest.raises(ModelFailed, match="SystemExit: bye"):
+            await batcher.submit(1)
+
+
+# ---- when we fail ourselves
+
+
+class TurnsHostile:
+    """A partition whose hash works a few times, then raises: a bug right inside the scheduler."""
+
+    def __init__(self, works: int) -> None:
+        self.works = works
+
+    def __hash__(self) -> int:
+        self.works -= 1
+        if self.works < 0:
+            raise RuntimeError("no more hashes")
+        return 1
+
+
+async def test_a_crash_answers_everyone_and_stays_visible(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+    model = FakeModel(cost_s=0.010)
+    batcher = Batcher(model, max_batch_size=1, observers=[recorder])
+    with pytest.raises(Closed, match="crashed") as left:  # noqa: PT012  also leaving says so
+        async with batcher:
+            running = asyncio.create_task(batcher.submit(1))
+            await asyncio.sleep(0.001)
+            queued = [asyncio.create_task(batcher.submit(n)) for n in (2, 3)]
+            await asyncio.sleep(0.001)
+            hostile = asyncio.create_task(batcher.submit(4, partition=TurnsHostile(2)))
+            async with asyncio.timeout(1.0):
+                results = await asyncio.gather(running, *queued, hostile, return_exceptions=True)
+            assert any(isinstance(result, Closed) for result in results)
+            assert all(
+                isinstance(r, Closed) or r == 2 * n for n, r in enumerate(results, start=1)
+            )
+            crash = batcher.statistics().crashed
+            assert isinstance(crash, RuntimeError)
+            assert not batcher.statistics().is_open
+            with pytest.raises(Closed, match="crashed") as refused:
+                await batcher.submit(5)
+            assert refused.value.__cause__ is crash
+            await asyncio.sleep(1.0)
+    assert isinstance(left.value.__cause__, RuntimeError)
+    crashes = [event for event in recorder.events if type(event).__name__ == "Crashed"]
+    assert len(crashes) == 1
+    assert [record.levelname for record in caplog.records] == ["CRITICAL"]
+
+
+@pytest.mark.parametrize("good_decisions", range(8))
+async def test_wherever_the_scheduler_breaks_nobody_is_left_waiting(
+    good_decisions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = FakeModel(cost_s=0.010)
+    batcher = Batcher(model, max_batch_size=1, workers=2)
+    scheduler = batcher._driver.scheduler
+    decide, left = scheduler.next_action, good_decisions
+
+    def breaks(now: float) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise RuntimeError("broken")
+        return decide(now)
+
+    await batcher.__aenter__()
+    monkeypatch.setattr(scheduler, "next_action", breaks)
+    calls = [asyncio.create_task(batcher.submit(n)) for n in range(3)]
+    calls.append(asyncio.create_task(batcher.submit(3, deadline_ms=10)))
+    _, pending = await asyncio.wait(calls, timeout=1.0)
+    assert not pending
+    for n, call in enumerate(calls):
+        error = call.exception()
+        assert isinstance(error, Closed | Exception) if error else call.result() == 2 * n
+    with pytest.raises(Closed, match="crashed"):
+        await batcher.__aexit__(None, None, None)
+
+
+@pytest.mark.real_time
+async def test_a_crashed_batcher_releases_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    batcher = Batcher(lambda values: values, name="crashing")
+    await batcher.__aenter__()
+    [thread] = [t for t in threading.enumerate() if t.name.startswith("headway-crashing")]
+
+    def breaks(now: float) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(batcher._driver.scheduler, "next_action", breaks)
+    with pytest.raises(Closed):
+        await batcher.submit(1)
+    with pytest.raises(Closed, match="crashed"):
+        await batcher.__aexit__(None, None, None)
+    await asyncio.to_thread(thread.join, 10)
+    assert not thread.is_alive()
