@@ -31,8 +31,8 @@ END: Final = End.END  # in a stream step: this item has ended
 class Model(Generic[In, Out]):
     """A model over Python objects: a list of inputs in, as many outputs back, in the same order.
 
-    Only `predict` (or `stream`) must be written. An output may be an `Exception` instance: it becomes
-    that one caller's error.
+    Only `predict` (or `stream`) must be written. An output may be an `Exception` instance: it
+    becomes that one caller's error.
     """
 
     batch_parameters: ClassVar[
@@ -62,8 +62,8 @@ class Model(Generic[In, Out]):
         return result
 
     def stream(self, items: list[In]) -> Iterator[Sequence[Any]] | AsyncIterator[Sequence[Any]]:
-        """Many answers per item: each step yields one entry per item, a chunk or None; `headway.END`
-        ends that item."""
+        """Many answers per item: each step yields one entry per item, a chunk or None;
+        `headway.END` ends that item."""
         raise NotImplementedError(f"{type(self).__name__} does not define stream()")
 
 

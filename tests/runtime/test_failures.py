@@ -268,9 +268,7 @@ async def test_a_crash_answers_everyone_and_stays_visible(caplog: pytest.LogCapt
             async with asyncio.timeout(1.0):
                 results = await asyncio.gather(running, *queued, hostile, return_exceptions=True)
             assert any(isinstance(result, Closed) for result in results)
-            assert all(
-                isinstance(r, Closed) or r == 2 * n for n, r in enumerate(results, start=1)
-            )
+            assert all(isinstance(r, Closed) or r == 2 * n for n, r in enumerate(results, start=1))
             crash = batcher.statistics().crashed
             assert isinstance(crash, RuntimeError)
             assert not batcher.statistics().is_open

@@ -14,7 +14,7 @@ from headway import Batcher, BatchedFunction
 from headway.testing import run as run_on_virtual_time
 
 T = TypeVar("T")
-PATIENCE_S = 20.0
+PATIENCE_S = 10.0
 
 
 def in_thread(function: Callable[..., T], *arguments: Any) -> "concurrent.futures.Future[T]":

@@ -90,13 +90,13 @@ class Admission:
         return starts[place] + turns * full_s
 
 
-def refusal_error(refusal: Refusal) -> HeadwayError:
+def refusal_error(refusal: Refusal, policy: Policy) -> HeadwayError:
     """The exception for someone who was queued and will not run."""
     match refusal.reason:
         case RefusalReason.QUEUE_FULL:
             return QueueFull(
                 "pushed out of a full queue by work of a higher class or a quieter tenant",
-                limit=0,
+                limit=policy.max_queue,
                 retry_after_s=refusal.retry_after_s,
             )
         case RefusalReason.SHED:

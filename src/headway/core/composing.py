@@ -6,11 +6,11 @@ to save its head costs more per item exactly when capacity is short, and never r
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item, Priority
-from headway.core.policy import Policy
+from headway.core.policy import Firing, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
 
 
@@ -18,11 +18,14 @@ from headway.core.queue import AGED_SHARE, Lane, Queue
 class Composition:
     """A batch in the making."""
 
-    items: list[Item]
-    rows: int
-    size: int
-    stopped_by: FireReason | None  # the limit that kept somebody out, if one did
-    late: list[Item]  # left out: they could not be answered in time
+    goal: int  # rows
+    late_before: float  # whoever is due before this moment would be late, leaving now
+    slo_s: float
+    items: list[Item] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+    stopped_by: FireReason | None = None  # the limit that kept somebody out, if one did
+    late: list[Item] = field(default_factory=list)  # left out: no answer could be in time
 
     def add(self, item: Item) -> None:
         self.items.append(item)
@@ -30,9 +33,13 @@ class Composition:
         if item.size > self.size:
             self.size = item.size
 
+    def is_late(self, item: Item) -> bool:
+        return min(item.deadline, item.arrived_at + self.slo_s) < self.late_before
+
 
 class Composer:
     def __init__(self, policy: Policy, costs: Costs, queue: Queue) -> None:
+        self._is_auto = policy.firing is Firing.AUTO
         self._max_rows = policy.max_batch_size
         self._max_cost = policy.max_batch_cost or math.inf
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
@@ -41,24 +48,20 @@ class Composer:
         self._costs = costs
         self._queue = queue
 
-    def compose(
-        self, lane: Lane, now: float, *, cap_rows: int, shed: bool, aged_turn: bool
-    ) -> Composition:
+    def compose(self, lane: Lane, now: float, *, cap_rows: int, aged_turn: bool) -> Composition:
         """Take the next batch out of the lane.
 
-        `cap_rows`: no more rows than this pay; `shed`: leave out what would be late; `aged_turn`:
-        where a batch is too small to share, this one is for the longest waiting.
+        `cap_rows`: no more rows than this pay; `aged_turn`: where a batch is too small to share,
+        this one is for the longest waiting.
         """
-        made = Composition([], 0, 0, None, [])
         goal = self._allowed_rows(min(lane.rows, cap_rows))
-        late_before = self._late_before(lane, now, goal) if shed else -math.inf
+        made = Composition(goal, self._late_before(lane, now, goal), self._feasible_slo_s(lane))
         oldest = lane.oldest()
         if oldest is not None and now - oldest.arrived_at > self._ageing_s:
-            share = goal // AGED_SHARE or (1 if aged_turn else 0)
-            self._take_aged(lane, now, made, share, late_before)
+            self._take_aged(lane, now, made, self._aged_share(lane, goal, aged_turn=aged_turn))
         removed = len(made.items), len(made.late)
         for priority in Priority:
-            if not self._take_class(lane, priority, made, goal, late_before):
+            if not self._take_class(lane, priority, made, now):
                 break
         self._queue.served(made.items[removed[0] :] + made.late[removed[1] :], lane)
         return made
@@ -83,44 +86,58 @@ class Composer:
         return next((size for size in self._batch_sizes if size >= rows), rows)
 
     def _late_before(self, lane: Lane, now: float, rows: int) -> float:
-        """Whoever is due before this moment would be late, leaving now."""
+        if not self._is_auto or (self._slo_s == math.inf and not self._queue.has_deadlines):
+            return -math.inf  # the textbook rules drop nobody before time
         seconds = self._costs.predict(rows, lane.mean_size)
         if seconds is None:
             return -math.inf  # nothing is known: nobody is late
         return now + seconds + self._costs.margin_s(rows, lane.mean_size) - 1e-9
 
-    def _obstacle(self, made: Composition, item: Item, goal: int) -> FireReason | None:
+    def _feasible_slo_s(self, lane: Lane) -> float:
+        """An SLO that one item alone cannot meet would refuse everybody: it drops nobody."""
+        if self._slo_s == math.inf:
+            return math.inf
+        size = lane.mean_size
+        alone_s = (self._costs.predict(1, size) or 0.0) + self._costs.margin_s(1, size)
+        return self._slo_s if alone_s <= self._slo_s else math.inf
+
+    def _obstacle(self, made: Composition, item: Item) -> FireReason | None:
         """The limit that keeps the item out of the batch, if one does."""
         rows = made.rows + item.rows
         if rows > self._max_rows:
             return FireReason.FULL
-        if rows > goal:
+        if rows > made.goal:
             return FireReason.KNEE
         size = item.size if item.size > made.size else made.size
         if not size:
             return None
-        if rows * size > self._max_cost:
+        if self.padded_rows(rows) * size > self._max_cost:
             return FireReason.BUDGET
-        return FireReason.KNEE if rows > self._costs.best_rows(size) else None
+        if self._is_auto and rows > self._costs.best_rows(size):
+            return FireReason.KNEE
+        return None
 
     # ---- taking
 
-    def _take_class(
-        self, lane: Lane, priority: Priority, made: Composition, goal: int, late_before: float
-    ) -> bool:
+    def _take_class(self, lane: Lane, priority: Priority, made: Composition, now: float) -> bool:
         """Fill up from one class, in order. False: the batch is complete."""
-        line, queue, slo_s = lane.lines[priority], self._queue, self._slo_s
-        while made.rows < goal:
+        line, queue = lane.lines[priority], self._queue
+        is_first = True
+        while made.rows < made.goal:
             entry = line.head()
             if entry is None:
                 return True
             item = entry[3]
-            if min(item.deadline, item.arrived_at + slo_s) < late_before:
+            if is_first:
+                queue.lead_leaves(priority, entry)
+                is_first = False
+            if made.is_late(item):
                 queue.pop_head(line, entry)
                 made.late.append(item)
+                self._shrink(lane, made, now)
                 continue
             if made.items:
-                obstacle = self._obstacle(made, item, goal)
+                obstacle = self._obstacle(made, item)
                 if obstacle is not None:
                     made.stopped_by = made.stopped_by or obstacle
                     return True  # its class waits: order holds. A lower class may fill the rest
@@ -128,15 +145,28 @@ class Composer:
             made.add(item)
         return False
 
-    def _take_aged(
-        self, lane: Lane, now: float, made: Composition, share: int, late_before: float
-    ) -> None:
+    def _shrink(self, lane: Lane, made: Composition, now: float) -> None:
+        """One less is left. Where that makes the batch smaller, the others are less late."""
+        left = lane.rows - sum(item.rows for item in made.late)
+        if left < made.goal:
+            made.goal = self._allowed_rows(max(left, 1))
+            made.late_before = self._late_before(lane, now, made.goal)
+
+    def _aged_share(self, lane: Lane, goal: int, *, aged_turn: bool) -> int:
+        """Rows kept for the aged: but the head must still fit, except when it is their turn."""
+        share = goal // AGED_SHARE
+        head = lane.head()
+        if head is not None and head[3].rows > goal - share:
+            share = 0
+        return share or (1 if aged_turn else 0)
+
+    def _take_aged(self, lane: Lane, now: float, made: Composition, share: int) -> None:
         """Those who have waited too long take their share first, whatever their class."""
         for item in list(_waited_since(lane, now - self._ageing_s, share)):
-            if made.rows >= share or (made.items and self._obstacle(made, item, share)):
+            if made.rows >= share or (made.items and self._obstacle(made, item)):
                 return
-            self._queue.remove(item.id)
-            if min(item.deadline, item.arrived_at + self._slo_s) < late_before:
+            self._queue.remove(item.id, served=True)
+            if made.is_late(item):
                 made.late.append(item)
             else:
                 made.add(item)

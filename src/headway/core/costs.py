@@ -6,6 +6,7 @@ one more row pays is read from the table, not assumed.
 """
 
 import bisect
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ TRUSTED_SAMPLES = 3  # a cell seen fewer times than this is a rumour (first call
 _REFINE_RATE = 0.05  # of each new observation, once a cell is trusted
 _OUTLIER = 2.0  # one observation moves a cell as if it were no further off than this factor
 _ERRORS_KEPT = 256
-_REBUILD_EVERY = 16  # observations between two rebuilds of the fast lookup
+_REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))  # where nobody probed but items differ
-KNEE_RATE = 0.95  # of the best rate: where the knee is
+KNEE_RATE = 0.97  # of the best rate: where the knee is
+KNEE_ROWS = 0.75  # of the best size: a knee beyond that shortens no batch worth mentioning
 _WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
 
 
@@ -39,14 +41,15 @@ class CostTable:
                 raise ConfigError(f"must be positive and ascending, not {axis}", field=name)
         if len(self.seconds) != len(self.rows) or any(len(r) != columns for r in self.seconds):
             raise ConfigError(f"needs {len(self.rows)} rows of {columns} times", field="ms")
-        if not all(second > 0 for row in self.seconds for second in row):
-            raise ConfigError("every time must be more than 0", field="ms")
+        if not all(0 < second < math.inf for row in self.seconds for second in row):
+            raise ConfigError("every time must be more than 0, and finite", field="ms")
 
     @classmethod
     def from_json(cls, table: object) -> "CostTable":
         """Read `{"rows": […], "sizes": […] | null, "ms": [[…]], "memory_bytes": [[…]] | null}`."""
         try:
-            assert isinstance(table, dict)
+            if not isinstance(table, dict):
+                raise TypeError(f"not an object but {table!r:.40}")
             sizes, memory = table.get("sizes"), table.get("memory_bytes")
             ms = [row if isinstance(row, list) else [row] for row in table["ms"]]
             return cls(
@@ -57,7 +60,7 @@ class CostTable:
                 if memory is None
                 else tuple(tuple(int(cell) for cell in row) for row in memory),
             )
-        except (AssertionError, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(
                 'a cost table is {"rows": [1, 2, …], "sizes": [32, …] or null, "ms": [[…], …]}; '
                 f"this one has {error!r}"
@@ -127,7 +130,8 @@ class Costs:
 
     def adopt(self, table: CostTable) -> None:
         """Start from this table; what was learned before is forgotten."""
-        self._rows, self._sizes = table.rows, table.sizes
+        beyond = (rows for rows in probe_rows(self._max_rows) if rows > table.rows[-1])
+        self._rows, self._sizes = (*table.rows, *beyond), table.sizes
         self._was_probed = True
         self._cells = {
             (i, j): _Cell(seconds, TRUSTED_SAMPLES)
@@ -139,7 +143,7 @@ class Costs:
 
     @property
     def is_known(self) -> bool:
-        return any(cell.samples >= TRUSTED_SAMPLES for cell in self._cells.values())
+        return any(_is_trusted(cell) for cell in self._cells.values())
 
     def predict(self, rows: int, size: int = 0) -> float | None:
         """Expected seconds for a batch of that shape; None where nothing is known."""
@@ -184,11 +188,14 @@ class Costs:
         if size and self._sizes is None and not self._was_probed:
             self._sizes = _DEFAULT_SIZES
             self._cells.clear()
+            self._forget_derived()
         predicted = self.predict(rows, size)
         if predicted is not None:
             self._errors.append(seconds / predicted - 1.0)
         i, j = _nearest(self._rows, rows), self._size_index(size)
-        at_cell = seconds if predicted is None else self._moved_to_cell(i, j, seconds / predicted)
+        at_cell = self._moved_to_cell(i, j, seconds / predicted) if predicted else None
+        if at_cell is None:
+            at_cell = seconds
         cell = self._cells.get((i, j))
         if cell is None:
             self._cells[i, j] = _Cell(at_cell, 1)
@@ -206,11 +213,11 @@ class Costs:
 
     # ---- reading the grid
 
-    def _moved_to_cell(self, i: int, j: int, ratio: float) -> float:
+    def _moved_to_cell(self, i: int, j: int, ratio: float) -> float | None:
         """Where the observation would lie at the cell itself, given how far off it was."""
         size = self._sizes[j] if self._sizes else 0
         at_cell = self.predict(min(self._rows[i], self._max_rows), size)
-        return ratio * at_cell if at_cell is not None else ratio * self._cells[i, j].seconds
+        return None if at_cell is None else ratio * at_cell
 
     def _size_index(self, size: int) -> int:
         return _nearest(self._sizes, size) if self._sizes else 0
@@ -230,7 +237,7 @@ class Costs:
         ]
         if not points:
             return [None] * (self._max_rows + 1)
-        return [_on_line(points, rows, self._was_probed) for rows in range(self._max_rows + 1)]
+        return _drawn(points, self._max_rows, extend=self._was_probed)
 
     def _at_size(self, i: int, size: int) -> float | None:
         sizes = self._sizes
@@ -247,9 +254,12 @@ class Costs:
             return high if low is None else low
         return low + (high - low) * (size - sizes[j - 1]) / (sizes[j] - sizes[j - 1])
 
+    def _largest_known(self) -> int:
+        return max(self._rows[i] for (i, _), cell in self._cells.items() if _is_trusted(cell))
+
     def _trusted(self, i: int, j: int) -> float | None:
         cell = self._cells.get((i, j))
-        return cell.seconds if cell and cell.samples >= TRUSTED_SAMPLES else None
+        return cell.seconds if cell and _is_trusted(cell) else None
 
     def _find_best(self, curve: list[float | None]) -> int:
         candidates = self._batch_sizes or [r for r in self._rows if r <= self._max_rows]
@@ -257,23 +267,29 @@ class Costs:
         if not rates:
             return self._max_rows
         best = max(rates)[0]
-        if rates[-1][0] >= best and rates[-1][1] < candidates[-1]:
+        if rates[-1][0] >= best and self._largest_known() < self._max_rows:
             return self._max_rows  # the best known is the largest known: larger may be better still
         return max(r for rate, r in rates if rate >= best * (1 - _WORTH_IT))
 
 
-def _on_line(points: list[tuple[int, float]], rows: int, probed: bool) -> float | None:
-    """Between known points a line; below the first, the first; beyond the last, unknown."""
-    i = bisect.bisect_left(points, (rows, 0.0))
-    if i == 0:
-        return points[0][1]
-    if i == len(points):
-        if not probed:
-            return None
-        rows_last, last = points[-1]
-        return last * rows / rows_last
-    (r0, s0), (r1, s1) = points[i - 1], points[i]
-    return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
+def _is_trusted(cell: _Cell) -> bool:
+    return cell.samples >= TRUSTED_SAMPLES
+
+
+def _drawn(points: list[tuple[int, float]], max_rows: int, *, extend: bool) -> list[float | None]:
+    """Seconds at 0…max_rows rows: lines between the points; below the first, the first.
+
+    Beyond the last: in proportion to the rows where the model was probed, otherwise unknown.
+    """
+    rows, seconds = points[0]
+    curve: list[float | None] = [seconds] * (rows + 1)
+    for next_rows, next_seconds in points[1:]:
+        slope = (next_seconds - seconds) / (next_rows - rows)
+        curve += [seconds + slope * i for i in range(1, next_rows - rows + 1)]
+        rows, seconds = next_rows, next_seconds
+    for beyond in range(rows + 1, max_rows + 1):
+        curve.append(seconds * beyond / rows if extend else None)
+    return curve[: max_rows + 1]
 
 
 def _smallest_near(curve: list[float | None], best: int) -> int:
@@ -281,12 +297,15 @@ def _smallest_near(curve: list[float | None], best: int) -> int:
     if best_s is None:
         return best
     enough = KNEE_RATE * best / best_s
-    rates = ((rows, curve[rows]) for rows in range(1, best))
+    rates = ((rows, curve[rows]) for rows in range(1, int(KNEE_ROWS * best) + 1))
     return next((rows for rows, s in rates if s is not None and rows / s >= enough), best)
 
 
-def _nearest(axis: Iterable[int], value: int) -> int:
-    return min(enumerate(axis), key=lambda pair: abs(pair[1] - value))[0]
+def _nearest(axis: Sequence[int], value: int) -> int:
+    i = bisect.bisect_left(axis, value)
+    if i == 0 or (i < len(axis) and axis[i] - value < value - axis[i - 1]):
+        return i
+    return i - 1
 
 
 def _spread(errors: Iterable[float], percentile: float) -> float:

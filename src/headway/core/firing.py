@@ -8,11 +8,10 @@ import math
 from typing import NamedTuple, Protocol
 
 from headway.core.costs import Costs
-from headway.core.items import FireReason
+from headway.core.items import FireReason, Item
 from headway.core.linger import Linger, PeakConcurrency
 from headway.core.policy import Policy
 from headway.core.queue import Lane, Queue
-
 
 LATE_PATIENCE = 0.3  # of the cap: how long to linger before those who have waited already
 
@@ -44,14 +43,16 @@ class WindowRule:
     def decide(
         self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
     ) -> Fire | HoldUntil:
-        if queue.full_lanes:
-            return Fire(next(iter(queue.full_lanes.values())), FireReason.FULL)
         lane = queue.oldest_lane()
         oldest = lane.oldest() if lane else None
         assert lane is not None
         assert oldest is not None, "decide() on an empty queue"
         due = oldest.arrived_at + self.linger_cap_s
-        return Fire(lane, FireReason.WINDOW) if now >= due else HoldUntil(due)
+        if now >= due:  # the longest waiting first, or another lane that is always full starves it
+            is_full = lane.partition in queue.full_lanes
+            return Fire(lane, FireReason.FULL if is_full else FireReason.WINDOW)
+        full = queue.oldest_full_lane()
+        return HoldUntil(due) if full is None else Fire(full, FireReason.FULL)
 
 
 class StaticRule:
@@ -59,22 +60,29 @@ class StaticRule:
 
     linger_cap_s = math.inf
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, policy: Policy, costs: Costs) -> None:
+        self._max_queue = policy.max_queue
         self._costs = costs
 
     def decide(
         self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
     ) -> Fire | HoldUntil:
-        if queue.full_lanes:
-            return Fire(next(iter(queue.full_lanes.values())), FireReason.FULL)
         urgent = queue.earliest_deadline()
-        if urgent is None:
-            return HoldUntil(math.inf)
+        latest_start = math.inf if urgent is None else self._latest_start(urgent, queue)
+        if urgent is not None and now >= latest_start:
+            return Fire(queue.lanes[urgent.partition], FireReason.DEADLINE)
+        full = queue.oldest_full_lane()
+        if full is None and queue.rows >= self._max_queue:
+            full = queue.oldest_lane()  # partitions have filled the queue with rests: nothing moves
+        return HoldUntil(latest_start) if full is None else Fire(full, FireReason.FULL)
+
+    def _latest_start(self, urgent: Item, queue: Queue) -> float:
         lane = queue.lanes[urgent.partition]
-        latest_start = urgent.deadline - latest_batch_s(self._costs, lane.rows, lane.mean_size)
-        if now >= latest_start:
-            return Fire(lane, FireReason.DEADLINE)
-        return HoldUntil(latest_start)
+        # One more may come until then, and make the batch longer.
+        batch_s = latest_batch_s(self._costs, lane.rows + 1, lane.mean_size)
+        if batch_s == 0.0:  # nobody knows how long it takes: leave it half of its time
+            return (urgent.arrived_at + urgent.deadline) / 2
+        return urgent.deadline - batch_s
 
 
 class AutoRule:
@@ -126,8 +134,8 @@ class AutoRule:
     ) -> Fire | HoldUntil:
         if self._hold_arrivals == self._linger.arrivals:  # nobody came meanwhile
             return self._hold if now < self._hold.until else Fire(lane, FireReason.LINGER)
-        cap = self._cap_s(queue, lane, now, idle_since)
-        wait = self._best_wait(lane, cap)
+        cap_s = self._cap_s(queue, lane, now, idle_since)
+        wait = self.linger_cap_s = self._best_wait(lane, cap_s)
         if wait <= 0.0:
             lingered = idle_since < now
             return Fire(lane, FireReason.LINGER if lingered else FireReason.IDLE)
@@ -147,15 +155,13 @@ class AutoRule:
     def _cap_s(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
         """No longer than one item takes alone, than the user says, than any deadline leaves."""
         alone_s = self._costs.predict(1, lane.mean_size)
-        if alone_s is None:
-            self.linger_cap_s = 0.0
-            return 0.0
-        self.linger_cap_s = min(alone_s, self._max_wait_s)
         oldest = lane.oldest()
-        assert oldest is not None
-        # Nobody who has just missed a batch waits much longer than for that batch: the tail is theirs.
-        patience = self.linger_cap_s - (now - oldest.arrived_at)
-        cap = max(patience, LATE_PATIENCE * self.linger_cap_s - (now - idle_since))
+        if alone_s is None or oldest is None:
+            return 0.0
+        most = min(alone_s, self._max_wait_s)
+        # Whoever has just missed a batch waits not much longer than for that one: p99 is theirs.
+        patience = most - (now - oldest.arrived_at)
+        cap = max(patience, LATE_PATIENCE * most - (now - idle_since))
         due = min(queue.next_deadline(), oldest.arrived_at + self._slo_s)
         if due < math.inf:
             cap = min(cap, due - now - latest_batch_s(self._costs, lane.rows + 1, lane.mean_size))

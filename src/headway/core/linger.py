@@ -8,20 +8,22 @@ gain; mostly that is no wait at all.
 
 import math
 
-_SHORTEST = -16  # the first bin ends at 2**-17 s (8 µs), the last at 2**5 s
+_SHORTEST = -16  # the first bin ends at 2**-16.5 s (11 µs), the last at 2**5 s
 _BINS = 2 * (6 - _SHORTEST)
 _DECAY = 0.998  # about the last 500 gaps: fewer are too noisy to tell a burst from chance
 _REFRESH_EVERY = 32  # events between two recomputations
-_AFTER_COMPLETION = 0.2  # of the gain counts there: those who wait have waited a batch already
+_AFTER_COMPLETION = 0.3  # of the gain counts there: those who wait have waited a batch already
 _BUSY_PENALTY = 0.5  # a busy worker's wait delays those who come later, too
 _MIN_GAIN = 0.02  # of the batch's own time: less is noise
 _HALF = math.sqrt(0.5)
-_EDGES = tuple(2.0 ** ((i - 1) / 2 + _SHORTEST - 0.5) for i in range(_BINS))
+_EDGES = tuple(2.0 ** (i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
 _MIDDLES = tuple(edge * 2**-0.25 for edge in _EDGES)
 
 
 def _bin(gap_s: float) -> int:
     """Two bins an octave, by the float's own exponent: no logarithm on the hot path."""
+    if gap_s <= 0.0:
+        return 0
     mantissa, exponent = math.frexp(gap_s)
     i = 2 * (exponent - _SHORTEST) + (1 if mantissa > _HALF else 0)
     return 0 if i < 0 else i if i < _BINS else _BINS
@@ -139,6 +141,8 @@ class Linger:
         if wait is None:
             histogram = self._after_completion if after_completion else self._after_arrival
             credit = _AFTER_COMPLETION if after_completion else 1.0 - _BUSY_PENALTY * self.busy
+            # Where a worker is always busy, a newcomer's row is paid for in one batch or the next.
+            row_s *= 1.0 - self.busy
             wait = histogram.best_wait(items, math.inf, batch_s, row_s, credit)
             self._cache[key] = wait
         return min(wait, cap_s)

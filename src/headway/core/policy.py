@@ -48,6 +48,9 @@ class Policy:
             raise ConfigError(
                 f"must lie between 0 and 100, not {self.slo_percentile}", field="slo_percentile"
             )
+        for name in ("max_batch_size", "workers", "max_queue", "max_batch_cost"):
+            if not isinstance(getattr(self, name), int | None):
+                raise ConfigError(f"must be whole, not {getattr(self, name)}", field=name)
         self._check_firing()
         self._check_batch_sizes()
 
@@ -58,6 +61,12 @@ class Policy:
             raise ConfigError(
                 "policy 'static' waits for a full batch; a window needs policy 'window'",
                 field="max_wait_ms",
+            )
+        if self.firing is Firing.STATIC and self.max_queue < self.max_batch_size:
+            raise ConfigError(
+                f"policy 'static' never fills a batch of {self.max_batch_size} rows "
+                f"from a queue of {self.max_queue}",
+                field="max_queue",
             )
 
     def _check_batch_sizes(self) -> None:

@@ -61,11 +61,10 @@ class Line:
             return min(run[0], heap[0])
         return run[0] if run else heap[0] if heap else None
 
-    def compact(self, live_items: int) -> None:
-        if len(self.run) + len(self.heap) > 2 * live_items + _SLACK:
-            self.run = deque(entry for entry in self.run if entry[1] in self._live)
-            self.heap = [entry for entry in self.heap if entry[1] in self._live]
-            heapq.heapify(self.heap)
+    def compact(self) -> None:
+        self.run = deque(entry for entry in self.run if entry[1] in self._live)
+        self.heap = [entry for entry in self.heap if entry[1] in self._live]
+        heapq.heapify(self.heap)
 
 
 class Lane:
@@ -89,8 +88,9 @@ class Lane:
     def compact(self) -> None:
         if len(self.arrivals) > 2 * self.items + _SLACK:
             self.arrivals = deque(self.in_arrival_order())
-            for line in self.lines:
-                line.compact(self.items)
+        for line in self.lines:
+            if len(line.run) + len(line.heap) > 2 * self.items + _SLACK:
+                line.compact()
 
     def oldest(self) -> Item | None:
         arrivals, live = self.arrivals, self._live
@@ -132,7 +132,7 @@ class _FairClock:
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
         self._prune_at = _SLACK
-        self.virtual = 0.0  # the largest start tag served so far
+        self.virtual = 0.0  # the start tag of the last batch's lead
         self.tenants: dict[str, _Tenant] = {}
 
     def weight(self, name: str) -> float:
@@ -149,18 +149,22 @@ class _FairClock:
         tenant.rows += rows
         return tag
 
-    def leave(self, name: str, rows: int) -> None:
+    def leave(self, name: str, rows: int, *, served: bool) -> None:
         tenant = self.tenants[name]
         tenant.rows -= rows
+        if not served:  # what never ran is not paid for
+            tenant.finish_tag = max(self.virtual, tenant.finish_tag - rows / tenant.weight)
         if not tenant.rows and len(self.tenants) > self._prune_at:
             self._prune()
 
     def _prune(self) -> None:
-        """Forget tenants that went away and whose turn is paid off."""
+        """Forget tenants that went away and whose turn is paid off, or nearly so."""
+        gone = [
+            (tenant.finish_tag, name) for name, tenant in self.tenants.items() if not tenant.rows
+        ]
+        in_debt = {name for tag, name in heapq.nlargest(_SLACK, gone) if tag > self.virtual}
         self.tenants = {
-            name: tenant
-            for name, tenant in self.tenants.items()
-            if tenant.rows or tenant.finish_tag > self.virtual
+            name: tenant for name, tenant in self.tenants.items() if tenant.rows or name in in_debt
         }
         self._prune_at = 2 * len(self.tenants) + _SLACK
 
@@ -187,18 +191,25 @@ class _LaneHeap:
         self._heap: list[tuple[tuple[float, ...], int, Lane]] = []
         self._sequence = 0
 
-    def note(self, lane: Lane) -> None:
+    def note(self, lane: Lane, lanes: dict[Hashable, Lane]) -> None:
+        if len(self._heap) > 4 * len(lanes) + _SLACK:
+            self._heap.clear()
+            for each in lanes.values():
+                self._push(each)
+        else:
+            self._push(lane)
+
+    def _push(self, lane: Lane) -> None:
         rank = self._rank(lane)
         if rank is not None:
             self._sequence += 1
             heapq.heappush(self._heap, (rank, self._sequence, lane))
 
+    def clear(self) -> None:
+        self._heap.clear()
+
     def first(self, lanes: dict[Hashable, Lane]) -> Lane | None:
         heap = self._heap
-        if len(heap) > 4 * len(lanes) + _SLACK:
-            heap.clear()
-            for lane in lanes.values():
-                self.note(lane)
         while heap:
             rank, _, lane = heap[0]
             current = self._rank(lane)
@@ -240,6 +251,7 @@ class Queue:
         self._by_age = _LaneHeap(_age)
         self._deadlines: list[tuple[float, int]] = []
         self._mean_size = 0.0
+        self._spare_lane: Lane | None = None
 
     def __len__(self) -> int:
         return len(self._live)
@@ -253,7 +265,7 @@ class Queue:
         item_id, _, rows, size, priority, tenant, deadline, partition, _ = item
         lane = self.lanes.get(partition)
         if lane is None:
-            lane = self.lanes[partition] = Lane(partition, self._live)
+            lane = self.lanes[partition] = self._new_lane(partition)
         tag = self._clocks[priority].start_tag(tenant, rows)
         key = tag + self._long_penalty(size) if self._shortest_first else tag
         self._live[item_id] = item
@@ -272,12 +284,21 @@ class Queue:
         if len(self.lanes) > 1:
             self._note_lanes(lane)
 
-    def remove(self, item_id: int) -> Item | None:
+    def remove(self, item_id: int, *, served: bool = False) -> Item | None:
         """Take an item out, wherever it stands. None: it is not queued (any more)."""
         item = self._live.pop(item_id, None)
         if item is not None:
-            self._count_out((item,), self.lanes[item.partition])
+            self._count_out((item,), self.lanes[item.partition], served=served)
+            if len(self._deadlines) > 2 * len(self._live) + _SLACK:
+                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._live]
+                heapq.heapify(self._deadlines)
         return item
+
+    def lead_leaves(self, priority: Priority, entry: Entry) -> None:
+        """The first of its class leaves with this batch: virtual time moves on to it."""
+        clock = self._clocks[priority]
+        if entry[2] > clock.virtual:
+            clock.virtual = entry[2]
 
     def pop_head(self, line: Line, entry: Entry) -> None:
         """The head of a line leaves, to be counted out with its whole batch by `served`."""
@@ -286,22 +307,19 @@ class Queue:
         else:
             heapq.heappop(line.heap)
         del self._live[entry[1]]
-        clock = self._clocks[entry[3].priority]
-        if entry[2] > clock.virtual:
-            clock.virtual = entry[2]
 
     def served(self, items: Sequence[Item], lane: Lane) -> None:
         """These were popped, to run or to be refused."""
         if items:
-            self._count_out(items, lane)
+            self._count_out(items, lane, served=True)
 
-    def _count_out(self, items: Sequence[Item], lane: Lane) -> None:
+    def _count_out(self, items: Sequence[Item], lane: Lane, *, served: bool) -> None:
         clocks, class_rows = self._clocks, self._class_rows
         all_rows = 0
         for _, _, rows, size, priority, tenant, _, _, _ in items:
             all_rows += rows
             class_rows[priority] -= rows
-            clocks[priority].leave(tenant, rows)
+            clocks[priority].leave(tenant, rows, served=served)
             if size:
                 lane.size_rows -= rows * size
         self.rows -= all_rows
@@ -311,16 +329,26 @@ class Queue:
         if lane.rows < self._full_rows and self.full_lanes:
             self.full_lanes.pop(lane.partition, None)
         if not lane.items:
-            del self.lanes[lane.partition]
-        if not self._live:
-            self._start_afresh()
+            self._spare_lane = self.lanes.pop(lane.partition)
+            if not self._live:
+                self._start_afresh()
+
+    def _new_lane(self, partition: Hashable) -> Lane:
+        """At low load the same lane empties and returns with every item: keep the last one."""
+        lane, self._spare_lane = self._spare_lane, None
+        if lane is not None and lane.partition == partition:
+            return lane
+        return Lane(partition, self._live)
 
     def _start_afresh(self) -> None:
         """Nobody waits: no debts, no traces."""
         self._deadlines.clear()
+        self._by_urgency.clear()
+        self._by_age.clear()
         for clock in self._clocks:
-            clock.virtual = 0.0
-            clock.tenants.clear()
+            if clock.tenants:
+                clock.virtual = 0.0
+                clock.tenants.clear()
 
     def _long_penalty(self, size: int) -> float:
         self._mean_size += (size - self._mean_size) * 0.01 if self._mean_size else size
@@ -329,14 +357,18 @@ class Queue:
     def _note_lanes(self, lane: Lane) -> None:
         if len(self.lanes) == 2:  # a second partition: from now on the heaps are needed
             for each in self.lanes.values():
-                self._by_urgency.note(each)
-                self._by_age.note(each)
+                self._by_urgency.note(each, self.lanes)
+                self._by_age.note(each, self.lanes)
             return
-        self._by_urgency.note(lane)
+        self._by_urgency.note(lane, self.lanes)
         if lane.items == 1:
-            self._by_age.note(lane)
+            self._by_age.note(lane, self.lanes)
 
     # ---- questions
+
+    @property
+    def has_deadlines(self) -> bool:
+        return bool(self._deadlines)
 
     def lead(self, now: float, *, aged_turn: bool) -> Lane | None:
         """The lane whose head is due next; on the aged's turn, that of the longest waiting."""
@@ -351,6 +383,12 @@ class Queue:
         if len(self.lanes) <= 1:
             return next(iter(self.lanes.values()), None)
         return self._by_age.first(self.lanes)
+
+    def oldest_full_lane(self) -> Lane | None:
+        """Of the lanes with a batch's worth of rows, the one that has waited longest."""
+        if not self.full_lanes:
+            return None
+        return min(self.full_lanes.values(), key=lambda lane: _age(lane) or (math.inf,))
 
     def is_aged(self, now: float) -> bool:
         """Has somebody waited so long that the aged's share applies?"""
@@ -370,8 +408,8 @@ class Queue:
     def pop_expired(self, now: float) -> list[Item]:
         expired = []
         while self.next_deadline() <= now:
-            item = self._live.pop(heapq.heappop(self._deadlines)[1])
-            self._count_out((item,), self.lanes[item.partition])
+            item = self.remove(heapq.heappop(self._deadlines)[1])
+            assert item is not None
             expired.append(item)
         return expired
 
@@ -415,18 +453,25 @@ class Queue:
                 own = clock.tenants.get(newcomer.tenant)
                 rows = (own.rows if own else 0) + newcomer.rows
                 allowed = rows / clock.weight(newcomer.tenant)
-            yield from self._newest_above(clock.loads(), allowed, priority)
+            yield from self._newest_of_most_loaded(clock, priority, allowed)
 
-    def _newest_above(
-        self, loads: dict[str, float], allowed: float, priority: Priority
+    def _newest_of_most_loaded(
+        self, clock: _FairClock, priority: Priority, allowed: float
     ) -> Iterator[Item]:
-        """The newest items of the class, as long as their tenants hold more than `allowed`.
+        """The newest item of whoever holds the most for its weight, while it is over `allowed`."""
+        loads = clock.loads()
+        newest = {name: self._newest_of(name, priority) for name in loads}
+        while loads:
+            name = max(loads, key=lambda name: loads[name])
+            if loads[name] <= allowed:
+                return
+            item = next(newest[name])
+            loads[name] -= item.rows / clock.weight(name)
+            yield item
 
-        Walked from the back of each lane, where a flood's newest items are found at once.
-        """
-        weights = self._clocks[priority]
+    def _newest_of(self, tenant: str, priority: Priority) -> Iterator[Item]:
+        """From the back of each lane, where a flood's newest items are found at once."""
         for lane in self.lanes.values():
             for item in lane.newest_first():
-                if item.priority == priority and loads[item.tenant] > allowed:
-                    loads[item.tenant] -= item.rows / weights.weight(item.tenant)
+                if item.tenant == tenant and item.priority == priority:
                     yield item

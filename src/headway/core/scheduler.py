@@ -25,6 +25,7 @@ from headway.core.items import (
 from headway.core.linger import Linger, PeakConcurrency
 from headway.core.policy import Firing, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
+from headway.errors import InvalidInput
 
 _NOTHING_TO_DO = Wait(math.inf)
 LONG_QUEUE = 2  # knees: beyond that the rate counts, not the wait
@@ -75,6 +76,9 @@ class Scheduler:
         """
         rows = item.rows if request_rows is None else request_rows
         queue = self._queue
+        if item.rows < 1 or item.deadline != item.deadline:
+            raise InvalidInput(f"needs at least one row and a deadline in time: {item}")
+        assert item.id not in queue, f"item {item.id} is queued already; an id is used once"
         if (
             queue.rows + rows > self._max_queue or self._may_shed or item.deadline != math.inf
         ) and (item.request is None or request_rows is not None):
@@ -148,7 +152,6 @@ class Scheduler:
             fire.lane,
             now,
             cap_rows=cap_rows,
-            shed=self._rule is self._auto,
             aged_turn=self._batches % AGED_SHARE == AGED_SHARE - 1,
         )
         if made.late:
@@ -243,7 +246,7 @@ class Scheduler:
         if self.policy.firing is Firing.WINDOW:
             return WindowRule(self.policy)
         if self.policy.firing is Firing.STATIC:
-            return StaticRule(self.costs)
+            return StaticRule(self.policy, self.costs)
         return self._auto
 
 

@@ -1,7 +1,9 @@
 """`Batcher`: groups single calls into batches for one model. The public face of the runtime."""
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
@@ -26,7 +28,6 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
-_STREAM = "stream"  # marks the partition of items whose answers are streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,13 @@ class Statistics:
     queued_s: float  # seconds of work waiting
     running_batches: int
     oldest_batch_s: float  # how long the longest running batch has been running
+
+
+@dataclass(frozen=True, slots=True)
+class _Streamed:
+    """The partition of items whose answers are streams."""
+
+    partition: Hashable
 
 
 class Batcher(Generic[In, Out]):
@@ -135,8 +143,10 @@ class Batcher(Generic[In, Out]):
     async def close(self, *, drain_s: float = 30.0) -> None:
         """Refuse new work, finish what is queued and running for up to `drain_s`, then answer the
         rest with `Closed`. Afterwards nobody is left waiting."""
-        await self._driver.close(drain_s)
-        self._front.stop()
+        try:
+            await self._driver.close(drain_s)
+        finally:
+            self._front.stop()
 
     # ---- calling
 
@@ -198,7 +208,8 @@ class Batcher(Generic[In, Out]):
                 for _ in range(min(feeders, self._policy.max_queue)):
                     group.create_task(feed())
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            error = errors.exceptions[0]
+            raise error from error.__cause__
         return results
 
     def call(self, value: Any, **options: Any) -> Out:
@@ -238,7 +249,7 @@ class Batcher(Generic[In, Out]):
             tenant=tenant,
             deadline_ms=deadline_ms,
             entered_at=entered_at,
-            partition=(_STREAM, partition),
+            partition=_Streamed(partition),
         )
         try:
             while (chunk := await call.wait_chunk()) is not END:
@@ -252,6 +263,7 @@ class Batcher(Generic[In, Out]):
 
     async def _prepared(self, value: Any) -> tuple[Any, int]:
         """The item to queue and its size. A size function alone is cheap, and runs right here."""
+        self._driver.check_open()
         if self._prepare is None:
             size = call_user_code(self._checked_size, value)
             if isinstance(size, HeadwayError):
@@ -268,8 +280,9 @@ class Batcher(Generic[In, Out]):
     def _checked_size(self, item: Any) -> int:
         assert self._size is not None
         size = self._size(item)
-        if isinstance(size, int) and size >= 0:
-            return size
+        with suppress(TypeError):
+            if (whole := operator.index(size)) >= 0:  # numpy's integers are no `int`
+                return whole
         raise InvalidInput(f"size must be a whole number of at least 0, not {size!r}")
 
     async def _off_loop(self, function: Callable[[Any], Any], value: Any) -> Any:
@@ -281,8 +294,7 @@ class Batcher(Generic[In, Out]):
         return result
 
     def _now(self) -> float:
-        home = self._driver.home
-        return (home or Home(asyncio.get_running_loop())).clock()
+        return Home(asyncio.get_running_loop()).clock()
 
     # ---- what the driver asks for
 
@@ -292,8 +304,7 @@ class Batcher(Generic[In, Out]):
         return [ThreadWorker(f"headway-{self.name}-{n}") for n in range(self._policy.workers)]
 
     def make_job(self, batch: Batch, calls: list[Any], worker: Worker, home: Home) -> BatchJob:
-        partition = batch.items[0].partition
-        if isinstance(partition, tuple) and partition[0] is _STREAM:
+        if isinstance(batch.items[0].partition, _Streamed):
             return StreamJob(
                 batch,
                 cast(list[StreamCall], calls),
@@ -323,8 +334,6 @@ class Batcher(Generic[In, Out]):
         driver = self._driver
         with driver.lock:
             home = driver.choose_home()
-            if driver.state is not State.OPEN:
-                raise driver.closed()
             if not driver.scheduler.is_idle:
                 raise Closed(f"{self.name} is busy: warm up before traffic")
         sized: dict[int, Any] = {}
@@ -336,7 +345,7 @@ class Batcher(Generic[In, Out]):
         if not sized:
             raise ConfigError("needs at least one typical value", field="samples")
         table = await probe(
-            driver.workers[0],
+            driver.start_probe,
             self._runner,
             home.clock,
             sized,

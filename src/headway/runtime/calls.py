@@ -2,13 +2,14 @@
 
 import asyncio
 import concurrent.futures
+import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from headway.core.items import Batch, Item
-from headway.errors import Shed
+from headway.errors import ModelFailed, Shed
 from headway.model import END
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off
@@ -26,6 +27,10 @@ class Answerable(Protocol):
     def succeed(self, result: Any) -> None: ...
 
     def fail(self, error: BaseException) -> None: ...
+
+    def detach(self) -> None:
+        """The batcher leaves the caller's event loop: from now on answers cross threads."""
+        ...
 
 
 class Call:
@@ -53,7 +58,40 @@ class Call:
 
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
-            self.future.set_exception(error)
+            self.future.set_exception(_raisable(error))
+
+    def detach(self) -> None:
+        if not isinstance(self.future, _FutureElsewhere):
+            self.future = _FutureElsewhere(self.future)
+
+
+class _FutureElsewhere:
+    """A future of another thread's event loop, settled there."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: "asyncio.Future[Any]") -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._future.__await__()
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def set_result(self, result: Any) -> None:
+        self._settle(self._future.set_result, result)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._settle(self._future.set_exception, error)
+
+    def _settle(self, settle: Callable[[Any], None], outcome: Any) -> None:
+        def unless_done() -> None:
+            if not self._future.done():
+                settle(outcome)
+
+        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            self._future.get_loop().call_soon_threadsafe(unless_done)
 
 
 class ThreadCall(Call):
@@ -70,7 +108,10 @@ class ThreadCall(Call):
 
     def fail(self, error: BaseException) -> None:
         with suppress(concurrent.futures.InvalidStateError):
-            self.future.set_exception(error)
+            self.future.set_exception(_raisable(error))
+
+    def detach(self) -> None:
+        """It always crosses threads."""
 
 
 class SplitCall:
@@ -89,6 +130,7 @@ class SplitCall:
         self._forget = forget
         self._results: list[Any] = [None] * len(parts)
         self._missing = len(parts)
+        self._lock = threading.Lock()  # parts may be answered on both sides of a move
 
     @property
     def is_done(self) -> bool:
@@ -96,16 +138,21 @@ class SplitCall:
 
     def part_succeeded(self, number: int, result: Any, batch: Batch | None) -> None:
         self._results[number] = result
-        self._missing -= 1
-        if self._missing == 0:
-            self._whole.batch = batch
-            self._whole.succeed(self._join(self._results))
+        with self._lock:
+            self._missing -= 1
+            if self._missing:
+                return
+        self._whole.batch = batch
+        self._whole.succeed(self._join(self._results))
 
     def part_failed(self, error: BaseException) -> None:
         """The request fails with its first part; those that have not run never will."""
         if not self.is_done:
             self._whole.fail(error)
             self._forget(self._parts)
+
+    def detach(self) -> None:
+        self._whole.detach()
 
 
 class PartCall:
@@ -129,6 +176,9 @@ class PartCall:
     def fail(self, error: BaseException) -> None:
         self._request.part_failed(error)
 
+    def detach(self) -> None:
+        self._request.detach()
+
 
 class StreamCall:
     """One value and the chunks of its answer, read by one caller in that caller's event loop."""
@@ -142,24 +192,41 @@ class StreamCall:
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
-        self._ended = False
+        self._ended = False  # as the reader knows
+        self._sealed = False  # as the model knows, some moments earlier
+        self._pushed = 0  # counted by the model's side only
+        self._read = 0  # by the reader's side only
 
     @property
     def is_done(self) -> bool:
-        return self._ended or self.is_abandoned
+        return self._sealed or self._ended or self.is_abandoned
 
     # From any thread.
 
     def push(self, entry: Any) -> None:
         """One entry of a step: a chunk, None for nothing, END, or this item's own error."""
-        if entry is not None and not self.is_done:
+        if entry is None or self.is_done:
+            return
+        if entry is END:
+            self.succeed(None)
+        elif isinstance(entry, Exception):
+            self.fail(entry)
+        elif self._pushed - self._read >= MAX_BACKLOG:
+            self.fail(Shed(f"the reader fell {MAX_BACKLOG} chunks behind its stream"))
+        else:
+            self._pushed += 1
             self._in_loop(lambda: self._take(entry))
 
     def succeed(self, result: Any) -> None:
+        self._sealed = True
         self._in_loop(lambda: self._end(None))
 
     def fail(self, error: BaseException) -> None:
+        self._sealed = True
         self._in_loop(lambda: self._end(error))
+
+    def detach(self) -> None:
+        """It always finds its reader's loop."""
 
     # In the reader's loop.
 
@@ -172,24 +239,16 @@ class StreamCall:
                 return END
             self._waiter = self._loop.create_future()
             await self._waiter
+        self._read += 1
         return self._chunks.popleft()
 
-    def _take(self, entry: Any) -> None:
-        if self.is_done:
-            return
-        if entry is END:
-            self._end(None)
-        elif isinstance(entry, Exception):
-            self._end(entry)
-        elif len(self._chunks) >= MAX_BACKLOG:
-            self._chunks.clear()
-            self._end(Shed(f"the reader fell {MAX_BACKLOG} chunks behind its stream"))
-        else:
-            self._chunks.append(entry)
+    def _take(self, chunk: Any) -> None:
+        if not self._ended and not self.is_abandoned:
+            self._chunks.append(chunk)
             self._wake()
 
     def _end(self, error: BaseException | None) -> None:
-        if not self.is_done:
+        if not self._ended:
             self._ended, self._error = True, error
             self._wake()
 
@@ -203,3 +262,12 @@ class StreamCall:
             return
         with suppress(RuntimeError):  # the reader's loop is closed: nobody reads any more
             self._loop.call_soon_threadsafe(callback)
+
+
+def _raisable(error: BaseException) -> BaseException:
+    """A future cannot hold a StopIteration: it would end the generator that awaits it."""
+    if not isinstance(error, StopIteration):
+        return error
+    failure = ModelFailed("the model answered with a StopIteration")
+    failure.__cause__ = error
+    return failure

@@ -21,6 +21,7 @@ class BatchedFunction(Generic[In, Out]):
         functools.update_wrapper(self, function)
         self._function = function
         self._options = options
+        self._attribute: str | None = None  # as a method: what it is called in its class
         self.batcher: Batcher[In, Out] = Batcher(function, _floating=True, **options)
 
     async def __call__(self, value: In, **options: Any) -> Out:
@@ -38,6 +39,9 @@ class BatchedFunction(Generic[In, Out]):
         """Answer what is pending and release the worker threads. Optional."""
         await self.batcher.close(drain_s=drain_s)
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = name
+
     def __get__(self, instance: object, owner: type | None = None) -> "BatchedFunction[In, Out]":
         """As a method: each instance batches for itself."""
         if instance is None:
@@ -47,8 +51,10 @@ class BatchedFunction(Generic[In, Out]):
             method,
             {"name": self.batcher.name, **self._options},
         )
-        vars(instance)[self.batcher.name] = bound  # found first from now on
-        return bound
+        if self._attribute is None:
+            return bound
+        # Found first from now on. Of two threads that come at once, one makes it.
+        return vars(instance).setdefault(self._attribute, bound)  # type: ignore[no-any-return]
 
 
 @overload

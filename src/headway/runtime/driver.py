@@ -14,6 +14,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Protocol
 
@@ -28,19 +29,20 @@ from headway.core import (
     refusal_error,
     split,
 )
-from headway.errors import Closed, HeadwayError
+from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed
 from headway.runtime.calls import Answerable, Call, PartCall, SplitCall, StreamCall, ThreadCall
 from headway.runtime.events import (
     BatchFinished,
     BatchStarted,
     Cancelled,
     Crashed,
+    Event,
     Observers,
     Refused,
     Stopped,
 )
 from headway.runtime.home import FloatingHome, Home
-from headway.runtime.jobs import BatchJob, Worker
+from headway.runtime.jobs import BatchJob, Job, Worker
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +77,9 @@ class Driver:
         floating: FloatingHome | None,
     ) -> None:
         self.name = name
-        self.lock = threading.Lock()  # guards all below; user code never runs under it
+        # Guards all below; user code never runs under it. Reentrant: whoever finds the home closed
+        # moves it at once.
+        self.lock = threading.RLock()
         self.scheduler = scheduler
         self.state = State.NEW
         self.crash: BaseException | None = None
@@ -92,6 +96,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._drained: list[asyncio.Future[None]] = []  # whoever waits for the last answer
+        self._is_released = False
 
     # ---- life
 
@@ -105,13 +110,16 @@ class Driver:
         """Refuse, drain for so long, answer the rest with `Closed`, release the workers."""
         drained = asyncio.get_running_loop().create_future()
         with self.lock:
-            if self.state is State.NEW:
+            if self.state in (State.NEW, State.CLOSED):
                 self.state = State.CLOSED
-            if self.state is not State.OPEN:
                 return
-            self.state = State.CLOSING
-            self.scheduler.drain()
-            self._drained.append(drained)
+            if self.state is State.OPEN:
+                self.state = State.CLOSING
+                self.scheduler.drain()
+            if self.state is State.CLOSING:
+                self._drained.append(drained)
+            else:  # crashed: everyone has been answered
+                drained.set_result(None)
         self._in_home(self._drive)
         try:
             async with asyncio.timeout(drain_s):
@@ -123,14 +131,19 @@ class Driver:
 
     def _release(self) -> None:
         with self.lock:
+            if self._is_released:
+                return
+            self._is_released = True
             if self.state is State.CLOSING:
                 self.state = State.CLOSED
             left = list(self._calls.values())
             self._calls.clear()
             workers, self.workers = self.workers, []
+            drained, self._drained = self._drained, []
         for worker in workers:
             worker.stop()
         self._in_home(lambda: self._tell_stopped(left))
+        _wake(drained)  # whoever else is closing
 
     def _tell_stopped(self, left: list[Answerable]) -> None:
         if self._timer is not None:
@@ -200,8 +213,6 @@ class Driver:
         try:
             with self.lock:
                 home = self.choose_home()
-                if self.state is not State.OPEN:
-                    raise self.closed()
                 now = home.clock()
                 deadline = _deadline(now, entered_at, deadline_ms)
                 item_id = next(self._ids)
@@ -234,9 +245,17 @@ class Driver:
         error.__cause__ = self.crash
         return error
 
+    def check_open(self) -> None:
+        """Raise Closed where a call would be refused: before anything is prepared for it."""
+        if self.state is not State.OPEN and (self.state is not State.NEW or not self._floating):
+            raise self.closed()
+
     def report_refusal(self, error: HeadwayError) -> None:
         if self._observers:
-            self._observers.emit(Refused(self.name, error.code, str(error)))
+            self._report(Refused(self.name, error.code, str(error)))
+
+    def _report(self, event: Event) -> None:
+        self._in_home(functools.partial(self._observers.emit, event))
 
     # ---- leaving early
 
@@ -244,7 +263,7 @@ class Driver:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
         was_queued = self._forget(call.item_ids)
         if self._observers:
-            self._observers.emit(Cancelled(self.name, started=not was_queued))
+            self._report(Cancelled(self.name, started=not was_queued))
         with self.lock:  # the item may have been what a timer or a drain waits for
             home = self.home
             if self._drive_is_due or home is None or self.state is State.CLOSED:
@@ -267,11 +286,13 @@ class Driver:
             with self.lock:
                 self._drive_is_due = False
                 jobs, refusals = self._advance()
+                home = self.current_home()
         except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
             self._crashed(error)
             return
         self._start(jobs)
-        self._tell_refused(refusals)
+        if refusals:
+            self._in_this(home, lambda: self._tell_refused(refusals))
         if self.state is State.CLOSING:
             self._check_drained()
 
@@ -279,7 +300,9 @@ class Driver:
         """Under the lock: what to start and whom to refuse now. Sets the timer for later."""
         home = self.current_home()
         jobs: list[BatchJob] = []
-        refusals: list[tuple[Refusal, Answerable]] = []
+        refused: list[Refusal] = []
+        if self.state is State.CLOSED or self.state is State.CRASHED:
+            return jobs, []
         while True:
             action = self.scheduler.next_action(home.clock())
             if isinstance(action, Run):
@@ -289,40 +312,48 @@ class Driver:
                 self.jobs[batch.id] = job
                 jobs.append(job)
             elif isinstance(action, Refuse):
-                refusals += [
-                    (refusal, self._calls.pop(refusal.item.id)) for refusal in action.refusals
-                ]
+                refused += action.refusals
             else:
                 if action.until < self._timer_at:
                     self._timer_at = action.until
-                    self._in_home(functools.partial(self._arm, home, action.until))
-                return jobs, refusals
+                    self._in_home(functools.partial(self._arm, action.until))
+                # only now: until here, a crash must find them among the calls
+                return jobs, [(each, self._calls.pop(each.item.id)) for each in refused]
 
     def _start(self, jobs: list[BatchJob]) -> None:
         for job in jobs:
             if self._observers:
-                event = BatchStarted(self.name, job.batch)
-                self._in_home(functools.partial(self._observers.emit, event))
+                self._report(BatchStarted(self.name, job.batch))
             job.worker.start(job)
+
+    def start_probe(self, job: Job) -> None:
+        """Run this on a worker, past the queue. Raises Closed."""
+        with self.lock:
+            self.check_open()
+            worker = self.workers[0]
+        worker.start(job)
 
     def finished(self, job: BatchJob) -> None:
         """A worker is done; called in its thread. First the next batch, then the answers."""
-        try:
-            with self.lock:
-                home = self.current_home()
+        jobs: list[BatchJob] = []
+        refusals: list[tuple[Refusal, Answerable]] = []
+        with self.lock:
+            # Where its callers are. Another loop may take over before they are answered.
+            home = self.current_home()
+            if self.jobs.pop(job.batch.id, None) is None:
+                return  # given up as lost
+            calls = self._calls
+            for item in job.batch.items:
+                calls.pop(item.id, None)
+            try:
                 job.finished_at = home.clock()
                 self.scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
-                del self.jobs[job.batch.id]
                 self._free_workers.append(job.worker)
-                calls = self._calls
-                for item in job.batch.items:
-                    calls.pop(item.id, None)
                 jobs, refusals = self._advance()
-        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-            self._crashed(error)
-            return
+            except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+                self._crashed(error)
         self._start(jobs)
-        self._in_home(lambda: self._deliver(job, refusals))
+        self._in_this(home, lambda: self._deliver(job, refusals))
 
     def _deliver(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
         """Answer everyone in a finished batch: the one place where results reach callers."""
@@ -332,11 +363,15 @@ class Driver:
             job.results = [error] * len(job.calls)
         for call, result in zip(job.calls, job.results, strict=True):
             call.batch = batch
-            if isinstance(result, Exception):  # the item's own error
+            try:
+                if isinstance(result, Exception):  # the item's own error
+                    failed += 1
+                    call.fail(result)
+                else:
+                    call.succeed(result)
+            except Exception as error:  # noqa: BLE001  a result nobody can look at, parts that do not join
                 failed += 1
-                call.fail(result)
-            else:
-                call.succeed(result)
+                call.fail(_unusable(self.name, error))
         self._tell_refused(refusals)
         if self._observers:
             self._observers.emit(
@@ -347,7 +382,7 @@ class Driver:
 
     def _tell_refused(self, refusals: list[tuple[Refusal, Answerable]]) -> None:
         for refusal, call in refusals:
-            error = refusal_error(refusal)
+            error = refusal_error(refusal, self.scheduler.policy)
             self.report_refusal(error)
             call.fail(error)
 
@@ -355,22 +390,23 @@ class Driver:
         with self.lock:
             if self._calls or not self.scheduler.is_idle:
                 return
-            waiting, self._drained = self._drained, []
-        for future in waiting:
-            future.get_loop().call_soon_threadsafe(_set_done, future)
+            drained, self._drained = self._drained, []
+        _wake(drained)
 
     # ---- the timer
 
-    def _arm(self, home: Home, at: float) -> None:
-        if at != self._timer_at:
-            return  # an earlier one has been set meanwhile
+    def _arm(self, at: float) -> None:
+        home = self.current_home()
+        if at != self._timer_at or not home.is_here:
+            return  # an earlier one has been set meanwhile, or a new home asks anew
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = home.loop.call_later(max(0.0, at - home.clock()), self._on_timer)
+        self._timer = home.loop.call_later(max(0.0, at - home.clock()), self._on_timer, home)
 
-    def _on_timer(self) -> None:
-        self._timer_at = math.inf
-        self._drive()
+    def _on_timer(self, home: Home) -> None:
+        if home is self.home:
+            self._timer_at = math.inf
+            self._drive()
 
     # ---- the home loop
 
@@ -379,30 +415,60 @@ class Driver:
         return self.home
 
     def choose_home(self) -> Home:
-        """Under the lock: where a caller in this thread finds the batcher."""
+        """Under the lock: where a caller in this thread finds the batcher. Raises Closed."""
+        self.check_open()
         if self._floating is None:
-            if self.home is None:
-                raise self.closed()
-            return self.home
+            return self.current_home()
+        self._give_up_lost()
         home = self._floating.choose(self.home, idle=self.scheduler.is_idle)
         if home is not self.home:
             self._move(home)
         return home
 
     def _move(self, home: Home) -> None:
-        self.home = home
+        old, self.home = self.home, home
+        self._timer = None  # the old loop's: there it finds that the home has moved
         self._timer_at = math.inf
         if self.state is State.NEW:
             self.open(home)
+        elif old is not None and old.is_virtual is not home.is_virtual and not self.jobs:
+            self._change_workers(home)
         if not self.scheduler.is_idle:
+            for call in self._calls.values():
+                call.detach()
             self._drive_is_due = True
             home.post(self._drive)
         else:
             self._drive_is_due = False
 
+    def _change_workers(self, home: Home) -> None:
+        """From a test's virtual time to the real one, or back: threads here, none there."""
+        for worker in self.workers:
+            worker.stop()
+        self.workers = self._shop.make_workers(home, self.current_home)
+        self._free_workers = list(self.workers)
+
+    def _give_up_lost(self) -> None:
+        """Under the lock: batches whose event loop was closed under them never come back."""
+        for job in [job for job in self.jobs.values() if job.worker.is_lost]:
+            del self.jobs[job.batch.id]
+            self.scheduler.finish(job.batch, self.current_home().clock())
+            self._free_workers.append(job.worker)
+            for item in job.batch.items:
+                self._calls.pop(item.id, None)
+            for call in job.calls:
+                call.detach()
+                call.fail(Closed(f"{self.name}: the event loop that ran this batch has ended"))
+
     def _in_home(self, callback: Callable[[], None]) -> None:
         home = self.home
-        if home is None or home.is_here:
+        if home is None:
+            callback()
+        else:
+            self._in_this(home, callback)
+
+    def _in_this(self, home: Home, callback: Callable[[], None]) -> None:
+        if home.is_here:
             callback()
         else:
             self._post(home, callback)
@@ -426,17 +492,18 @@ class Driver:
 
     def _crashed(self, error: Exception) -> None:
         """The batcher is broken: tell every caller, and stay visibly broken."""
-        _log.critical("%s crashed; every caller is answered with Closed", self.name, exc_info=error)
         with self.lock:
+            if self.state is State.CRASHED:
+                return
             self.crash = error
             self.state = State.CRASHED
             calls = list(self._calls.values())
             calls += [call for job in self.jobs.values() for call in job.calls]
             self._calls.clear()
             drained, self._drained = self._drained, []
+        _log.critical("%s crashed; every caller is answered with Closed", self.name, exc_info=error)
         self._in_home(lambda: self._tell_crashed(calls, error))
-        for future in drained:
-            future.get_loop().call_soon_threadsafe(_set_done, future)
+        _wake(drained)
 
     def _tell_crashed(self, calls: list[Answerable], error: Exception) -> None:
         for call in calls:
@@ -449,7 +516,21 @@ class Driver:
 def _deadline(now: float, entered_at: float | None, deadline_ms: float | None) -> float:
     if deadline_ms is None:
         return math.inf
+    if math.isnan(deadline_ms):
+        raise InvalidInput("deadline_ms is not a number")
     return (now if entered_at is None else entered_at) + deadline_ms / 1e3
+
+
+def _unusable(name: str, error: Exception) -> ModelFailed:
+    failure = ModelFailed(f"{name} returned what cannot be used: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _wake(futures: "list[asyncio.Future[None]]") -> None:
+    for future in futures:
+        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            future.get_loop().call_soon_threadsafe(_set_done, future)
 
 
 def _set_done(future: "asyncio.Future[None]") -> None:

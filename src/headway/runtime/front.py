@@ -7,11 +7,14 @@ thread serves all values that came in meanwhile.
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from headway.errors import HeadwayError, ModelFailed
+
+_HAND_OVER_S = 0.001  # values prepared within this time cross back to the loop together
 
 
 class _Errand(NamedTuple):
@@ -25,34 +28,47 @@ class FrontThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._inbox: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._is_running = False
+        self._is_stopped = False
 
     async def run(self, function: Callable[[Any], Any], value: Any) -> Any:
         """`function(value)`, computed in the thread."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._inbox.put(_Errand(function, value, loop, future))
+        with self._lock:
+            self._inbox.put(_Errand(function, value, loop, future))
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                if self._is_stopped:  # results of the last batches are still to be finished
+                    self._stop_thread()
         return await future
 
     def stop(self) -> None:
-        if self._thread is not None:
-            self._inbox.put(None)
+        """After all that is under way. What comes later gets a thread that ends again."""
+        with self._lock:
+            self._is_stopped = True
+            if self._is_running:
+                self._stop_thread()
+
+    def _stop_thread(self) -> None:
+        self._inbox.put(None)
+        self._is_running = False
 
     def _work(self) -> None:
         while (errand := self._inbox.get()) is not None:
+            hand_over_at = time.monotonic() + _HAND_OVER_S
             done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
             stop = False
             while errand is not None:
-                result = call_user_code(errand.function, errand.value)
+                result = _call_in_thread(errand.function, errand.value)
                 done.setdefault(errand.loop, []).append((errand.future, result))
-                try:
-                    errand = self._inbox.get_nowait()
-                    stop = errand is None
-                except queue.Empty:
-                    errand = None
+                errand = None
+                if time.monotonic() < hand_over_at:
+                    with suppress(queue.Empty):
+                        errand = self._inbox.get_nowait()
+                        stop = errand is None
             for loop, results in done.items():
                 _hand_over(loop, results)
             if stop:
@@ -66,10 +82,22 @@ def call_user_code(function: Callable[[Any], Any], value: Any) -> Any:
     except HeadwayError as error:
         return error
     except Exception as error:  # noqa: BLE001  prepare, size and finish are user code
-        name = getattr(function, "__name__", "a callback")
-        failure = ModelFailed(f"{name} raised {type(error).__name__}: {error}")
-        failure.__cause__ = error
-        return failure
+        return _failure(function, error)
+
+
+def _call_in_thread(function: Callable[[Any], Any], value: Any) -> Any:
+    """The same in a thread of ours, which must survive even sys.exit()."""
+    try:
+        return call_user_code(function, value)
+    except BaseException as error:  # noqa: BLE001  as above
+        return _failure(function, error)
+
+
+def _failure(function: Callable[[Any], Any], error: BaseException) -> ModelFailed:
+    name = getattr(function, "__name__", "a callback")
+    failure = ModelFailed(f"{name} raised {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def _hand_over(
@@ -79,7 +107,9 @@ def _hand_over(
         for future, result in results:
             if future.done():
                 continue
-            if isinstance(result, Exception):
+            if isinstance(result, StopIteration):  # a future cannot hold one
+                future.set_exception(ModelFailed("a callback returned a StopIteration"))
+            elif isinstance(result, Exception):
                 future.set_exception(result)
             else:
                 future.set_result(result)

@@ -50,8 +50,18 @@ class BackgroundLoop:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            self._finish_tasks()
         finally:
             self.loop.close()
+
+    def _finish_tasks(self) -> None:
+        """Threads wait for these (`call`): everyone has been answered, and must come to know it."""
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()  # does nothing to one that has its answer
+        if left:
+            self.loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+        self.loop.run_until_complete(asyncio.sleep(0))  # what those who ended still have to tell
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread. Harmless when called twice."""

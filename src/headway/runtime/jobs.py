@@ -4,6 +4,7 @@ A job never raises: whatever happens is its result. It runs on a thread (`run`) 
 loop (`run_async`), and tells its batcher when it is done.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,11 @@ Clock = Callable[[], float]
 
 class Worker(Protocol):
     """Runs one job at a time."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Its job can never finish."""
+        ...
 
     def start(self, job: "Job") -> None: ...
 
@@ -173,10 +179,12 @@ class StreamJob(BatchJob):
         try:
             steps = self._stream([call.value for call in self.calls])
             assert isinstance(steps, Iterator), "an async stream needs an event loop"
-            for step in steps:
-                if not self._pass_on(step):
-                    break
-            self._close(steps)
+            try:
+                for step in steps:
+                    if not self._pass_on(step):
+                        break
+            finally:
+                self._close(steps)
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
             self._fail(error, self._name)
         self._end(started)
@@ -186,18 +194,32 @@ class StreamJob(BatchJob):
         try:
             steps = self._stream([call.value for call in self.calls])
             if isinstance(steps, AsyncIterator):
-                async for step in steps:
-                    if not self._pass_on(step):
-                        break
+                await self._run_async(steps)
             else:
-                for step in steps:
-                    if not self._pass_on(step):
-                        break
-                self._close(steps)
+                await self._run_inline(steps)
         except Exception as error:  # noqa: BLE001  the model is user code
             self._fail(error, self._name)
         finally:
             self._end(started)
+
+    async def _run_async(self, steps: AsyncIterator[Any]) -> None:
+        try:
+            async for step in steps:
+                if not self._pass_on(step):
+                    break
+        finally:
+            close = getattr(steps, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _run_inline(self, steps: Iterator[Any]) -> None:
+        try:
+            for step in steps:
+                if not self._pass_on(step):
+                    break
+                await asyncio.sleep(0)  # the readers live in this loop
+        finally:
+            self._close(steps)
 
     def _pass_on(self, step: Any) -> bool:
         """False when nobody is left to read."""

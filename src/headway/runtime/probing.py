@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headway.core import CostTable
-from headway.errors import ModelFailed
-from headway.runtime.jobs import Worker, model_failed
+from headway.errors import Closed, HeadwayError
+from headway.runtime.jobs import Job, model_failed
 from headway.runtime.runner import Runner
 
 
@@ -28,8 +28,8 @@ class _Probe:
         started = self._clock()
         try:
             self._runner.predict(self._values, self._rows)
-            outcome: float | ModelFailed = self._clock() - started
-        except Exception as error:  # noqa: BLE001  the model is user code
+            outcome: float | HeadwayError = self._clock() - started
+        except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
             outcome = model_failed(self._runner.name, error)
         self._loop.call_soon_threadsafe(self._settle, outcome)
 
@@ -40,18 +40,20 @@ class _Probe:
             self._settle(self._clock() - started)
         except Exception as error:  # noqa: BLE001  the model is user code
             self._settle(model_failed(self._runner.name, error))
+        finally:  # cancelled: the batcher closes
+            self._settle(Closed(f"{self._runner.name} was closed during its warm-up"))
 
-    def _settle(self, outcome: float | ModelFailed) -> None:
+    def _settle(self, outcome: float | HeadwayError) -> None:
         if self.seconds.done():
             return
-        if isinstance(outcome, ModelFailed):
+        if isinstance(outcome, HeadwayError):
             self.seconds.set_exception(outcome)
         else:
             self.seconds.set_result(outcome)
 
 
 async def probe(
-    worker: Worker,
+    start: Callable[[Job], None],  # on a worker
     runner: Runner,
     clock: Callable[[], float],
     samples: Mapping[int, Any],  # one typical value by size
@@ -69,8 +71,11 @@ async def probe(
         line = []
         for size in sizes:
             per_row = runner.shape(samples[size])[0]
-            values = [samples[size]] * max(1, count // per_row)
-            times = await _times(worker, runner, values, count, clock, repeats)
+            if per_row <= count:
+                values = [samples[size]] * (count // per_row)
+            else:
+                values = [runner.cut(samples[size], 0, count)]
+            times = await _times(start, runner, values, count, clock, repeats)
             line.append(statistics.median(times))
             errors += [time / line[-1] - 1.0 for time in times]
         table.append(tuple(line))
@@ -85,7 +90,7 @@ async def probe(
 
 
 async def _times(
-    worker: Worker,
+    start: Callable[[Job], None],
     runner: Runner,
     values: list[Any],
     rows: int,
@@ -95,7 +100,7 @@ async def _times(
     times = []
     for attempt in range(repeats + 1):
         job = _Probe(runner, values, rows, clock)
-        worker.start(job)
+        start(job)
         seconds = max(await job.seconds, 1e-9)
         if attempt > 0:  # the first call of a shape pays for what is built lazily
             times.append(seconds)

@@ -7,7 +7,7 @@ of queues, threads or time.
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headway.errors import ConfigError, InvalidInput, ModelFailed
@@ -75,7 +75,7 @@ class ItemRunner:
 
     def _checked(self, results: Any, rows: int, padded_rows: int) -> list[Any]:
         if type(results) is not list:
-            if isinstance(results, str | bytes | Mapping) or not hasattr(results, "__len__"):
+            if isinstance(results, str | bytes | Mapping | Set) or not hasattr(results, "__len__"):
                 raise BrokenContract(
                     f"{self.name} returned {type(results).__name__}; "
                     f"a list of {padded_rows} results was expected"

@@ -207,7 +207,7 @@ def test_queued_seconds_of_a_cold_model_are_unknown_and_reported_as_none() -> No
     ],
 )
 def test_each_reason_has_its_error(reason: RefusalReason, error: type[Exception]) -> None:
-    made = refusal_error(Refusal(Item(0, 0.0), reason, 0.25))
+    made = refusal_error(Refusal(Item(0, 0.0), reason, 0.25), Policy())
     assert type(made) is error
     if reason is not RefusalReason.DEADLINE:
         assert getattr(made, "retry_after_s", None) == 0.25

@@ -216,7 +216,6 @@ def test_a_burst_too_large_for_the_slo_loses_only_what_must_go() -> None:
 
 
 def test_under_overload_with_an_slo_shorter_than_a_full_batch_goodput_holds() -> None:
-    """Pinned: whenever the queue had grown past the SLO, everybody in it was dropped."""
     table = CostTable(rows=(1, 64), sizes=None, seconds=((0.020,), (0.335,)))
     scheduler = Scheduler(Policy(max_batch_size=64, slo_s=0.100), table)
     best_rows_per_s = 10 / table_seconds(10)  # starts at once, or after a batch of the like

@@ -471,7 +471,7 @@ def test_it_waits_for_the_second_of_a_pair() -> None:
     scheduler.submit(Item(1, now + 0.001))
     batch = fired(scheduler, now + 0.001)
     assert (ids(batch), batch.reason) == ([0, 1], FireReason.EVERYONE)
-    assert batch.linger_cap_s == pytest.approx(0.010)
+    assert 0.001 <= batch.linger_cap_s <= 0.010  # as long as the pair's gap, never a batch's time
 
 
 def test_while_the_slo_is_missed_it_does_not_linger_and_afterwards_it_does_again() -> None:

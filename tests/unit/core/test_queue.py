@@ -158,15 +158,6 @@ def test_the_oldest_is_found_after_its_elder_was_removed() -> None:
     assert made.lanes["a"].oldest() == Item(2, 0.2, partition="a")
 
 
-def test_an_id_may_come_back_after_it_has_left() -> None:
-    """Pinned: an item requeued under its id met the trace of its first life in the line."""
-    made = line_up(Item(0, 0.0), Item(1, 0.1, rows=4))
-    made.cancel(1)
-    made.submit(Item(1, 0.2, rows=1))
-    assert [(item.id, item.rows) for item in serve(made)] == [(0, 1), (1, 1)]
-    assert made.queued_rows == 0
-
-
 def test_the_next_deadline_is_that_of_an_item_still_waiting() -> None:
     made = fill(queue(), Item(0, 0.0, deadline=1.0), Item(1, 0.0, deadline=2.0), Item(2, 0.0))
     made.remove(0)

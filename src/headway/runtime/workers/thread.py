@@ -7,6 +7,8 @@ from headway.runtime.jobs import Job
 
 
 class ThreadWorker:
+    is_lost = False  # a thread always comes back, or hangs in the model
+
     def __init__(self, name: str) -> None:
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         # A daemon: a model that hangs must not keep the interpreter from ending.
