@@ -1,4 +1,4 @@
-"""Several event loops and threads share one batcher: nobody waits for ever, no answer is crossed."""
+"""Several event loops and threads share one batcher: nobody waits for ever, no answer crosses."""
 
 import asyncio
 import concurrent.futures
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 import headway
-from headway import Batcher, BatchedFunction
+from headway import BatchedFunction, Batcher
 from headway.testing import run as run_on_virtual_time
 
 T = TypeVar("T")
@@ -94,11 +94,12 @@ def test_two_loops_and_plain_threads_share_one_worker(kind: str) -> None:
     model, double = _model(kind)
 
     async def loop(start: int) -> bool:
-        rounds = [
-            await asyncio.gather(*(double(n) for n in range(start + r * 20, start + r * 20 + 20)))
-            for r in range(20)
-        ]
-        return sum(rounds, []) == [2 * n for n in range(start, start + 400)]
+        return all(
+            [
+                await asyncio.gather(*(double(n) for n in values)) == [2 * n for n in values]
+                for values in (range(first, first + 20) for first in range(start, start + 400, 20))
+            ]
+        )
 
     def plain(start: int) -> bool:
         return [double.call(n) for n in range(start, start + 100)] == [
@@ -153,6 +154,13 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < give_up_at, "it never came true"
         time.sleep(0)  # yields to the other threads; waits for no time
+
+
+async def until_in_loop(condition: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_at, "it never came true"
+        await asyncio.sleep(0)
 
 
 @kinds
@@ -253,8 +261,7 @@ def test_a_run_that_ends_with_calls_pending_does_not_block_the_next_run(kind: st
 
     async def abandon() -> None:
         tasks = [asyncio.create_task(echo(n)) for n in range(1, 9)]
-        while not echo.batcher.statistics().running_batches:
-            await asyncio.sleep(0)
+        await until_in_loop(lambda: echo.batcher.statistics().running_batches > 0)
         del tasks
 
     for _ in range(5):
@@ -271,7 +278,7 @@ def test_a_loop_closed_under_its_callers_does_not_block_the_next_one(kind: str) 
     """Not asyncio.run: nothing is cancelled, tasks just never continue."""
 
     async def slow(values: list[int]) -> list[int]:
-        await asyncio.sleep(0 if values == [0] else 3600)
+        await asyncio.sleep(3600 if values == [1] else 0)
         return values
 
     gate = Gate()
@@ -282,8 +289,7 @@ def test_a_loop_closed_under_its_callers_does_not_block_the_next_one(kind: str) 
 
     async def abandon() -> None:
         tasks.extend(asyncio.ensure_future(echo(n)) for n in range(1, 4))
-        while not echo.batcher.statistics().running_batches:
-            await asyncio.sleep(0)
+        await until_in_loop(lambda: echo.batcher.statistics().running_batches > 0)
 
     def brutally() -> None:
         loop = asyncio.new_event_loop()
@@ -360,8 +366,7 @@ async def test_a_caller_in_another_loop_may_leave() -> None:
 
         async def impatient() -> None:
             task = asyncio.create_task(batcher.submit(2))
-            while not batcher.statistics().queued_items:
-                await asyncio.sleep(0)
+            await until_in_loop(lambda: batcher.statistics().queued_items > 0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

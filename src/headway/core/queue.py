@@ -92,6 +92,13 @@ class Lane:
             if len(line.run) + len(line.heap) > 2 * self.items + _SLACK:
                 line.compact()
 
+    def clear(self) -> None:
+        """Nobody is here: drop the traces."""
+        self.arrivals.clear()
+        for line in self.lines:
+            line.run.clear()
+            line.heap.clear()
+
     def oldest(self) -> Item | None:
         arrivals, live = self.arrivals, self._live
         while arrivals and arrivals[0].id not in live:
@@ -330,6 +337,7 @@ class Queue:
             self.full_lanes.pop(lane.partition, None)
         if not lane.items:
             self._spare_lane = self.lanes.pop(lane.partition)
+            lane.clear()
             if not self._live:
                 self._start_afresh()
 

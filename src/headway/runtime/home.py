@@ -57,8 +57,10 @@ class BackgroundLoop:
     def _finish_tasks(self) -> None:
         """Threads wait for these (`call`): everyone has been answered, and must come to know it."""
         left = asyncio.all_tasks(self.loop)
-        for task in left:
-            task.cancel()  # does nothing to one that has its answer
+        if left:
+            _, left = self.loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+        for task in left:  # only now: it would cancel those, too, that have their answer
+            task.cancel()
         if left:
             self.loop.run_until_complete(asyncio.wait(left, timeout=1.0))
         self.loop.run_until_complete(asyncio.sleep(0))  # what those who ended still have to tell

@@ -1,0 +1,49 @@
+# Everything a newcomer needs, with Python 3.11, pip and make. `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup serve check format test test-all bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Headway needs Python 3.11 or newer; set PYTHON=…"; exit 1; }
+	@echo "Setting up $(VENV) (once; about a minute) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.ready ## everything for development, into .venv
+
+serve: $(VENV)/.ready ## a demo of the library: what batching does to one model
+	@$(BIN)/python -m headway demo
+
+check: $(VENV)/.ready ## lint, format, types, import directions
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python -m pytest -q tests/unit/test_imports.py
+
+format: $(VENV)/.ready ## put the code in order
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
+
+test: $(VENV)/.ready ## all but the slow suites
+	@$(BIN)/python -m pytest -m 'not slow'
+
+test-all: $(VENV)/.ready ## and the slow ones: long fuzzing
+	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
+
+$(VENV)/.bench: $(VENV)/.ready
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,bench]'
+	@touch $@
+
+bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 15 minutes; nothing else running)
+	@$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
