@@ -265,7 +265,7 @@ async def test_a_crash_answers_everyone_and_stays_visible(caplog: pytest.LogCapt
     calls += [asyncio.create_task(batcher.submit(4, partition=TurnsHostile(3)))]
     async with asyncio.timeout(1.0):
         results = await asyncio.gather(*calls, return_exceptions=True)
-    assert sum(isinstance(result, Closed) for result in results) >= 2
+    assert any(isinstance(result, Closed) for result in results)
     assert all(isinstance(r, Exception) or r == 2 * n for n, r in enumerate(results, start=1))
     crash = batcher.statistics().crashed
     assert isinstance(crash, Exception)

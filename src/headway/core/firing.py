@@ -13,6 +13,7 @@ from headway.core.linger import Linger, PeakConcurrency
 from headway.core.policy import Policy
 from headway.core.queue import Lane, Queue
 
+ROWS_ARE_FREE = 1.1  # of one item's time: where a pair takes less
 LATE_PATIENCE = 0.3  # of the cap: how long to linger before those who have waited already
 
 
@@ -96,6 +97,9 @@ class AutoRule:
         self.linger_cap_s = 0.0
         self.allowed = True  # False while the SLO is being missed
         self.running_items = 0
+        self.running_batches = 0
+        self.last_fired_at = -math.inf
+        self._workers = policy.workers
         self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._max_rows = policy.max_batch_size
@@ -116,9 +120,34 @@ class AutoRule:
             return Fire(lane, full)
         if self._max_wait_s == 0.0 or len(queue.lanes) > 1 or not self.allowed:
             return Fire(lane, FireReason.IDLE)
+        if self._workers > 1:
+            next_departure = self._next_departure(queue, lane, now)
+            if now < next_departure:
+                return HoldUntil(next_departure)
+            if self._workers - self.running_batches > 1:
+                return Fire(lane, FireReason.IDLE)  # a newcomer finds a free worker, too
         if lane.items + self.running_items >= self._peak.items:
             return Fire(lane, FireReason.EVERYONE)
         return self._linger_or_fire(queue, lane, now, idle_since)
+
+    def _next_departure(self, queue: Queue, lane: Lane, now: float) -> float:
+        """Workers that take turns do more than workers that start together.
+
+        While half of them run, batches leave no closer than a batch's time shared among all of
+        them; where rows are nearly free. Elsewhere the wait would cost more than it saves.
+        """
+        if self.running_batches < self._workers / 2:
+            return -math.inf
+        size = lane.mean_size
+        alone_s, pair_s = self._costs.predict(1, size), self._costs.predict(2, size)
+        batch_s = self._costs.predict(lane.rows, size)
+        if not alone_s or not pair_s or not batch_s or pair_s > ROWS_ARE_FREE * alone_s:
+            return -math.inf
+        spacing_s = min(min(batch_s, 2 * alone_s) / self._workers, self._max_wait_s)
+        oldest = lane.oldest()
+        assert oldest is not None
+        latest = now + self._slack_s(queue, lane, oldest, now)
+        return min(self.last_fired_at + spacing_s, latest)
 
     def _is_full(self, lane: Lane) -> FireReason | None:
         if lane.rows >= self._max_rows:
@@ -150,7 +179,8 @@ class AutoRule:
             return 0.0
         larger_s = self._costs.predict(lane.rows + 1, size)
         row_s = 0.0 if larger_s is None else max(0.0, larger_s - batch_s)
-        return self._linger.best_wait(lane.items, cap_s, batch_s, row_s)
+        # Of several workers the next is free sooner: a newcomer saves less.
+        return self._linger.best_wait(lane.items, cap_s, batch_s / self._workers, row_s)
 
     def _cap_s(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
         """No longer than one item takes alone, than the user says, than any deadline leaves."""
@@ -162,10 +192,14 @@ class AutoRule:
         # Whoever has just missed a batch waits not much longer than for that one: p99 is theirs.
         patience = most - (now - oldest.arrived_at)
         cap = max(patience, LATE_PATIENCE * most - (now - idle_since))
+        return min(cap, self._slack_s(queue, lane, oldest, now))
+
+    def _slack_s(self, queue: Queue, lane: Lane, oldest: Item, now: float) -> float:
+        """How long the batch can be held with every deadline and the SLO still met."""
         due = min(queue.next_deadline(), oldest.arrived_at + self._slo_s)
-        if due < math.inf:
-            cap = min(cap, due - now - latest_batch_s(self._costs, lane.rows + 1, lane.mean_size))
-        return cap
+        if due == math.inf:
+            return math.inf
+        return due - now - latest_batch_s(self._costs, lane.rows + 1, lane.mean_size)
 
 
 def latest_batch_s(costs: Costs, rows: int, size: int) -> float:

@@ -100,6 +100,7 @@ class Scheduler:
         assert batch.id in self._running, f"finish() of batch {batch.id}, which is not running"
         del self._running[batch.id]
         self._running_items -= len(batch.items)
+        self._auto.running_batches -= 1
         self._auto.running_items = self._running_items
         if ran_s is not None:
             self.costs.observe(batch.padded_rows, batch.size, ran_s)
@@ -180,6 +181,8 @@ class Scheduler:
         self._running[batch.id] = batch
         self._running_items += len(made.items)
         self._auto.running_items = self._running_items
+        self._auto.running_batches += 1
+        self._auto.last_fired_at = now
         self._idle_since = None
         return Run(batch)
 

@@ -168,7 +168,7 @@ class Batcher(Generic[In, Out]):
             entered_at = self._now()
             value, size = await self._prepared(value)
         if self._shape is not None:
-            rows, shape = self._shape(value)
+            rows, shape = self._shaped(value)
             partition = (shape, partition)
         call = self._driver.enqueue(
             value,
@@ -187,7 +187,7 @@ class Batcher(Generic[In, Out]):
             self._driver.withdraw(call)
             raise
         if self._finish is not None:
-            result = await self._off_loop(self._finish, result)
+            result = await self._off_loop("finish", self._finish, result)
         return cast(Out, result)
 
     async def many(self, values: Sequence[Any], **options: Any) -> list[Out]:
@@ -202,10 +202,12 @@ class Batcher(Generic[In, Out]):
             for index, value in todo:
                 results[index] = await self.submit(value, **options)
 
-        feeders = min(len(values), 4 * self._policy.max_batch_size * self._policy.workers)
+        rows = min(4 * self._policy.max_batch_size * self._policy.workers, self._policy.max_queue)
+        if self._shape is not None:
+            rows //= max((self._shaped(value)[0] for value in values), default=1)
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(feeders, self._policy.max_queue)):
+                for _ in range(min(len(values), max(1, rows))):
                     group.create_task(feed())
         except BaseExceptionGroup as errors:
             error = errors.exceptions[0]
@@ -262,15 +264,28 @@ class Batcher(Generic[In, Out]):
     # ---- the user's callbacks
 
     async def _prepared(self, value: Any) -> tuple[Any, int]:
-        """The item to queue and its size. A size function alone is cheap, and runs right here."""
-        self._driver.check_open()
+        """The item to queue and its size."""
+        try:
+            self._driver.check_open()
+            return await self._prepare_off_loop(value)
+        except HeadwayError as error:
+            self._driver.report_refusal(error)
+            raise
+
+    async def _prepare_off_loop(self, value: Any) -> tuple[Any, int]:
+        """A size function alone is cheap, and runs right here."""
         if self._prepare is None:
-            size = call_user_code(self._checked_size, value)
-            if isinstance(size, HeadwayError):
-                self._driver.report_refusal(size)
-                raise size
-            return value, size
-        return cast(tuple[Any, int], await self._off_loop(self._prepare_and_size, value))
+            return value, self._checked_size(value)
+        prepared = await self._off_loop("prepare", self._prepare_and_size, value)
+        return cast(tuple[Any, int], prepared)
+
+    def _shaped(self, value: Any) -> tuple[int, Hashable]:
+        assert self._shape is not None
+        try:
+            return self._shape(value)
+        except InvalidInput as error:
+            self._driver.report_refusal(error)
+            raise
 
     def _prepare_and_size(self, value: Any) -> tuple[Any, int]:
         assert self._prepare is not None
@@ -279,16 +294,18 @@ class Batcher(Generic[In, Out]):
 
     def _checked_size(self, item: Any) -> int:
         assert self._size is not None
-        size = self._size(item)
+        size = call_user_code("size", self._size, item)
+        if isinstance(size, HeadwayError):
+            raise size
         with suppress(TypeError):
             if (whole := operator.index(size)) >= 0:  # numpy's integers are no `int`
                 return whole
         raise InvalidInput(f"size must be a whole number of at least 0, not {size!r}")
 
-    async def _off_loop(self, function: Callable[[Any], Any], value: Any) -> Any:
+    async def _off_loop(self, what: str, function: Callable[[Any], Any], value: Any) -> Any:
         if not getattr(asyncio.get_running_loop(), "is_virtual", False):
-            return await self._front.run(function, value)
-        result = call_user_code(function, value)
+            return await self._front.run(what, function, value)
+        result = call_user_code(what, function, value)
         if isinstance(result, Exception):
             raise result
         return result

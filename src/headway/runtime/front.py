@@ -18,6 +18,7 @@ _HAND_OVER_S = 0.001  # values prepared within this time cross back to the loop 
 
 
 class _Errand(NamedTuple):
+    what: str
     function: Callable[[Any], Any]
     value: Any
     loop: asyncio.AbstractEventLoop
@@ -32,12 +33,12 @@ class FrontThread:
         self._is_running = False
         self._is_stopped = False
 
-    async def run(self, function: Callable[[Any], Any], value: Any) -> Any:
-        """`function(value)`, computed in the thread."""
+    async def run(self, what: str, function: Callable[[Any], Any], value: Any) -> Any:
+        """`function(value)`, computed in the thread; `what` names it in errors."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         with self._lock:
-            self._inbox.put(_Errand(function, value, loop, future))
+            self._inbox.put(_Errand(what, function, value, loop, future))
             if not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
@@ -62,7 +63,7 @@ class FrontThread:
             done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
             stop = False
             while errand is not None:
-                result = _call_in_thread(errand.function, errand.value)
+                result = _call_in_thread(errand.what, errand.function, errand.value)
                 done.setdefault(errand.loop, []).append((errand.future, result))
                 errand = None
                 if time.monotonic() < hand_over_at:
@@ -75,27 +76,26 @@ class FrontThread:
                 return
 
 
-def call_user_code(function: Callable[[Any], Any], value: Any) -> Any:
+def call_user_code(what: str, function: Callable[[Any], Any], value: Any) -> Any:
     """The function's result, or the exception as a value: ours as it is, theirs as ModelFailed."""
     try:
         return function(value)
     except HeadwayError as error:
         return error
     except Exception as error:  # noqa: BLE001  prepare, size and finish are user code
-        return _failure(function, error)
+        return _failure(what, error)
 
 
-def _call_in_thread(function: Callable[[Any], Any], value: Any) -> Any:
+def _call_in_thread(what: str, function: Callable[[Any], Any], value: Any) -> Any:
     """The same in a thread of ours, which must survive even sys.exit()."""
     try:
-        return call_user_code(function, value)
+        return call_user_code(what, function, value)
     except BaseException as error:  # noqa: BLE001  as above
-        return _failure(function, error)
+        return _failure(what, error)
 
 
-def _failure(function: Callable[[Any], Any], error: BaseException) -> ModelFailed:
-    name = getattr(function, "__name__", "a callback")
-    failure = ModelFailed(f"{name} raised {type(error).__name__}: {error}")
+def _failure(what: str, error: BaseException) -> ModelFailed:
+    failure = ModelFailed(f"{what} raised {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
 

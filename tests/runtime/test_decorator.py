@@ -1,0 +1,234 @@
+"""`@headway.batched`: a function over a list becomes one over single values."""
+
+import asyncio
+import gc
+import inspect
+import threading
+from typing import Any
+
+import pytest
+
+import headway
+from headway.testing import FakeModel, GatedModel, Recorder, now
+
+
+async def test_it_needs_no_arguments() -> None:
+    @headway.batched
+    async def double(values: list[int]) -> list[int]:
+        return [value * 2 for value in values]
+
+    assert await double(21) == 42
+    assert await double.many([1, 2]) == [2, 4]
+
+
+async def test_it_takes_the_options_of_a_batcher() -> None:
+    model = FakeModel(cost_s=0.010)
+    double = headway.batched(max_batch_size=2, policy="window", max_wait_ms=5)(model)
+    assert await asyncio.gather(*(double(n) for n in range(3))) == [0, 2, 4]
+    assert model.batches == [[0, 1], [2]]
+    assert now() == pytest.approx(0.020)
+
+
+async def test_a_call_takes_the_options_of_submit() -> None:
+    gate = GatedModel()
+    echo = headway.batched(max_batch_size=1)(gate)
+    running = asyncio.create_task(echo(1))
+    await asyncio.sleep(0.001)
+    low = asyncio.create_task(echo(2, priority="low"))
+    high = asyncio.create_task(echo(3, priority="high"))
+    with pytest.raises(headway.DeadlineExceeded):
+        await echo(4, deadline_ms=5)
+    gate.open()
+    await asyncio.gather(running, low, high)
+    assert gate.batches == [[1], [3], [2]]
+
+
+def test_a_wrong_option_fails_where_it_is_written() -> None:
+    with pytest.raises(headway.ConfigError, match="max_batch_size"):
+        headway.batched(max_batch_size=0)(lambda values: values)
+    with pytest.raises(TypeError, match="max_batchsize"):
+        headway.batched(max_batchsize=3)(lambda values: values)
+
+
+def test_it_keeps_the_functions_name_and_words() -> None:
+    @headway.batched
+    def embed(texts: list[str]) -> list[int]:
+        """Embeds."""
+        return [len(text) for text in texts]
+
+    assert (embed.__name__, embed.__doc__) == ("embed", "Embeds.")  # type: ignore[attr-defined]
+    assert embed.__module__ == __name__
+    assert embed.batcher.name == "embed"
+    assert inspect.unwrap(embed)(["abc"]) == [3]  # type: ignore[arg-type]
+
+
+def test_nothing_is_started_before_the_first_call() -> None:
+    before = threading.active_count()
+    headway.batched(lambda values: values)
+    assert threading.active_count() == before
+
+
+async def test_an_item_may_itself_be_a_list() -> None:
+    double = headway.batched(FakeModel())
+    assert await double([1, 2]) == [1, 2, 1, 2]
+    assert await double.many([[1], [2, 3]]) == [[1, 1], [2, 3, 2, 3]]
+
+
+async def test_many_takes_ten_thousand_values() -> None:
+    double = headway.batched(FakeModel(cost_s=0.001))
+    assert await double.many(range(10_000)) == [2 * n for n in range(10_000)]
+
+
+async def test_after_close_it_says_closed() -> None:
+    double = headway.batched(FakeModel())
+    assert await double(1) == 2
+    await double.close()
+    with pytest.raises(headway.Closed):
+        await double(1)
+
+
+async def test_an_async_callable_object_is_recognised() -> None:
+    model = FakeModel(cost_s=0.010)
+    assert await headway.batched(model)(1) == 2
+    assert now() == pytest.approx(0.010)
+
+
+# ---- methods
+
+
+class Scaler:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+        self.batches: list[list[int]] = []
+
+    @headway.batched
+    async def scale(self, values: list[int]) -> list[int]:
+        self.batches.append(values)
+        await asyncio.sleep(0.010)
+        return [value * self.factor for value in values]
+
+    @headway.batched(max_batch_size=2, name="another name")
+    async def shift(self, values: list[int]) -> list[int]:
+        self.batches.append(values)
+        return [value + self.factor for value in values]
+
+
+async def test_a_decorated_method_batches_for_each_instance_by_itself() -> None:
+    triple, tenfold = Scaler(3), Scaler(10)
+    results = await asyncio.gather(
+        *(triple.scale(n) for n in range(3)), *(tenfold.scale(n) for n in range(3))
+    )
+    assert results == [0, 3, 6, 0, 10, 20]
+    assert triple.batches == [[0, 1, 2]]
+    assert tenfold.batches == [[0, 1, 2]]
+    assert now() == pytest.approx(0.010)
+
+
+async def test_a_decorated_method_is_made_once_for_each_instance() -> None:
+    one = Scaler(1)
+    assert one.scale is one.scale
+    assert one.shift is one.shift
+    assert one.scale is not Scaler(1).scale
+    assert Scaler.scale is Scaler.scale
+
+
+async def test_a_decorated_method_keeps_its_options_and_its_given_name() -> None:
+    one = Scaler(1)
+    assert one.shift.batcher.name == "another name"
+    assert await one.shift.many(range(5)) == [1, 2, 3, 4, 5]
+    assert max(map(len, one.batches)) == 2
+
+
+async def test_a_method_under_a_second_name_works() -> None:
+    class Aliased(Scaler):
+        multiply = Scaler.scale
+
+    one = Aliased(4)
+    assert await one.multiply(2) == 8
+    assert await one.scale(2) == 8
+    assert one.multiply is one.scale
+    assert Scaler(1).scale is not one.scale
+
+
+async def test_an_alias_of_an_overridden_method_is_not_mistaken_for_it() -> None:
+    class Both(Scaler):
+        multiply = Scaler.scale
+
+        @headway.batched
+        async def scale(self, values: list[int]) -> list[int]:
+            return [-value for value in values]
+
+    one = Both(4)
+    assert [await one.multiply(2), await one.scale(2), await one.multiply(2)] == [8, -2, 8]
+
+
+async def test_a_subclass_may_override_a_decorated_method() -> None:
+    class Negative(Scaler):
+        @headway.batched
+        async def scale(self, values: list[int]) -> list[int]:
+            return [-value for value in values]
+
+    assert await Negative(3).scale(2) == -2
+
+
+async def test_an_instance_without_a_dict_says_what_is_missing() -> None:
+    class Slotted:
+        __slots__ = ()
+
+        @headway.batched
+        async def echo(self, values: list[int]) -> list[int]:
+            return values
+
+    with pytest.raises(TypeError, match="__dict__"):
+        await Slotted().echo(1)
+
+
+async def test_an_instance_that_is_gone_is_not_kept_by_its_decorated_method() -> None:
+    class Tracked(Scaler):
+        pass
+
+    one = Tracked(2)
+    assert await one.scale(1) == 2
+    await one.scale.close()
+    del one
+    await asyncio.sleep(1.0)
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, Tracked)]
+
+
+async def test_decorated_functions_report_to_observers() -> None:
+    recorder = Recorder()
+    double = headway.batched(observers=[recorder])(FakeModel())
+    await double(1)
+    assert len(recorder.batches) == 1
+
+
+# ---- threads
+
+
+@pytest.mark.real_time
+async def test_a_plain_function_runs_in_a_worker_thread() -> None:
+    @headway.batched
+    def where(values: list[int]) -> list[str]:
+        return [threading.current_thread().name for _ in values]
+
+    assert await where(1) == "headway-where-0"
+    await where.close()
+
+
+@pytest.mark.real_time
+async def test_two_threads_that_touch_a_method_first_share_one_batcher() -> None:
+    class Plain:
+        @headway.batched
+        def echo(self, values: list[int]) -> list[int]:
+            return values
+
+    for _ in range(50):
+        one, start = Plain(), threading.Barrier(2)
+
+        def touch(one: Any = one, start: threading.Barrier = start) -> object:
+            start.wait(10)
+            return one.echo
+
+        first, second = await asyncio.gather(asyncio.to_thread(touch), asyncio.to_thread(touch))
+        assert first is second

@@ -1,0 +1,308 @@
+"""prepare, size and finish: the user's callbacks around a batch, and what their failures touch."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+from headway import Batcher, Closed, DeadlineExceeded, InvalidInput, Model, ModelFailed
+from headway.testing import FakeModel, Recorder, now
+
+
+async def outcomes(batcher: Batcher[Any, Any], values: Any) -> list[Any]:
+    return await asyncio.gather(*(batcher.submit(v) for v in values), return_exceptions=True)
+
+
+def odd_ones_raise(value: int) -> int:
+    if value % 2:
+        raise KeyError(value)
+    return value
+
+
+async def test_what_prepare_returns_is_what_is_batched() -> None:
+    model = FakeModel()
+    async with Batcher(model, prepare=len) as batcher:
+        assert await batcher.many(["a", "bbb"]) == [2, 6]
+    assert model.batches == [[1, 3]]
+
+
+async def test_size_sees_the_prepared_item() -> None:
+    recorder = Recorder()
+    async with Batcher(FakeModel(), prepare=str.split, size=len, observers=[recorder]) as batcher:
+        await batcher.submit("three short words")
+    assert recorder.batches[0].batch.size == 3
+
+
+async def test_a_prepare_that_raises_hurts_only_its_caller() -> None:
+    model = FakeModel()
+    async with Batcher(model, prepare=odd_ones_raise) as batcher:
+        results = await outcomes(batcher, range(4))
+    assert [results[0], results[2]] == [0, 4]
+    assert [type(results[1]), type(results[3])] == [ModelFailed, ModelFailed]
+    assert isinstance(results[1].__cause__, KeyError)
+    assert str(results[1]) == "prepare raised KeyError: 1"
+    assert model.batches == [[0, 2]]
+
+
+async def test_a_size_that_raises_hurts_only_its_caller() -> None:
+    model = FakeModel()
+    async with Batcher(model, size=odd_ones_raise) as batcher:
+        results = await outcomes(batcher, range(4))
+    assert [results[0], results[2]] == [0, 4]
+    assert isinstance(results[1], ModelFailed)
+    assert str(results[1]) == "size raised KeyError: 1"
+    assert model.batches == [[0, 2]]
+
+
+@pytest.mark.parametrize("bad", [-1, 1.5, None, "7", float("nan"), [3]])
+@pytest.mark.parametrize("prepare", [None, lambda value: value])
+async def test_a_bad_size_hurts_only_its_caller(
+    bad: Any, prepare: Callable[[Any], Any] | None
+) -> None:
+    model = FakeModel()
+    async with Batcher(
+        model, size=lambda value: bad if value == 1 else 5, prepare=prepare
+    ) as batcher:
+        results = await outcomes(batcher, range(3))
+    assert [results[0], results[2]] == [0, 4]
+    assert isinstance(results[1], InvalidInput)
+    assert "whole number" in str(results[1])
+
+
+async def test_a_size_may_be_one_of_numpys_integers() -> None:
+    recorder = Recorder()
+    async with Batcher(
+        FakeModel(), size=lambda value: numpy.int64(7), observers=[recorder]
+    ) as batcher:
+        await batcher.submit(1)
+    assert recorder.batches[0].batch.size == 7
+
+
+async def test_an_error_of_ours_passes_through_prepare_as_it_is() -> None:
+    def check(value: str) -> str:
+        raise InvalidInput("too long")
+
+    async with Batcher(FakeModel(), prepare=check) as batcher:
+        with pytest.raises(InvalidInput, match="too long"):
+            await batcher.submit("x")
+
+
+async def test_a_model_brings_its_own_callbacks_and_arguments_override_them() -> None:
+    class Words(Model[int, int]):
+        def prepare(self, raw: str) -> int:
+            return len(raw.split())
+
+        def predict(self, items: list[int]) -> list[int]:
+            return [n * 10 for n in items]
+
+        def finish(self, result: int) -> str:
+            return f"{result} points"
+
+    async with Batcher(Words()) as batcher:
+        assert await batcher.submit("two words") == "20 points"
+    async with Batcher(Words(), prepare=len) as batcher:
+        assert await batcher.submit("two words") == "90 points"
+
+
+async def test_a_finish_that_raises_hurts_only_its_caller() -> None:
+    class Odd(Model[int, int]):
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+        def finish(self, result: int) -> int:
+            return odd_ones_raise(result)
+
+    async with Batcher(Odd()) as batcher:
+        results = await outcomes(batcher, range(4))
+    assert [results[0], results[2]] == [0, 2]
+    assert isinstance(results[1], ModelFailed)
+
+
+async def test_finish_is_not_called_for_an_error() -> None:
+    class Fails(Model[int, int]):
+        def predict(self, items: list[int]) -> list[Any]:
+            return [KeyError(n) for n in items]
+
+        def finish(self, result: int) -> int:
+            raise AssertionError("there is no result")
+
+    async with Batcher(Fails()) as batcher:
+        with pytest.raises(KeyError):
+            await batcher.submit(1)
+
+
+# ---- off the loop, on the real clock
+
+
+@pytest.mark.real_time
+async def test_prepare_and_finish_run_off_the_event_loop_and_size_with_prepare() -> None:
+    here = threading.current_thread()
+    seen: dict[str, threading.Thread] = {}
+
+    class Where(Model[int, int]):
+        def prepare(self, raw: int) -> int:
+            seen["prepare"] = threading.current_thread()
+            return raw
+
+        def size(self, item: int) -> int:
+            seen["size"] = threading.current_thread()
+            return item
+
+        def predict(self, items: list[int]) -> list[int]:
+            seen["predict"] = threading.current_thread()
+            return items
+
+        def finish(self, result: int) -> int:
+            seen["finish"] = threading.current_thread()
+            return result
+
+    async with Batcher(Where()) as batcher:
+        assert await batcher.submit(1) == 1
+    assert here not in seen.values()
+    assert seen["prepare"] is seen["size"] is seen["finish"] is not seen["predict"]
+
+
+@pytest.mark.real_time
+async def test_the_loop_goes_on_while_prepare_is_busy() -> None:
+    busy, let_go = threading.Event(), threading.Event()
+
+    def prepare(value: int) -> int:
+        busy.set()
+        assert let_go.wait(10)
+        return value
+
+    async with Batcher(lambda values: values, prepare=prepare) as batcher:
+        call = asyncio.create_task(batcher.submit(1))
+        assert await asyncio.to_thread(busy.wait, 10)
+        assert not call.done()
+        let_go.set()
+        assert await call == 1
+
+
+@pytest.mark.real_time
+async def test_the_first_prepared_does_not_wait_until_all_are_prepared() -> None:
+    first_is_answered = threading.Event()
+
+    def prepare(value: int) -> int:
+        if value == 99:
+            assert first_is_answered.wait(10)
+        threading.Event().wait(0.002)  # tokenising takes its time
+        return value
+
+    async with Batcher(lambda values: values, prepare=prepare) as batcher:
+        calls = [asyncio.create_task(batcher.submit(n)) for n in range(100)]
+        await calls[0]
+        first_is_answered.set()
+        assert await asyncio.gather(*calls) == list(range(100))
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+async def test_a_prepare_that_tries_to_end_its_thread_hurts_only_its_caller(
+    end: type[BaseException],
+) -> None:
+    def prepare(value: int) -> int:
+        if value == 13:
+            raise end()
+        return value
+
+    async with asyncio.timeout(10), Batcher(lambda values: values, prepare=prepare) as batcher:
+        results = await outcomes(batcher, [12, 13, 14])
+        assert [results[0], results[2]] == [12, 14]
+        assert isinstance(results[1], ModelFailed)
+        assert await batcher.submit(15) == 15
+
+
+@pytest.mark.real_time
+async def test_a_call_with_prepare_after_closing_says_closed_instead_of_waiting() -> None:
+    batcher = Batcher(lambda values: values, prepare=lambda value: value)
+    async with asyncio.timeout(10):
+        async with batcher:
+            assert await batcher.submit(1) == 1
+        with pytest.raises(Closed):
+            await batcher.submit(1)
+
+
+@pytest.mark.real_time
+async def test_results_of_the_last_batches_are_finished_though_the_batcher_has_closed() -> None:
+    class Slow(Model[int, int]):
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+        def finish(self, result: int) -> int:
+            return -result
+
+    def elsewhere(batcher: Batcher[int, int], values: list[int]) -> list[int]:
+        return asyncio.run(batcher.many(values))
+
+    async with asyncio.timeout(20):
+        for _ in range(20):
+            async with Batcher(Slow()) as batcher:
+                threads = [
+                    asyncio.ensure_future(asyncio.to_thread(elsewhere, batcher, [n]))
+                    for n in range(3)
+                ]
+                await asyncio.sleep(0)
+            for n, answer in enumerate(await asyncio.gather(*threads, return_exceptions=True)):
+                assert answer == [-n] or isinstance(answer, Closed)
+
+
+@pytest.mark.real_time
+async def test_a_caller_that_leaves_during_prepare_is_not_queued() -> None:
+    busy, let_go = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def prepare(value: int) -> int:
+        busy.set()
+        assert let_go.wait(10)
+        return value
+
+    def predict(values: list[int]) -> list[int]:
+        seen.extend(values)
+        return values
+
+    async with Batcher(predict, prepare=prepare) as batcher:
+        leaving = asyncio.create_task(batcher.submit(1))
+        assert await asyncio.to_thread(busy.wait, 10)
+        leaving.cancel()
+        staying = asyncio.create_task(batcher.submit(2))
+        await asyncio.sleep(0)
+        let_go.set()
+        assert await staying == 2
+    assert seen == [2]
+
+
+@pytest.mark.real_time
+async def test_the_front_thread_ends_when_the_batcher_closes() -> None:
+    async with Batcher(lambda v: v, prepare=lambda v: v, name="front-ends") as batcher:
+        await batcher.submit(1)
+        threads = [t for t in threading.enumerate() if t.name.startswith("headway-front-front-")]
+        assert len(threads) == 1
+    await asyncio.to_thread(threads[0].join, 10)
+    assert not threads[0].is_alive()
+
+
+@pytest.mark.real_time
+async def test_a_deadline_counts_the_time_of_prepare() -> None:
+    def prepare(value: int) -> int:
+        threading.Event().wait(0.02)
+        return value
+
+    async with Batcher(lambda values: values, prepare=prepare) as batcher:
+        with pytest.raises(DeadlineExceeded):
+            await batcher.submit(1, deadline_ms=5)
+
+
+async def test_under_virtual_time_callbacks_run_inline() -> None:
+    here = threading.current_thread()
+
+    def prepare(value: int) -> int:
+        assert threading.current_thread() is here
+        return value
+
+    async with Batcher(FakeModel(cost_s=0.010), prepare=prepare) as batcher:
+        assert await batcher.submit(1) == 2
+        assert now() == pytest.approx(0.010)

@@ -1,0 +1,296 @@
+"""Many answers per item: each step of the model reaches its readers as it comes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from headway import END, Batcher, InvalidInput, Model, ModelFailed, Shed
+from headway.runtime.calls import MAX_BACKLOG
+from headway.testing import now
+
+
+class Countdown(Model[int, int]):
+    """Counts from n to 1, one step each 10 ms; each item ends on its own."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.closed = 0
+        self.steps = 0
+
+    async def stream(self, items: list[int]) -> AsyncIterator[list[Any]]:
+        self.batches.append(items)
+        left = list(items)
+        try:
+            while True:
+                await asyncio.sleep(0.010)
+                self.steps += 1
+                yield [n if n > 0 else END for n in left]
+                left = [n - 1 for n in left]
+        finally:
+            self.closed += 1
+
+
+async def read(batcher: Batcher[Any, Any], value: Any, **options: Any) -> list[Any]:
+    return [chunk async for chunk in batcher.stream(value, **options)]
+
+
+async def test_chunks_come_in_order_as_they_are_produced_until_end() -> None:
+    async with Batcher(Countdown()) as batcher:
+        seen = [(chunk, now()) async for chunk in batcher.stream(3)]
+    assert seen == [(n, pytest.approx(t)) for n, t in ((3, 0.010), (2, 0.020), (1, 0.030))]
+
+
+async def test_streams_share_a_batch_and_each_ends_on_its_own() -> None:
+    model = Countdown()
+    async with Batcher(model) as batcher:
+        assert await asyncio.gather(*(read(batcher, n) for n in (1, 3, 0, 2))) == [
+            [1],
+            [3, 2, 1],
+            [],
+            [2, 1],
+        ]
+    assert model.batches == [[1, 3, 0, 2]]
+    assert model.closed == 1
+    assert model.steps == 4  # the step in which the last of them ended
+
+
+async def test_none_is_no_chunk() -> None:
+    class Gaps(Model[int, int]):
+        def stream(self, items: list[int]) -> Iterator[list[Any]]:
+            yield [1 for _ in items]
+            yield [None for _ in items]
+            yield [0 for _ in items]
+
+    async with Batcher(Gaps()) as batcher:
+        assert await read(batcher, 5) == [1, 0]
+
+
+async def test_a_generator_that_is_exhausted_ends_every_stream() -> None:
+    class Once(Model[str, str]):
+        def stream(self, items: list[str]) -> Iterator[list[str]]:
+            yield items
+
+    async with Batcher(Once()) as batcher:
+        assert await asyncio.gather(read(batcher, "a"), read(batcher, "b")) == [["a"], ["b"]]
+
+
+async def test_an_entry_that_is_an_exception_is_that_items_own_error() -> None:
+    class Halfway(Model[int, int]):
+        def stream(self, items: list[int]) -> Iterator[list[Any]]:
+            yield items
+            yield [KeyError(n) if n == 2 else n for n in items]
+            yield items
+
+    async with Batcher(Halfway()) as batcher:
+        good, bad = await asyncio.gather(read(batcher, 1), read(batcher, 2), return_exceptions=True)
+    assert good == [1, 1, 1]
+    assert isinstance(bad, KeyError)
+
+
+async def test_chunks_before_an_error_are_still_read() -> None:
+    class Breaks(Model[int, int]):
+        def stream(self, items: list[int]) -> Iterator[list[int]]:
+            yield items
+            yield items
+            raise ValueError("broken")
+
+    async with Batcher(Breaks()) as batcher:
+        seen = []
+        with pytest.raises(ModelFailed, match="ValueError: broken") as failed:  # noqa: PT012
+            async for chunk in batcher.stream(1):
+                seen.append(chunk)
+        assert seen == [1, 1]
+        assert isinstance(failed.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("entries", [0, 1, 3])
+async def test_a_step_of_the_wrong_length_fails_that_batch_and_closes_the_generator(
+    entries: int,
+) -> None:
+    closed = []
+
+    class Wrong(Model[int, int]):
+        def stream(self, items: list[int]) -> Iterator[list[int]]:
+            try:
+                yield [0] * entries
+                yield items
+            finally:
+                closed.append(1)
+
+    async with Batcher(Wrong()) as batcher:
+        results = await asyncio.gather(read(batcher, 1), read(batcher, 2), return_exceptions=True)
+    assert all(isinstance(result, ModelFailed) for result in results)
+    assert f"yielded {entries} entries for 2 items" in str(results[0])
+    assert closed == [1]
+
+
+async def test_what_is_no_iterator_fails_its_batch() -> None:
+    class NoStream(Model[int, int]):
+        def stream(self, items: list[int]) -> Any:
+            return 42
+
+    async with Batcher(NoStream()) as batcher:
+        with pytest.raises(ModelFailed):
+            await read(batcher, 1)
+
+
+async def test_a_reader_that_leaves_does_not_disturb_its_neighbours() -> None:
+    model = Countdown()
+    async with Batcher(model) as batcher:
+        neighbour = asyncio.create_task(read(batcher, 4))
+        async with aclosing(batcher.stream(100)) as stream:
+            async for _ in stream:
+                break
+        assert await neighbour == [4, 3, 2, 1]
+    assert [sorted(batch) for batch in model.batches] == [[4, 100]]
+
+
+async def test_when_every_reader_has_left_the_generator_is_closed() -> None:
+    model = Countdown()
+    async with Batcher(model) as batcher:
+        for _ in range(2):
+            async with aclosing(batcher.stream(100)) as stream:
+                assert await anext(stream) == 100
+        await asyncio.sleep(0.1)
+        assert model.closed == 2
+        assert model.steps <= 4
+        assert batcher.statistics().running_batches == 0
+
+
+async def test_a_plain_generator_is_closed_too_when_every_reader_has_left() -> None:
+    closed = []
+
+    class Endless(Model[int, int]):
+        def stream(self, items: list[int]) -> Iterator[list[int]]:
+            try:
+                while True:
+                    yield items
+            finally:
+                closed.append(1)
+
+    async with Batcher(Endless()) as batcher, aclosing(batcher.stream(1)) as stream:
+        assert await anext(stream) == 1
+    assert closed == [1]
+
+
+async def test_a_reader_cancelled_in_the_queue_never_runs() -> None:
+    model = Countdown()
+    async with Batcher(model, max_batch_size=1) as batcher:
+        running = asyncio.create_task(read(batcher, 2))
+        await asyncio.sleep(0.001)
+        queued = asyncio.create_task(read(batcher, 5))
+        await asyncio.sleep(0.001)
+        queued.cancel()
+        assert await running == [2, 1]
+    assert model.batches == [[2]]
+
+
+async def test_a_reader_that_falls_too_far_behind_is_cut_off() -> None:
+    produced = 0
+
+    class Fast(Model[int, int]):
+        async def stream(self, items: list[int]) -> AsyncIterator[list[int]]:
+            nonlocal produced
+            while True:
+                await asyncio.sleep(0.001)
+                produced += 1
+                yield items
+
+    async with Batcher(Fast()) as batcher:
+        slow = batcher.stream(1)
+        assert await anext(slow) == 1
+        quick = batcher.stream(2)
+        await asyncio.sleep(3600)
+        with pytest.raises(Shed, match=str(MAX_BACKLOG)):  # noqa: PT012
+            while True:
+                await anext(slow)
+        assert produced <= MAX_BACKLOG + 2
+        assert await anext(quick) == 2  # the worker is free again
+        await quick.aclose()
+
+
+async def test_a_deadline_holds_in_the_queue_of_streams_too() -> None:
+    async with Batcher(Countdown(), max_batch_size=1) as batcher:
+        running = asyncio.create_task(read(batcher, 9))
+        await asyncio.sleep(0.001)
+        with pytest.raises(Exception, match="deadline"):
+            await read(batcher, 1, deadline_ms=20)
+        assert now() == pytest.approx(0.021)
+        await running
+
+
+async def test_one_model_may_predict_and_stream_and_the_two_never_share_a_batch() -> None:
+    class Both(Model[int, int]):
+        def predict(self, items: list[int]) -> list[int]:
+            return [n * 2 for n in items]
+
+        def stream(self, items: list[int]) -> Iterator[list[int]]:
+            yield items
+            yield [n * 2 for n in items]
+
+    async with Batcher(Both()) as batcher:
+        assert await asyncio.gather(batcher.submit(1), read(batcher, 1)) == [2, [1, 2]]
+
+
+async def test_a_model_that_does_not_stream_says_so() -> None:
+    class Plain(Model[int, int]):
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+    async with Batcher(Plain()) as batcher:
+        with pytest.raises(InvalidInput, match="does not stream"):
+            await read(batcher, 1)
+    async with Batcher(lambda values: values, name="f") as batcher:
+        with pytest.raises(InvalidInput, match="does not stream"):
+            await read(batcher, 1)
+
+
+async def test_prepare_and_size_come_before_a_stream() -> None:
+    class Words(Model[list[str], str]):
+        def prepare(self, raw: str) -> list[str]:
+            return raw.split()
+
+        def size(self, item: list[str]) -> int:
+            return len(item)
+
+        def stream(self, items: list[list[str]]) -> Iterator[list[Any]]:
+            for step in range(max(map(len, items))):
+                yield [item[step] if step < len(item) else END for item in items]
+
+    async with Batcher(Words()) as batcher:
+        assert await asyncio.gather(read(batcher, "a b c"), read(batcher, "d")) == [
+            ["a", "b", "c"],
+            ["d"],
+        ]
+
+
+@pytest.mark.real_time
+async def test_a_stream_from_a_worker_thread_keeps_its_order() -> None:
+    class Many(Model[int, int]):
+        def stream(self, items: list[int]) -> Iterator[list[Any]]:
+            for step in range(1000):
+                yield [item * 1000 + step for item in items]
+            yield [END for _ in items]
+            raise AssertionError("everyone has ended")
+
+    async with asyncio.timeout(20), Batcher(Many()) as batcher:
+        results = await asyncio.gather(*(read(batcher, n) for n in range(5)))
+    assert results == [[n * 1000 + step for step in range(1000)] for n in range(5)]
+
+
+@pytest.mark.real_time
+async def test_a_stream_that_calls_sys_exit_fails_its_batch_and_its_thread_survives() -> None:
+    class Exits(Model[int, int]):
+        def stream(self, items: list[int]) -> Iterator[list[int]]:
+            yield items
+            if 13 in items:
+                raise SystemExit
+            yield items
+
+    async with asyncio.timeout(10), Batcher(Exits()) as batcher:
+        with pytest.raises(ModelFailed, match="SystemExit"):
+            await read(batcher, 13)
+        assert await read(batcher, 1) == [1, 1]

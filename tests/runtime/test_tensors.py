@@ -1,0 +1,295 @@
+"""Models over named arrays: rows are concatenated, run, and split back; nothing is mixed up."""
+
+import asyncio
+from typing import Any
+
+import numpy
+import pytest
+
+from headway import Batcher, InputTooLarge, InvalidInput, ModelFailed, Tensor, TensorModel
+from headway.testing import Recorder, now
+
+Arrays = dict[str, Any]
+
+
+class Double(TensorModel):
+    """Doubles `x`; rows that hold a negative number make the whole batch raise."""
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = []
+
+    async def predict(self, batch: Arrays) -> Arrays:  # type: ignore[override]
+        self.batches.append(batch["x"].copy())
+        await asyncio.sleep(0.010)
+        if (batch["x"] < 0).any():
+            raise ValueError("negative")
+        return {"y": batch["x"] * 2}
+
+
+def rows(*values: float, dtype: str = "float32") -> Arrays:
+    return {"x": numpy.array(values, dtype=dtype)[:, None]}
+
+
+def column(answer: Any) -> list[float]:
+    assert list(answer) == ["y"]
+    return [float(value) for value in answer["y"][:, 0]]
+
+
+async def outcomes(batcher: Batcher[Any, Any], *values: Arrays) -> list[Any]:
+    return await asyncio.gather(*(batcher.submit(v) for v in values), return_exceptions=True)
+
+
+async def test_rows_of_several_requests_are_concatenated_and_split_back() -> None:
+    model = Double()
+    async with Batcher(model) as batcher:
+        answers = await outcomes(batcher, rows(1, 2), rows(3), rows(4, 5, 6))
+    assert [column(answer) for answer in answers] == [[2, 4], [6], [8, 10, 12]]
+    assert [batch.shape for batch in model.batches] == [(6, 1)]
+
+
+async def test_a_lone_request_is_not_copied() -> None:
+    seen: list[Any] = []
+
+    class Look(TensorModel):
+        def predict(self, batch: Arrays) -> Arrays:
+            seen.append(batch["x"])
+            return batch
+
+    value = rows(1, 2)
+    async with Batcher(Look()) as batcher:
+        await batcher.submit(value)
+    assert seen[0] is value["x"]
+
+
+async def test_a_request_larger_than_a_batch_is_split_and_rejoined_in_order() -> None:
+    model = Double()
+    async with Batcher(model, max_batch_size=4) as batcher:
+        answer = await batcher.submit(rows(*range(10)))
+    assert column(answer) == [2 * n for n in range(10)]
+    assert [len(batch) for batch in model.batches] == [4, 3, 3]
+    assert now() == pytest.approx(0.030)
+
+
+async def test_parts_run_side_by_side_where_there_are_workers_and_are_rejoined_in_order() -> None:
+    class Uneven(TensorModel):
+        async def predict(self, batch: Arrays) -> Arrays:  # type: ignore[override]
+            await asyncio.sleep(1.0 / (1.0 + float(batch["x"][0, 0])))  # the first comes last
+            return {"y": batch["x"] * 2}
+
+    async with Batcher(Uneven(), max_batch_size=2, workers=4) as batcher:
+        assert column(await batcher.submit(rows(*range(8)))) == [2 * n for n in range(8)]
+    assert now() == pytest.approx(1.0)
+
+
+async def test_parts_share_batches_with_neighbours() -> None:
+    model = Double()
+    async with Batcher(model, max_batch_size=4) as batcher:
+        answers = await outcomes(batcher, rows(*range(6)), rows(100), rows(200))
+    assert [column(answer) for answer in answers] == [[2 * n for n in range(6)], [200], [400]]
+    assert all(len(batch) <= 4 for batch in model.batches)
+
+
+async def test_one_failing_part_fails_its_request_once_and_the_rest_of_it_never_runs() -> None:
+    model, recorder = Double(), Recorder()
+    async with Batcher(model, max_batch_size=4, observers=[recorder]) as batcher:
+        bad = asyncio.create_task(batcher.submit(rows(-1, *range(15))))
+        await asyncio.sleep(0.001)
+        good = asyncio.create_task(batcher.submit(rows(1)))
+        with pytest.raises(ModelFailed, match="negative") as failed:
+            await bad
+        assert isinstance(failed.value.__cause__, ValueError)
+        assert now() == pytest.approx(0.010)
+        assert column(await good) == [2]
+        assert batcher.statistics().queued_items == 0
+    assert sum(len(batch) for batch in model.batches) <= 4 + 4 + 1
+
+
+async def test_bisection_stops_at_request_boundaries() -> None:
+    model, recorder = Double(), Recorder()
+    async with Batcher(model, max_batch_size=16, observers=[recorder]) as batcher:
+        answers = await outcomes(batcher, rows(1, 2, 3, 4), rows(5, -6, 7, 8), rows(9, 10))
+    assert column(answers[0]) == [2, 4, 6, 8]
+    assert isinstance(answers[1], ModelFailed)
+    assert column(answers[2]) == [18, 20]
+    # a request runs whole or not at all
+    assert all(len(batch) in (2, 4, 6, 8, 10) for batch in model.batches)
+    assert [batch.failed for batch in recorder.batches] == [1]
+
+
+async def test_a_request_that_is_cancelled_takes_its_waiting_parts_along() -> None:
+    model = Double()
+    async with Batcher(model, max_batch_size=4) as batcher:
+        task = asyncio.create_task(batcher.submit(rows(*range(40))))
+        await asyncio.sleep(0.005)
+        task.cancel()
+        assert column(await batcher.submit(rows(1))) == [2]
+    assert [len(batch) for batch in model.batches] == [4, 1]
+
+
+async def test_a_request_larger_than_the_queue_is_too_large() -> None:
+    async with Batcher(Double(), max_batch_size=4, max_queue=8) as batcher:
+        with pytest.raises(InputTooLarge) as refused:
+            await batcher.submit(rows(*range(9)))
+        assert refused.value.limit == 8
+        assert column(await batcher.submit(rows(*range(8)))) == [2 * n for n in range(8)]
+
+
+async def test_many_large_requests_do_not_overflow_the_queue() -> None:
+    async with Batcher(Double(), max_batch_size=4, max_queue=8) as batcher:
+        answers = await batcher.many([rows(n, n, n) for n in range(20)])
+    assert [column(answer) for answer in answers] == [[2 * n] * 3 for n in range(20)]
+
+
+async def test_a_deadline_that_passes_for_one_part_ends_the_request_once() -> None:
+    model = Double()
+    async with Batcher(model, max_batch_size=2) as batcher:
+        with pytest.raises(Exception, match="deadline"):
+            await batcher.submit(rows(*range(20)), deadline_ms=25)
+        assert now() == pytest.approx(0.025)
+        assert column(await batcher.submit(rows(1))) == [2]
+    assert len(model.batches) == 4
+
+
+async def test_different_dtypes_and_trailing_shapes_never_share_a_batch() -> None:
+    model = Double()
+    wide = {"x": numpy.ones((1, 3), dtype="float32")}
+    async with Batcher(model) as batcher:
+        await outcomes(batcher, rows(1), rows(2, dtype="float64"), wide, rows(3), wide)
+    shapes = sorted((batch.dtype.name, batch.shape) for batch in model.batches)
+    assert shapes == [("float32", (2, 1)), ("float32", (2, 3)), ("float64", (1, 1))]
+
+
+async def test_the_callers_partition_keeps_requests_apart_too() -> None:
+    model = Double()
+    async with Batcher(model) as batcher:
+        await asyncio.gather(*(batcher.submit(rows(n), partition=n) for n in range(3)))
+    assert len(model.batches) == 3
+
+
+async def test_parts_whose_results_do_not_fit_together_hurt_only_their_request() -> None:
+    class PadsToTheLongest(TensorModel):
+        def predict(self, batch: Arrays) -> Arrays:
+            width = int(batch["x"].max())
+            return {"y": numpy.ones((len(batch["x"]), width))}
+
+    async with Batcher(PadsToTheLongest(), max_batch_size=4) as batcher:
+        unfit, neighbour = await outcomes(batcher, rows(1, 1, 1, 2, 2, 2), rows(2))
+    assert isinstance(unfit, ModelFailed)
+    assert neighbour["y"].shape == (1, 2)
+
+
+# ---- mistakes
+
+
+class Declared(TensorModel):
+    inputs = (Tensor("ids", "int64", (-1, -1)), Tensor("scale", "float32", (-1, 2)))
+    outputs = (Tensor("y", "float32", (-1, 2)),)
+
+    def predict(self, batch: Arrays) -> Arrays:
+        return {"y": batch["scale"]}
+
+
+GOOD = {"ids": numpy.zeros((2, 5), "int64"), "scale": numpy.zeros((2, 2), "float32")}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"ids": None}, r"'ids' is a NoneType, not an array"),
+        (
+            {"extra": GOOD["ids"]},
+            r"takes inputs \['ids', 'scale'\], not \['extra', 'ids', 'scale'\]",
+        ),
+        ({"ids": GOOD["ids"].astype("int32")}, r"'ids' has dtype int32, not int64"),
+        ({"ids": numpy.zeros((2,), "int64")}, r"'ids' has shape \[2\]; \[-1, -1\] is expected"),
+        ({"scale": numpy.zeros((2, 3), "float32")}, r"'scale' has shape \[2, 3\]; \[-1, 2\]"),
+        ({"scale": numpy.zeros((3, 2), "float32")}, r"same number of rows.*\(3, 2\)"),
+        ({name: array[:0] for name, array in GOOD.items()}, r"at least 1"),
+        ({"ids": numpy.array(7)}, r"rows"),
+    ],
+)
+async def test_a_wrong_input_is_refused_and_the_message_says_which(change: Any, says: str) -> None:
+    async with Batcher(Declared()) as batcher:
+        with pytest.raises(InvalidInput, match=says):
+            await batcher.submit(GOOD | change)
+        assert (await batcher.submit(GOOD))["y"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("value", [7, None, [1, 2], {}, numpy.zeros((2, 2))])
+async def test_what_is_no_mapping_of_arrays_is_refused(value: Any) -> None:
+    async with Batcher(Double()) as batcher:
+        with pytest.raises(InvalidInput, match="named arrays"):
+            await batcher.submit(value)
+
+
+async def test_a_missing_input_is_named() -> None:
+    async with Batcher(Declared()) as batcher:
+        with pytest.raises(InvalidInput, match=r"not \['ids'\]"):
+            await batcher.submit({"ids": GOOD["ids"]})
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (None, "NoneType"),
+        ({}, "dict"),
+        ([1, 2], "list"),
+        ({"y": numpy.zeros((3, 2))}, r"'y' with shape \[3, 2\] for 2 rows"),
+        ({"y": numpy.array(1.0)}, r"'y' with shape \[\] for 2 rows"),
+        ({"y": [1.0, 2.0]}, r"'y'"),
+        ({"z": numpy.zeros((2, 2))}, r"outputs \['z'\], not \['y'\]"),
+    ],
+)
+async def test_a_wrong_output_is_the_models_fault_and_is_not_run_again(
+    output: Any, says: str
+) -> None:
+    class Wrong(Declared):
+        runs = 0
+
+        def predict(self, batch: Arrays) -> Arrays:
+            self.runs += 1
+            return output  # type: ignore[no-any-return]
+
+    model = Wrong()
+    async with Batcher(model) as batcher:
+        with pytest.raises(ModelFailed, match=says):
+            await batcher.submit(GOOD)
+    assert model.runs == 1
+
+
+# ---- fixed batch sizes
+
+
+async def test_fixed_batch_sizes_pad_with_rows_that_are_dropped_again() -> None:
+    model = Double()
+    async with Batcher(model, max_batch_size=8, batch_sizes=[2, 8]) as batcher:
+        assert column(await batcher.submit(rows(1))) == [2]
+        assert column(await batcher.submit(rows(1, 2, 3))) == [2, 4, 6]
+        assert column(await batcher.submit(rows(*range(11)))) == [2 * n for n in range(11)]
+    assert [len(batch) for batch in model.batches] == [2, 8, 8, 8]
+
+
+async def test_reruns_of_a_fixed_size_are_padded_too() -> None:
+    model = Double()
+    async with Batcher(model, max_batch_size=8, batch_sizes=[4, 8]) as batcher:
+        answers = await outcomes(batcher, rows(1, 2), rows(-3), rows(4, 5))
+    assert column(answers[0]) == [2, 4]
+    assert isinstance(answers[1], ModelFailed)
+    assert column(answers[2]) == [8, 10]
+    assert {len(batch) for batch in model.batches} <= {4, 8}
+
+
+# ---- threads
+
+
+@pytest.mark.real_time
+async def test_arrays_are_never_crossed_between_threads() -> None:
+    class Plain(TensorModel):
+        def predict(self, batch: Arrays) -> Arrays:
+            return {"y": batch["x"] * 2}
+
+    async with Batcher(Plain(), max_batch_size=8, workers=2) as batcher:
+        values = [rows(*range(n, n + n % 20 + 1)) for n in range(300)]
+        answers = await asyncio.gather(*(batcher.submit(value) for value in values))
+    for value, answer in zip(values, answers, strict=True):
+        assert (answer["y"] == value["x"] * 2).all()
