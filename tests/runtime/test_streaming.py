@@ -1,6 +1,7 @@
 """Many answers per item: each step of the model reaches its readers as it comes."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -279,6 +280,31 @@ async def test_a_stream_from_a_worker_thread_keeps_its_order() -> None:
     async with asyncio.timeout(20), Batcher(Many()) as batcher:
         results = await asyncio.gather(*(read(batcher, n) for n in range(5)))
     assert results == [[n * 1000 + step for step in range(1000)] for n in range(5)]
+
+
+@pytest.mark.real_time
+async def test_a_stream_ends_when_its_readers_loop_is_closed_under_it() -> None:
+    ended = threading.Event()
+
+    class Endless(Model[int, int]):
+        def stream(self, items: list[int]) -> Iterator[list[int]]:
+            try:
+                while True:
+                    yield items
+            finally:
+                ended.set()
+
+    async with asyncio.timeout(10), Batcher(Endless()) as batcher:
+        stream = batcher.stream(1)
+
+        def elsewhere() -> None:
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(anext(stream))
+            loop.close()
+
+        await asyncio.to_thread(elsewhere)
+        assert await asyncio.to_thread(ended.wait, 10)
+        await stream.aclose()
 
 
 @pytest.mark.real_time

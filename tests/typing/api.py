@@ -67,14 +67,6 @@ def as_awaitable() -> Callable[[str], Awaitable[float]]:
     return embed
 
 
-class Scaler:
-    factor = 2
-
-    @headway.batched
-    def plain(values: list[int]) -> list[int]:  # type: ignore[misc]  # noqa: N805
-        return values
-
-
 # ---- headway.Batcher
 
 
@@ -98,7 +90,7 @@ class Sentiment(Model[str, float]):
 
 
 class Chat(Model[str, str]):
-    def stream(self, items: list[str]) -> Iterator[Sequence[str | None | headway.model.End]]:
+    def stream(self, items: list[str]) -> Iterator[Sequence[str | headway.model.End | None]]:
         yield [None for _ in items]
         yield [headway.END for _ in items]
 

@@ -50,7 +50,7 @@ one text, waits for its answer, thinks for about {_THINK_S * 1e3:g} ms and sends
 """
 
 _NEXT = """\
-Try next
+Try next (in the repository)
   examples/decorator.py        the ten lines that batch a function of yours
   docs/tutorial.md             the same in fifteen minutes, step by step
   headway simulate --arrivals poisson --load 0.1,0.5,0.9 --latency 10,0.1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item, Priority
 from headway.core.policy import Firing, Policy
-from headway.core.queue import AGED_SHARE, Lane, Queue
+from headway.core.queue import AGED_SHARE, Lane, Line, Queue
 
 
 @dataclass(slots=True)
@@ -56,14 +56,17 @@ class Composer:
         """
         goal = self._allowed_rows(min(lane.rows, cap_rows))
         made = Composition(goal, self._late_before(lane, now, goal), self._feasible_slo_s(lane))
-        oldest = lane.oldest()
-        if oldest is not None and now - oldest.arrived_at > self._ageing_s:
-            self._take_aged(lane, now, made, self._aged_share(lane, goal, aged_turn=aged_turn))
-        removed = len(made.items), len(made.late)
+        oldest, head = lane.oldest(), lane.head()
+        assert oldest is not None
+        assert head is not None, "compose() from an empty lane"
+        # Where the head is the oldest, it leaves anyway.
+        if now - oldest.arrived_at > self._ageing_s and head[3] is not oldest:
+            self._take_aged(lane, now, made, self._aged_share(head[3], goal, aged_turn=aged_turn))
+        aged, aged_late = len(made.items), len(made.late)
         for priority in Priority:
             if not self._take_class(lane, priority, made, now):
                 break
-        self._queue.served(made.items[removed[0] :] + made.late[removed[1] :], lane)
+        self._queue.served(made.items[aged:] + made.late[aged_late:], lane)
         return made
 
     # ---- limits
@@ -122,15 +125,17 @@ class Composer:
     def _take_class(self, lane: Lane, priority: Priority, made: Composition, now: float) -> bool:
         """Fill up from one class, in order. False: the batch is complete."""
         line, queue = lane.lines[priority], self._queue
-        is_first = True
+        lead = line.head()
+        if lead is None:
+            return True
+        queue.lead_leaves(priority, lead)
+        if made.late_before == -math.inf and not lane.size_rows:
+            self._take_plain(line, made)
         while made.rows < made.goal:
             entry = line.head()
             if entry is None:
                 return True
             item = entry[3]
-            if is_first:
-                queue.lead_leaves(priority, entry)
-                is_first = False
             if made.is_late(item):
                 queue.pop_head(line, entry)
                 made.late.append(item)
@@ -145,6 +150,13 @@ class Composer:
             made.add(item)
         return False
 
+    def _take_plain(self, line: Line, made: Composition) -> None:
+        """The common case, fast: items of one row that no limit but the goal can keep out."""
+        wanted = made.goal - made.rows
+        taken = self._queue.pop_plain(line, wanted)
+        made.items += taken
+        made.rows += len(taken)
+
     def _shrink(self, lane: Lane, made: Composition, now: float) -> None:
         """One less is left. Where that makes the batch smaller, the others are less late."""
         left = lane.rows - sum(item.rows for item in made.late)
@@ -152,11 +164,10 @@ class Composer:
             made.goal = self._allowed_rows(max(left, 1))
             made.late_before = self._late_before(lane, now, made.goal)
 
-    def _aged_share(self, lane: Lane, goal: int, *, aged_turn: bool) -> int:
+    def _aged_share(self, head: Item, goal: int, *, aged_turn: bool) -> int:
         """Rows kept for the aged: but the head must still fit, except when it is their turn."""
         share = goal // AGED_SHARE
-        head = lane.head()
-        if head is not None and head[3].rows > goal - share:
+        if head.rows > goal - share:
             share = 0
         return share or (1 if aged_turn else 0)
 

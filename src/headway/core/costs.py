@@ -19,7 +19,7 @@ _OUTLIER = 2.0  # one observation moves a cell as if it were no further off than
 _ERRORS_KEPT = 256
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))  # where nobody probed but items differ
-KNEE_RATE = 0.97  # of the best rate: where the knee is
+KNEE_RATE = 0.98  # of the best rate: where the knee is
 KNEE_ROWS = 0.75  # of the best size: a knee beyond that shortens no batch worth mentioning
 _WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
 

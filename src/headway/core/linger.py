@@ -7,11 +7,12 @@ gain; mostly that is no wait at all.
 """
 
 import math
+from collections import deque
 
 _SHORTEST = -16  # the first bin ends at 2**-16.5 s (11 µs), the last at 2**5 s
 _BINS = 2 * (6 - _SHORTEST)
 _DECAY = 0.998  # about the last 500 gaps: fewer are too noisy to tell a burst from chance
-_REFRESH_EVERY = 32  # events between two recomputations
+_REFRESH_EVERY = 32  # arrivals between two recomputations
 _AFTER_COMPLETION = 0.3  # of the gain counts there: those who wait have waited a batch already
 _BUSY_PENALTY = 0.5  # a busy worker's wait delays those who come later, too
 _MIN_GAIN = 0.02  # of the batch's own time: less is noise
@@ -85,7 +86,7 @@ class Linger:
         "_after_completion",
         "_cache",
         "_elapsed_s",
-        "_events",
+        "_gaps",
         "_last_arrival",
         "_last_completion",
         "_ran_s",
@@ -100,31 +101,36 @@ class Linger:
         self._last_arrival = -math.inf
         self._last_completion = -math.inf
         self._cache: dict[tuple[bool, int], float] = {}
-        self._events = 0
+        # Noted with every arrival, sorted in only when a decision needs them: the latest suffice.
+        self._gaps: deque[float] = deque(maxlen=4 * _REFRESH_EVERY)
         self._refresh_at = 0
         self._was_everyone = False
         self._elapsed_s = 0.0  # between completions, on average
         self._ran_s = 0.0
         self.arrivals = 0
 
-    def arrived(self, now: float, *, everyone: bool) -> None:
+    def arrived(self, now: float, everyone: bool) -> None:
         """`everyone`: with this one all callers seen lately are here, so the gap that follows says
         nothing about how soon a missing one comes."""
         self.arrivals += 1
-        last, self._last_arrival = self._last_arrival, now
+        last = self._last_arrival
+        self._last_arrival = now
         if last < self._last_completion:
             self._after_completion.add(now - self._last_completion)
-        if not self._was_everyone and last > -math.inf:
-            self._after_arrival.add(now - last)
+        if not self._was_everyone:
+            self._gaps.append(now - last)
         self._was_everyone = everyone
-        self._events += 1
 
     def completed(self, now: float, ran_s: float) -> None:
         since, self._last_completion = self._last_completion, now
         if since > -math.inf and now > since:
             self._elapsed_s += (now - since - self._elapsed_s) * 0.02
             self._ran_s += (ran_s - self._ran_s) * 0.02
-        self._events += 1
+
+    def _learn_gaps(self) -> None:
+        for gap_s in self._gaps:
+            self._after_arrival.add(gap_s)
+        self._gaps.clear()
 
     @property
     def busy(self) -> float:
@@ -132,9 +138,10 @@ class Linger:
         return min(1.0, self._ran_s / self._elapsed_s) if self._elapsed_s else 0.0
 
     def best_wait(self, items: int, cap_s: float, batch_s: float, row_s: float) -> float:
-        if self._events >= self._refresh_at:
+        if self.arrivals >= self._refresh_at:
+            self._learn_gaps()
             self._cache.clear()
-            self._refresh_at = self._events + _REFRESH_EVERY
+            self._refresh_at = self.arrivals + _REFRESH_EVERY
         after_completion = self._last_completion >= self._last_arrival
         key = (after_completion, items)
         wait = self._cache.get(key)

@@ -42,13 +42,6 @@ class Line:
         self.run: deque[Entry] = deque()
         self.heap: list[Entry] = []
 
-    def push(self, entry: Entry) -> None:
-        run = self.run
-        if not run or run[-1] < entry:
-            run.append(entry)
-        else:
-            heapq.heappush(self.heap, entry)
-
     def head(self) -> Entry | None:
         run, heap, live = self.run, self.heap, self._live
         while run and run[0][1] not in live:
@@ -275,14 +268,20 @@ class Queue:
             lane = self.lanes[partition] = self._new_lane(partition)
         tag = self._clocks[priority].start_tag(tenant, rows)
         key = tag + self._long_penalty(size) if self._shortest_first else tag
-        self._live[item_id] = item
+        live = self._live
+        assert item_id not in live, f"item {item_id} is queued already; an id is used once"
+        live[item_id] = item
         self.rows += rows
         self._class_rows[priority] += rows
         lane.items += 1
         lane.rows += rows
         if size:
             lane.size_rows += rows * size
-        lane.lines[priority].push((key, item_id, tag, item))
+        line, entry = lane.lines[priority], (key, item_id, tag, item)
+        if not line.run or line.run[-1] < entry:
+            line.run.append(entry)
+        else:
+            heapq.heappush(line.heap, entry)
         lane.arrivals.append(item)
         if deadline != math.inf:
             heapq.heappush(self._deadlines, (deadline, item_id))
@@ -315,20 +314,39 @@ class Queue:
             heapq.heappop(line.heap)
         del self._live[entry[1]]
 
+    def pop_plain(self, line: Line, most: int) -> list[Item]:
+        """Up to so many items of one row from the line's head, as long as no other stands there."""
+        run, live = line.run, self._live
+        taken: list[Item] = []
+        if line.heap:
+            return taken
+        while run and len(taken) < most:
+            _, item_id, _, item = run[0]
+            if item_id in live:
+                if item[2] != 1:  # rows
+                    break
+                del live[item_id]
+                taken.append(item)
+            run.popleft()
+        return taken
+
     def served(self, items: Sequence[Item], lane: Lane) -> None:
         """These were popped, to run or to be refused."""
         if items:
             self._count_out(items, lane, served=True)
 
     def _count_out(self, items: Sequence[Item], lane: Lane, *, served: bool) -> None:
-        clocks, class_rows = self._clocks, self._class_rows
-        all_rows = 0
-        for _, _, rows, size, priority, tenant, _, _, _ in items:
-            all_rows += rows
-            class_rows[priority] -= rows
-            clocks[priority].leave(tenant, rows, served=served)
+        all_rows, run_rows, last = 0, 0, items[0]
+        for item in items:
+            _, _, rows, size, priority, tenant, _, _, _ = item
             if size:
                 lane.size_rows -= rows * size
+            if tenant != last[5] or priority != last[4]:  # mostly they are all one tenant's
+                self._count_rows(last, run_rows, served=served)
+                all_rows, run_rows, last = all_rows + run_rows, 0, item
+            run_rows += rows
+        self._count_rows(last, run_rows, served=served)
+        all_rows += run_rows
         self.rows -= all_rows
         lane.rows -= all_rows
         lane.items -= len(items)
@@ -340,6 +358,10 @@ class Queue:
             lane.clear()
             if not self._live:
                 self._start_afresh()
+
+    def _count_rows(self, item: Item, rows: int, *, served: bool) -> None:
+        self._class_rows[item.priority] -= rows
+        self._clocks[item.priority].leave(item.tenant, rows, served=served)
 
     def _new_lane(self, partition: Hashable) -> Lane:
         """At low load the same lane empties and returns with every item: keep the last one."""

@@ -64,6 +64,7 @@ class Scheduler:
         self._draining = False
         self._slo = _SloWatch(policy)
         self._max_queue = policy.max_queue
+        self._learns = self._rule is self._auto  # the others wait as they are told
         self._may_shed = policy.slo_s is not None and policy.firing is Firing.AUTO
 
     # ---- what happens
@@ -74,21 +75,20 @@ class Scheduler:
         Of a request split into parts submit them all in one go, the first with `request_rows`, so
         that it is admitted or refused as one.
         """
-        rows = item.rows if request_rows is None else request_rows
-        queue = self._queue
-        if item.rows < 1 or item.deadline != item.deadline:
+        rows = item.rows
+        if rows < 1 or item.deadline != item.deadline:
             raise InvalidInput(f"needs at least one row and a deadline in time: {item}")
-        assert item.id not in queue, f"item {item.id} is queued already; an id is used once"
-        if (
-            queue.rows + rows > self._max_queue or self._may_shed or item.deadline != math.inf
-        ) and (item.request is None or request_rows is not None):
-            self._refused += self._admission.admit(
-                item, rows, self.cap_rows, self._running.values()
-            )
+        queue = self._queue
+        if item.request is None or request_rows is not None:
+            rows = request_rows or rows
+            if queue.rows + rows > self._max_queue or self._may_shed or item.deadline != math.inf:
+                self._refused += self._admission.admit(
+                    item, rows, self.cap_rows, self._running.values()
+                )
         queue.push(item)
-        if self._rule is self._auto:
+        if self._learns:
             everyone = self._peak.saw(len(queue) + self._running_items)
-            self._linger.arrived(item.arrived_at, everyone=everyone)
+            self._linger.arrived(item.arrived_at, everyone)
 
     def cancel(self, item_id: int) -> bool:
         """Forget a queued item. False, and harmless, once it has started."""
@@ -104,7 +104,7 @@ class Scheduler:
         self._auto.running_items = self._running_items
         if ran_s is not None:
             self.costs.observe(batch.padded_rows, batch.size, ran_s)
-        if self._rule is self._auto:
+        if self._learns:
             self._linger.completed(now, now - batch.fired_at)
             self._peak.batch_done()
             if self._slo.is_set:
@@ -221,6 +221,8 @@ class Scheduler:
         if self._rule is not self._auto:
             return self.policy.max_batch_size
         size = lane.mean_size
+        if self.policy.slo_s is not None:
+            return self.costs.best_rows(size)  # in time or not is what counts
         knee = self.costs.knee_rows(size)
         return knee if lane.rows <= LONG_QUEUE * knee else self.costs.best_rows(size)
 

@@ -260,8 +260,10 @@ class StreamCall:
         if asyncio._get_running_loop() is self._loop:
             callback()
             return
-        with suppress(RuntimeError):  # the reader's loop is closed: nobody reads any more
+        try:
             self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the reader's loop is closed: nobody reads any more
+            self.is_abandoned = True
 
 
 def _raisable(error: BaseException) -> BaseException:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeGuard, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from headway.runtime.batcher import Batcher
 
@@ -40,7 +40,9 @@ class BatchedFunction(Generic[In, Out]):
         await self.batcher.close(drain_s=drain_s)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._attribute = self._attribute or name
+        if self._attribute not in (None, name):  # instances keep theirs under one name
+            raise TypeError(f"{self._attribute} is batched and cannot be called {name} as well")
+        self._attribute = name
 
     def __get__(self, instance: object, owner: type | None = None) -> "BatchedFunction[In, Out]":
         """As a method: each instance batches for itself."""
@@ -54,14 +56,7 @@ class BatchedFunction(Generic[In, Out]):
         if self._attribute is None:
             return bound
         # Found first from now on. Of two threads that come at once, one makes it.
-        kept = vars(instance).setdefault(self._attribute, bound)
-        return kept if _is_bound(kept, self._function) else bound
-
-
-def _is_bound(kept: Any, function: Callable[..., Any]) -> "TypeGuard[BatchedFunction[Any, Any]]":
-    """False: another method is kept under this name (an alias, and one that overrides it)."""
-    method = getattr(kept, "_function", None)
-    return isinstance(method, functools.partial) and method.func is function
+        return vars(instance).setdefault(self._attribute, bound)  # type: ignore[no-any-return]
 
 
 @overload

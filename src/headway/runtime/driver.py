@@ -136,6 +136,8 @@ class Driver:
             self._is_released = True
             if self.state is State.CLOSING:
                 self.state = State.CLOSED
+                for item_id in self._calls:
+                    self.scheduler.cancel(item_id)
             left = list(self._calls.values())
             self._calls.clear()
             workers, self.workers = self.workers, []
@@ -337,6 +339,7 @@ class Driver:
         """A worker is done; called in its thread. First the next batch, then the answers."""
         jobs: list[BatchJob] = []
         refusals: list[tuple[Refusal, Answerable]] = []
+        crash: Exception | None = None
         with self.lock:
             # Where its callers are. Another loop may take over before they are answered.
             home = self.current_home()
@@ -351,7 +354,9 @@ class Driver:
                 self._free_workers.append(job.worker)
                 jobs, refusals = self._advance()
             except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-                self._crashed(error)
+                crash = error
+        if crash is not None:
+            self._crashed(crash)
         self._start(jobs)
         self._in_this(home, lambda: self._deliver(job, refusals))
 

@@ -74,7 +74,7 @@ def test_gaps_after_completions_and_after_arrivals_are_told_apart() -> None:
     linger = Linger()
     for turn in range(100):
         linger.completed(turn * 1.0, ran_s=0.01)
-        linger.arrived(turn * 1.0 + 0.0005, everyone=False)
+        linger.arrived(turn * 1.0 + 0.0005, False)
     assert linger.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) == 0.0, "after an arrival: nobody"
     linger.completed(100.0, ran_s=0.01)
     assert linger.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) >= 0.0005, "after a completion: soon"

@@ -1,0 +1,53 @@
+"""`python -m benchmarks [name …] [--quick] [--write]`: runs, prints, and keeps the figures."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import overhead, scheduling
+from benchmarks.report import Benchmark, machine
+
+BENCHMARKS: dict[str, Benchmark] = {**scheduling.BENCHMARKS, **overhead.BENCHMARKS}
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
+    parser.add_argument("--quick", action="store_true", help="fewer requests and repeats")
+    parser.add_argument("--write", action="store_true", help=f"also into {RESULTS.name}")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"unknown benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    missed = 0
+    for name in arguments.names or BENCHMARKS:
+        started = time.perf_counter()
+        report = BENCHMARKS[name](arguments.quick)
+        missed += sum(not bar.reached for bar in report.bars)
+        text = report.to_markdown()
+        took = (
+            f"- `python -m benchmarks {name}`, {time.perf_counter() - started:.0f} s; {machine()}\n"
+        )
+        print(text + took, flush=True)
+        if arguments.write:
+            keep(name, text + took)
+    print(f"{missed} figures not reached" if missed else "every figure reached")
+    return 0
+
+
+def keep(name: str, text: str) -> None:
+    """Replace the benchmark's own section of RESULTS.md, or add it."""
+    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    old = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
+    if start in old:
+        before, rest = old.split(start)
+        old = before + start + text + end + rest.split(end)[1]
+    else:
+        old += f"\n{start}{text}{end}"
+    RESULTS.write_text(old)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

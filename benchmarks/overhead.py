@@ -1,0 +1,243 @@
+"""What one call costs in process, beside a bare loop and two libraries; what one decision costs."""
+
+import asyncio
+import gc
+import resource
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from benchmarks.report import Bar, Report
+from headway.core import CostTable, Item, Policy, Run, Scheduler
+from headway.runtime.batcher import Batcher
+
+Submit: TypeAlias = Callable[[int], Awaitable[int]]
+CALLERS = (1, 64, 1024)
+
+
+async def zero_cost(values: list[int]) -> list[int]:
+    return values
+
+
+class BareLoop:
+    """The floor: a future per request, flushed by call_soon."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, asyncio.Future[int]]] = []
+
+    async def submit(self, value: int) -> int:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.append((value, future))
+        return await future
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for value, future in waiting:
+            future.set_result(value)
+
+
+async def _per_call_us(submit: Submit, callers: int, calls: int) -> float:
+    async def caller() -> None:
+        for number in range(calls // callers):
+            await submit(number)
+
+    gc.collect()
+    started = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return (time.perf_counter() - started) / (calls // callers * callers) * 1e6
+
+
+async def _measure_bare(callers: int, calls: int) -> float:
+    return await _per_call_us(BareLoop().submit, callers, calls)
+
+
+async def _measure_headway(callers: int, calls: int) -> float:
+    async with Batcher[int, int](zero_cost) as batcher:
+        return await _per_call_us(batcher.submit, callers, calls)
+
+
+async def _measure_headway_thread(callers: int, calls: int) -> float:
+    def model(values: list[int]) -> list[int]:
+        return values
+
+    async with Batcher[int, int](model) as batcher:
+        return await _per_call_us(batcher.submit, callers, calls)
+
+
+async def _measure_batched(callers: int, calls: int) -> float:
+    import batched.aio
+
+    function = batched.aio.dynamically(zero_cost, batch_size=64, timeout_ms=5.0)
+
+    async def submit(value: int) -> int:
+        result: int = await function(value)
+        return result
+
+    return await _per_call_us(submit, callers, calls)
+
+
+async def _measure_async_batcher(callers: int, calls: int) -> float:
+    from async_batcher.batcher import AsyncBatcher
+
+    class Echo(AsyncBatcher[int, int]):
+        async def process_batch(self, batch: list[int]) -> list[int]:
+            return batch
+
+    batcher = Echo(max_batch_size=64, max_queue_time=0.005)
+    try:
+        return await _per_call_us(lambda value: batcher.process(item=value), callers, calls)
+    finally:
+        await batcher.stop()
+
+
+MEASURES: dict[str, Callable[[int, int], Awaitable[float]]] = {
+    "bare loop": _measure_bare,
+    "headway": _measure_headway,
+    "headway (def, in a thread)": _measure_headway_thread,
+    "batched": _measure_batched,
+    "async-batcher": _measure_async_batcher,
+}
+
+
+def in_process(quick: bool) -> Report:
+    rounds = 3 if quick else 9
+    figures: dict[tuple[str, int], list[float]] = {}
+    for _ in range(rounds):  # interleaved: what the machine does meanwhile hits all alike
+        for callers in CALLERS:
+            for name, measure in MEASURES.items():
+                figures.setdefault((name, callers), []).append(
+                    asyncio.run(_run(measure, callers, _calls(name, callers)))
+                )
+    median = {key: statistics.median(values) for key, values in figures.items()}
+    rows = [
+        [
+            name,
+            *(_cell(figures[name, callers], median["bare loop", callers]) for callers in CALLERS),
+        ]
+        for name in MEASURES
+    ]
+    to_bare = max(median["headway", n] / median["bare loop", n] for n in (64, 1024))
+    libraries = ("batched", "async-batcher")
+    better = min(median[lib, n] / median["headway", n] for lib in libraries for n in (64, 1024))
+    alone = median["headway", 1]
+    return Report(
+        "7. In-process overhead: µs per call, zero-cost function (× the bare loop)",
+        ["", *(f"{callers} callers" for callers in CALLERS)],
+        rows,
+        [
+            Bar(
+                "64 and 1,024 callers: ≤ 3× the bare loop (aim 2×)", f"{to_bare:.2f}×", to_bare <= 3
+            ),
+            Bar("≥ 3× better than both libraries there", f"{better:.1f}×", better >= 3),
+            Bar("one caller: ≤ 60 µs, no window paid", f"{alone:.0f} µs", alone <= 60),
+        ],
+        [
+            f"median of {rounds} interleaved rounds (least – most); the libraries have a window of 5 ms"
+        ],
+    )
+
+
+async def _run(measure: Callable[[int, int], Awaitable[float]], callers: int, calls: int) -> float:
+    return await measure(callers, calls)
+
+
+def _calls(name: str, callers: int) -> int:
+    if callers == 1:
+        return 100 if name in ("batched", "async-batcher") else 3_000
+    return 6_000 if name == "batched" else 30_000
+
+
+def _cell(values: list[float], bare: float) -> str:
+    median = statistics.median(values)
+    return f"{median:.1f} ({min(values):.1f} – {max(values):.1f}), {median / bare:.1f}×"
+
+
+def decisions(quick: bool) -> Report:
+    """The cost of one decision, with so many items waiting; and memory over millions of items."""
+    rows, at_1000 = [], 0.0
+    for waiting in (10, 100, 1_000, 10_000):
+        decide, submit = _decision_us(waiting, 200 if quick else 1_000)
+        at_1000 = decide if waiting == 1_000 else at_1000
+        rows.append([f"{waiting:,}", f"{submit:.2f}", f"{decide:.1f}"])
+    items = 500_000 if quick else 10_000_000
+    grown = _memory_growth_kib(items)
+    return Report(
+        "8. One decision, by the number of items waiting (a batch of 64 leaves)",
+        ["items waiting", "submit, µs", "next_action, µs"],
+        rows,
+        [
+            Bar("< 50 µs at 1,000 items, flat or logarithmic", f"{at_1000:.1f} µs", at_1000 < 50),
+            Bar(
+                f"memory flat over {items:,} items, with tenants and partitions that come and go",
+                f"{grown:+,} KiB",
+                grown < 2_048,
+            ),
+        ],
+    )
+
+
+def _decision_us(waiting: int, rounds: int) -> tuple[float, float]:
+    """Medians of one `next_action` that fires a batch, and of one `submit`, at that queue length."""
+    table = CostTable((1, 64), None, ((0.005,), (0.008,)))
+    scheduler = Scheduler(Policy(max_queue=100_000), table)
+    ids = iter(range(10**9))
+    now = 0.0
+    decide, submit = [], []
+    for _ in range(rounds):
+        while scheduler.queued_items < waiting:
+            item = Item(next(ids), now)
+            started = time.perf_counter_ns()
+            scheduler.submit(item)
+            submit.append(time.perf_counter_ns() - started)
+            now += 1e-5
+        started = time.perf_counter_ns()
+        action = scheduler.next_action(now)
+        if not isinstance(action, Run):
+            action = scheduler.next_action(now := action.until)  # type: ignore[union-attr]
+        decide.append(time.perf_counter_ns() - started)
+        assert isinstance(action, Run)
+        now += 0.008
+        scheduler.finish(action.batch, now, ran_s=0.008)
+    return statistics.median(decide) / 1e3, statistics.median(submit) / 1e3
+
+
+def _memory_growth_kib(items: int) -> int:
+    scheduler = Scheduler(Policy(slo_s=10.0), CostTable((1, 64), None, ((0.005,), (0.008,))))
+    now, half = 0.0, 0
+    for number in range(items):
+        if number == items // 2:
+            half = _peak_kib()
+        tenant, partition = f"t{number % 5_003 + number // 50_000}", (number // 100) % 977
+        scheduler.submit(Item(number, now, tenant=tenant, partition=partition, deadline=now + 60))
+        if number % 3 == 0:
+            scheduler.cancel(number)
+        now += 2e-4
+        if number % 64 == 63:
+            now = _serve_all(scheduler, now)
+    return _peak_kib() - half
+
+
+def _serve_all(scheduler: Scheduler, now: float) -> float:
+    while scheduler.queued_items:
+        action: Any = scheduler.next_action(now)
+        if isinstance(action, Run):
+            now += 0.005
+            scheduler.finish(action.batch, now, ran_s=0.005)
+        else:
+            now = max(now, getattr(action, "until", now))
+    return now
+
+
+def _peak_kib() -> int:
+    gc.collect()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+BENCHMARKS: dict[str, Callable[[bool], Report]] = {
+    "in-process": in_process,
+    "decisions": decisions,
+}
