@@ -13,6 +13,7 @@ from headway.core.items import (
     Refuse,
     Run,
     Wait,
+    new_item,
     split,
 )
 from headway.core.policy import Firing, Order, Policy
@@ -35,6 +36,7 @@ __all__ = [
     "Run",
     "Scheduler",
     "Wait",
+    "new_item",
     "probe_rows",
     "refusal_error",
     "split",

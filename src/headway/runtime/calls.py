@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from headway.core.items import Batch, Item
 from headway.errors import ModelFailed, Shed
@@ -49,7 +49,7 @@ class Call:
         return bool(self.future.done())
 
     def answer(self) -> Awaitable[Any]:
-        return cast(Awaitable[Any], self.future)
+        return self.future  # type: ignore[no-any-return]
 
     def succeed(self, result: Any) -> None:
         future = self.future

@@ -26,6 +26,7 @@ from headway.core import (
     Refuse,
     Run,
     Scheduler,
+    new_item,
     refusal_error,
     split,
 )
@@ -162,7 +163,6 @@ class Driver:
         self,
         value: Any,
         loop: asyncio.AbstractEventLoop,
-        *,
         rows: int,
         size: int,
         priority: Priority,
@@ -170,21 +170,30 @@ class Driver:
         deadline_ms: float | None,
         entered_at: float | None,
         partition: Hashable,
-    ) -> Call:
-        """Queue one value, or raise why not. The caller awaits `call.future`."""
+        *,
+        stream: bool = False,
+    ) -> Any:
+        """Queue one value, or raise why not: its `Call`, or its `StreamCall`.
+
+        The hot path. Positional, and in one piece, because each step of it costs every caller.
+        """
         try:
             with self.lock:
                 home = self.home
-                if home is None or home.loop is not loop:
+                if home is None or home.loop is not loop or self.state is not State.OPEN:
                     home = self.choose_home()
-                if self.state is not State.OPEN:
-                    raise self.closed()
                 now = home.clock()
-                deadline = _deadline(now, entered_at, deadline_ms)
+                deadline = (
+                    math.inf if deadline_ms is None else _deadline(now, entered_at, deadline_ms)
+                )
                 item_id = next(self._ids)
-                item = Item(item_id, now, rows, size, priority, tenant, deadline, partition)
-                call: Call
-                if home.loop is loop:
+                item = new_item(
+                    (item_id, now, rows, size, priority, tenant, deadline, partition, None)
+                )
+                call: Any
+                if stream:
+                    call = StreamCall(item_id, value, loop)
+                elif home.loop is loop:
                     call = Call(item_id, value, loop.create_future())
                 else:
                     call = ThreadCall(item_id, value, concurrent.futures.Future())
@@ -193,36 +202,6 @@ class Driver:
                 else:
                     self.scheduler.submit(item)
                     self._calls[item_id] = call
-                if not self._drive_is_due:
-                    self._drive_is_due = True
-                    home.post(self._drive)
-        except HeadwayError as error:
-            self.report_refusal(error)
-            raise
-        return call
-
-    def enqueue_stream(
-        self,
-        value: Any,
-        *,
-        size: int,
-        priority: Priority,
-        tenant: str,
-        deadline_ms: float | None,
-        entered_at: float | None,
-        partition: Hashable,
-    ) -> StreamCall:
-        try:
-            with self.lock:
-                home = self.choose_home()
-                now = home.clock()
-                deadline = _deadline(now, entered_at, deadline_ms)
-                item_id = next(self._ids)
-                call = StreamCall(item_id, value, asyncio.get_running_loop())
-                self.scheduler.submit(
-                    Item(item_id, now, 1, size, priority, tenant, deadline, partition)
-                )
-                self._calls[item_id] = call
                 if not self._drive_is_due:
                     self._drive_is_due = True
                     home.post(self._drive)
@@ -518,9 +497,7 @@ class Driver:
         self._observers.emit(Crashed(self.name, error))
 
 
-def _deadline(now: float, entered_at: float | None, deadline_ms: float | None) -> float:
-    if deadline_ms is None:
-        return math.inf
+def _deadline(now: float, entered_at: float | None, deadline_ms: float) -> float:
     if math.isnan(deadline_ms):
         raise InvalidInput("deadline_ms is not a number")
     return (now if entered_at is None else entered_at) + deadline_ms / 1e3
