@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item, Priority
 from headway.core.policy import Firing, Policy
-from headway.core.queue import AGED_SHARE, Lane, Line, Queue
+from headway.core.queue import AGED_SHARE, Lane, Queue
+
+_CLASSES = tuple(Priority)
 
 
 @dataclass(slots=True)
@@ -55,6 +57,9 @@ class Composer:
         this one is for the longest waiting.
         """
         goal = self._allowed_rows(min(lane.rows, cap_rows))
+        if self._queue.is_plain:
+            items = self._queue.pop_plain(lane, goal)
+            return Composition(goal, -math.inf, math.inf, items, goal)
         made = Composition(goal, self._late_before(lane, now, goal), self._feasible_slo_s(lane))
         oldest, head = lane.oldest(), lane.head()
         assert oldest is not None
@@ -63,7 +68,7 @@ class Composer:
         if now - oldest.arrived_at > self._ageing_s and head[3] is not oldest:
             self._take_aged(lane, now, made, self._aged_share(head[3], goal, aged_turn=aged_turn))
         aged, aged_late = len(made.items), len(made.late)
-        for priority in Priority:
+        for priority in _CLASSES:
             if not self._take_class(lane, priority, made, now):
                 break
         self._queue.served(made.items[aged:] + made.late[aged_late:], lane)
@@ -129,8 +134,6 @@ class Composer:
         if lead is None:
             return True
         queue.lead_leaves(priority, lead)
-        if made.late_before == -math.inf and not lane.size_rows:
-            self._take_plain(line, made)
         while made.rows < made.goal:
             entry = line.head()
             if entry is None:
@@ -149,13 +152,6 @@ class Composer:
             queue.pop_head(line, entry)
             made.add(item)
         return False
-
-    def _take_plain(self, line: Line, made: Composition) -> None:
-        """The common case, fast: items of one row that no limit but the goal can keep out."""
-        wanted = made.goal - made.rows
-        taken = self._queue.pop_plain(line, wanted)
-        made.items += taken
-        made.rows += len(taken)
 
     def _shrink(self, lane: Lane, made: Composition, now: float) -> None:
         """One less is left. Where that makes the batch smaller, the others are less late."""

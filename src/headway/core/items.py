@@ -75,8 +75,7 @@ class RefusalReason(StrEnum):
     DEADLINE = "deadline_exceeded"  # the caller's own deadline
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Items that run in one model call, with everything needed to explain it."""
 
     id: int

@@ -236,9 +236,16 @@ class Queue:
     """All waiting items. Bounded by its owner; ordered as the module says."""
 
     def __init__(
-        self, *, order: Order, weights: Mapping[str, float], full_rows: int, ageing_s: float
+        self,
+        *,
+        order: Order,
+        weights: Mapping[str, float],
+        full_rows: int,
+        ageing_s: float,
+        may_be_plain: bool = True,
     ) -> None:
         self.rows = 0
+        self.is_plain = True  # see _plain_lane_for
         self.lanes: dict[Hashable, Lane] = {}
         self.full_lanes: dict[Hashable, Lane] = {}  # those with a batch's worth of rows
         self._shortest_first = order is Order.SHORTEST
@@ -252,6 +259,9 @@ class Queue:
         self._deadlines: list[tuple[float, int]] = []
         self._mean_size = 0.0
         self._spare_lane: Lane | None = None
+        self._may_be_plain = may_be_plain and order is Order.FIFO
+        self._plain_lane: Lane | None = None
+        self._plain_kind: tuple[object, ...] = ()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -262,6 +272,23 @@ class Queue:
     # ---- coming and going
 
     def push(self, item: Item) -> None:
+        if self.is_plain:
+            lane = self._plain_lane if item[2:] == self._plain_kind else self._plain_lane_for(item)
+            if lane is not None:
+                item_id = item[0]
+                assert item_id not in self._live, f"item {item_id} is queued; an id is used once"
+                self._live[item_id] = item
+                self.rows += 1
+                lane.items += 1
+                lane.rows += 1
+                lane.arrivals.append(item)
+                if lane.rows >= self._full_rows:
+                    self.full_lanes[lane.partition] = lane
+                return
+            self._tell_apart()
+        self._push_in_order(item)
+
+    def _push_in_order(self, item: Item) -> None:
         item_id, _, rows, size, priority, tenant, deadline, partition, _ = item
         lane = self.lanes.get(partition)
         if lane is None:
@@ -269,7 +296,7 @@ class Queue:
         tag = self._clocks[priority].start_tag(tenant, rows)
         key = tag + self._long_penalty(size) if self._shortest_first else tag
         live = self._live
-        assert item_id not in live, f"item {item_id} is queued already; an id is used once"
+        assert item_id not in live, f"item {item_id} is queued; an id is used once"
         live[item_id] = item
         self.rows += rows
         self._class_rows[priority] += rows
@@ -290,10 +317,64 @@ class Queue:
         if len(self.lanes) > 1:
             self._note_lanes(lane)
 
+    # While everyone is alike (one row, no size, one class, tenant and partition, no deadline) the
+    # queue is one deque: nobody has to be told apart. That is most queues, most of the time.
+
+    def _plain_lane_for(self, item: Item) -> Lane | None:
+        """A lane for the first of a kind; None if it must be told apart from others."""
+        if self._live or not self._may_be_plain:
+            return None
+        if item.rows != 1 or item.size or item.deadline != math.inf:
+            return None
+        lane = self._plain_lane
+        if lane is None or lane.partition != item.partition:
+            lane = self._plain_lane = Lane(item.partition, self._live)
+        self._plain_kind = item[2:]
+        self.lanes = {lane.partition: lane}
+        return lane
+
+    def _tell_apart(self) -> None:
+        """Somebody is different: put those who wait in order, as if they came just now."""
+        waiting = [item for lane in self.lanes.values() for item in lane.in_arrival_order()]
+        self._forget_plain()
+        for item in waiting:
+            self._push_in_order(item)
+
+    def _forget_plain(self) -> None:
+        self.is_plain, self._plain_lane, self._plain_kind = False, None, ()
+        self.rows = 0
+        self.lanes.clear()
+        self.full_lanes.clear()
+        self._live.clear()
+
+    def pop_plain(self, lane: Lane, most: int) -> list[Item]:
+        """The oldest so many of a plain queue."""
+        arrivals, live = lane.arrivals, self._live
+        taken: list[Item] = []
+        while len(taken) < most:
+            item = arrivals.popleft()
+            if live.pop(item[0], None) is not None:
+                taken.append(item)
+        self._count_out_plain(lane, most)
+        return taken
+
+    def _count_out_plain(self, lane: Lane, items: int) -> None:
+        self.rows -= items
+        lane.rows -= items
+        lane.items -= items
+        if self.full_lanes and lane.rows < self._full_rows:
+            self.full_lanes.clear()
+        if not lane.items:
+            lane.arrivals.clear()
+
     def remove(self, item_id: int, *, served: bool = False) -> Item | None:
         """Take an item out, wherever it stands. None: it is not queued (any more)."""
         item = self._live.pop(item_id, None)
-        if item is not None:
+        if item is not None and self.is_plain:
+            lane = self.lanes[item.partition]
+            self._count_out_plain(lane, 1)
+            lane.compact()
+        elif item is not None:
             self._count_out((item,), self.lanes[item.partition], served=served)
             if len(self._deadlines) > 2 * len(self._live) + _SLACK:
                 self._deadlines = [entry for entry in self._deadlines if entry[1] in self._live]
@@ -313,22 +394,6 @@ class Queue:
         else:
             heapq.heappop(line.heap)
         del self._live[entry[1]]
-
-    def pop_plain(self, line: Line, most: int) -> list[Item]:
-        """Up to so many items of one row from the line's head, as long as no other stands there."""
-        run, live = line.run, self._live
-        taken: list[Item] = []
-        if line.heap:
-            return taken
-        while run and len(taken) < most:
-            _, item_id, _, item = run[0]
-            if item_id in live:
-                if item[2] != 1:  # rows
-                    break
-                del live[item_id]
-                taken.append(item)
-            run.popleft()
-        return taken
 
     def served(self, items: Sequence[Item], lane: Lane) -> None:
         """These were popped, to run or to be refused."""
@@ -371,7 +436,8 @@ class Queue:
         return Lane(partition, self._live)
 
     def _start_afresh(self) -> None:
-        """Nobody waits: no debts, no traces."""
+        """Nobody waits: no debts, no traces, no differences."""
+        self.is_plain = True
         self._deadlines.clear()
         self._by_urgency.clear()
         self._by_age.clear()
@@ -403,6 +469,8 @@ class Queue:
     def lead(self, now: float, *, aged_turn: bool) -> Lane | None:
         """The lane whose head is due next; on the aged's turn, that of the longest waiting."""
         lanes = self.lanes
+        if self.is_plain:
+            return self._plain_lane if self._live else None
         if len(lanes) <= 1:
             return next(iter(lanes.values()), None)
         if aged_turn and self.is_aged(now):
@@ -410,6 +478,8 @@ class Queue:
         return self._by_urgency.first(lanes)
 
     def oldest_lane(self) -> Lane | None:
+        if self.is_plain:
+            return self._plain_lane if self._live else None
         if len(self.lanes) <= 1:
             return next(iter(self.lanes.values()), None)
         return self._by_age.first(self.lanes)
@@ -445,6 +515,10 @@ class Queue:
 
     def rows_ahead(self, item: Item) -> float:
         """How many rows a newcomer must expect to leave before it."""
+        if self.is_plain:
+            if item[4:6] == self._plain_kind[2:4]:
+                return self.rows
+            self._tell_apart()
         ahead = sum(self._class_rows[: item.priority + 1])
         clock = self._clocks[item.priority]
         if len(clock.tenants) <= 1:
@@ -461,6 +535,8 @@ class Queue:
 
         Empty: there is not enough of that, and the newcomer must be refused instead.
         """
+        if self.is_plain:
+            self._tell_apart()
         needed = self.rows + newcomer.rows - limit
         victims: list[Item] = []
         for victim in self._victims(newcomer):

@@ -48,6 +48,7 @@ class Scheduler:
             weights=policy.tenant_weights,
             full_rows=policy.max_batch_size,
             ageing_s=policy.ageing_s,
+            may_be_plain=policy.slo_s is None,  # an SLO asks of each item whether it is late
         )
         self._linger = Linger()
         self._peak = PeakConcurrency()
