@@ -91,6 +91,8 @@ class Composer:
         return rows if cost_up / rows <= cost_down / down else down
 
     def padded_rows(self, rows: int) -> int:
+        if not self._batch_sizes:
+            return rows
         return next((size for size in self._batch_sizes if size >= rows), rows)
 
     def _late_before(self, lane: Lane, now: float, rows: int) -> float:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item
-from headway.core.linger import Linger, PeakConcurrency
+from headway.core.linger import Linger
 from headway.core.policy import Policy
 from headway.core.queue import Lane, Queue
 
@@ -93,7 +93,7 @@ class AutoRule:
     gaps seen lately say so. Everyone seen lately is here: nobody to wait for.
     """
 
-    def __init__(self, policy: Policy, costs: Costs, linger: Linger, peak: PeakConcurrency) -> None:
+    def __init__(self, policy: Policy, costs: Costs, linger: Linger) -> None:
         self.linger_cap_s = 0.0
         self.allowed = True  # False while the SLO is being missed
         self.running_items = 0
@@ -106,7 +106,6 @@ class AutoRule:
         self._max_cost = policy.max_batch_cost or math.inf
         self._costs = costs
         self._linger = linger
-        self._peak = peak
         self._hold = HoldUntil(-math.inf)  # the last answer, valid until something arrives
         self._hold_arrivals = -1
 
@@ -126,7 +125,7 @@ class AutoRule:
                 return HoldUntil(next_departure)
             if self._workers - self.running_batches > 1:
                 return Fire(lane, FireReason.IDLE)  # a newcomer finds a free worker, too
-        if lane.items + self.running_items >= self._peak.items:
+        if lane.items + self.running_items >= self._linger.everyone:
             return Fire(lane, FireReason.EVERYONE)
         return self._linger_or_fire(queue, lane, now, idle_since)
 

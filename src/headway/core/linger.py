@@ -16,6 +16,8 @@ _REFRESH_EVERY = 32  # arrivals between two recomputations
 _AFTER_COMPLETION = 0.3  # of the gain counts there: those who wait have waited a batch already
 _BUSY_PENALTY = 0.5  # a busy worker's wait delays those who come later, too
 _MIN_GAIN = 0.02  # of the batch's own time: less is noise
+_TOGETHER = 0.02  # of a batch's time: arrivals no further apart came together
+_WINDOW = 16  # batches over which the most items at once are remembered
 _HALF = math.sqrt(0.5)
 _EDGES = tuple(2.0 ** (i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
 _MIDDLES = tuple(edge * 2**-0.25 for edge in _EDGES)
@@ -53,19 +55,25 @@ class GapHistogram:
         self._weight = 1.0
 
     def best_wait(
-        self, items: int, cap_s: float, batch_s: float, row_s: float, credit: float
+        self,
+        items: int,
+        cap_s: float,
+        batch_s: float,
+        row_s: float,
+        credit: float,
+        joining: float = 1.0,
     ) -> float:
         """The wait with the best expected gain in item-seconds, 0 where none is worth it.
 
-        A newcomer within the wait saves almost a whole batch time, of which `credit` counts;
-        everyone here pays for it.
+        Each of the `joining` newcomers within the wait saves almost a whole batch time, of which
+        `credit` counts; everyone here pays for it.
         """
         if not self.total:
             return 0.0
         best_wait, best_gain = 0.0, _MIN_GAIN * batch_s
         gained, seen = 0.0, 0.0
-        saved = credit * batch_s - items * row_s
-        price = credit + items
+        saved = joining * (credit * batch_s - items * row_s)
+        price = joining * credit + items
         for weight, middle, edge in zip(self.bins, _MIDDLES, _EDGES, strict=False):
             if edge > cap_s:
                 break
@@ -81,21 +89,14 @@ class GapHistogram:
 class Linger:
     """Watches arrivals and completions; says how long to wait for company."""
 
-    __slots__ = (
-        "_after_arrival",
-        "_after_completion",
-        "_cache",
-        "_elapsed_s",
-        "_gaps",
-        "_last_arrival",
-        "_last_completion",
-        "_ran_s",
-        "_refresh_at",
-        "_was_everyone",
-        "arrivals",
-    )
-
     def __init__(self) -> None:
+        self.everyone = 0  # the most items seen at once lately
+        self._most_here = 0  # in this window of batches
+        self._most_here_before = 0  # in the one before: who left is forgotten after two
+        self._batches = 0
+        self._here = 0
+        self._clump = 0  # of the arrivals that follow a completion; 0: it is over
+        self._mean_clump = 1.0
         self._after_arrival = GapHistogram()
         self._after_completion = GapHistogram()
         self._last_arrival = -math.inf
@@ -104,28 +105,48 @@ class Linger:
         # Noted with every arrival, sorted in only when a decision needs them: the latest suffice.
         self._gaps: deque[float] = deque(maxlen=4 * _REFRESH_EVERY)
         self._refresh_at = 0
-        self._was_everyone = False
         self._elapsed_s = 0.0  # between completions, on average
         self._ran_s = 0.0
         self.arrivals = 0
 
-    def arrived(self, now: float, everyone: bool) -> None:
-        """`everyone`: with this one all callers seen lately are here, so the gap that follows says
-        nothing about how soon a missing one comes."""
+    def arrived(self, now: float, here: int) -> None:
+        """Somebody came; with them so many are here, queued or running."""
         self.arrivals += 1
         last = self._last_arrival
         self._last_arrival = now
         if last < self._last_completion:
             self._after_completion.add(now - self._last_completion)
-        if not self._was_everyone:
+            self._clump = 1
+        elif self._clump:
+            self._count_clump(now - last)
+        # With everyone here, the gap that follows does not say how soon a missing one comes.
+        if self._here < self.everyone:
             self._gaps.append(now - last)
-        self._was_everyone = everyone
+        self._here = here
+        if here > self._most_here:
+            self._most_here = here
+            if here > self.everyone:
+                self.everyone = here
+
+    def _count_clump(self, gap_s: float) -> None:
+        """Callers that were answered together often come back together: how many at once?"""
+        if gap_s <= _TOGETHER * self._ran_s:
+            self._clump += 1
+        else:
+            self._mean_clump += (self._clump - self._mean_clump) * 0.1
+            self._clump = 0
 
     def completed(self, now: float, ran_s: float) -> None:
         since, self._last_completion = self._last_completion, now
+        if self._clump:
+            self._count_clump(math.inf)
         if since > -math.inf and now > since:
             self._elapsed_s += (now - since - self._elapsed_s) * 0.02
             self._ran_s += (ran_s - self._ran_s) * 0.02
+        self._batches += 1
+        if self._batches % _WINDOW == 0:
+            self._most_here_before, self._most_here = self._most_here, 0
+            self.everyone = self._most_here_before
 
     def _learn_gaps(self) -> None:
         for gap_s in self._gaps:
@@ -150,35 +171,7 @@ class Linger:
             credit = _AFTER_COMPLETION if after_completion else 1.0 - _BUSY_PENALTY * self.busy
             # Where a worker is always busy, a newcomer's row is paid for in one batch or the next.
             row_s *= 1.0 - self.busy
-            wait = histogram.best_wait(items, math.inf, batch_s, row_s, credit)
+            joining = max(1.0, self._mean_clump) if after_completion else 1.0
+            wait = histogram.best_wait(items, math.inf, batch_s, row_s, credit, joining)
             self._cache[key] = wait
         return min(wait, cap_s)
-
-
-class PeakConcurrency:
-    """The most items seen at once lately: who is 'everyone'.
-
-    Kept over two windows of batches, so that callers who left are forgotten.
-    """
-
-    __slots__ = ("_batches", "_current", "_previous")
-
-    def __init__(self) -> None:
-        self._current = 0
-        self._previous = 0
-        self._batches = 0
-
-    def saw(self, items: int) -> bool:
-        """So many are here now. True: that is everyone."""
-        if items > self._current:
-            self._current = items
-        return items >= self._previous and items >= self._current
-
-    def batch_done(self, window: int = 16) -> None:
-        self._batches += 1
-        if self._batches >= window:
-            self._previous, self._current, self._batches = self._current, 0, 0
-
-    @property
-    def items(self) -> int:
-        return self._current if self._current > self._previous else self._previous

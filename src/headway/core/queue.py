@@ -251,7 +251,7 @@ class Queue:
         self._shortest_first = order is Order.SHORTEST
         self._full_rows = full_rows
         self._ageing_s = ageing_s
-        self._live: dict[int, Item] = {}
+        self.live: dict[int, Item] = {}  # everyone who waits, by id
         self._clocks = tuple(_FairClock(weights) for _ in Priority)
         self._class_rows = [0 for _ in Priority]
         self._by_urgency = _LaneHeap(_urgency)
@@ -260,31 +260,24 @@ class Queue:
         self._mean_size = 0.0
         self._spare_lane: Lane | None = None
         self._may_be_plain = may_be_plain and order is Order.FIFO
-        self._plain_lane: Lane | None = None
-        self._plain_kind: tuple[object, ...] = ()
+        self._plain_lane = Lane(None, self.live)
+        self.plain_kind: tuple[
+            object, ...
+        ] = ()  # what all who wait have in common, id and time aside
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self.live)
 
     def __contains__(self, item_id: int) -> bool:
-        return item_id in self._live
+        return item_id in self.live
 
     # ---- coming and going
 
     def push(self, item: Item) -> None:
+        if self.is_plain and (item[2:] == self.plain_kind or self._starts_plain(item)):
+            self.push_plain(item)
+            return
         if self.is_plain:
-            lane = self._plain_lane if item[2:] == self._plain_kind else self._plain_lane_for(item)
-            if lane is not None:
-                item_id = item[0]
-                assert item_id not in self._live, f"item {item_id} is queued; an id is used once"
-                self._live[item_id] = item
-                self.rows += 1
-                lane.items += 1
-                lane.rows += 1
-                lane.arrivals.append(item)
-                if lane.rows >= self._full_rows:
-                    self.full_lanes[lane.partition] = lane
-                return
             self._tell_apart()
         self._push_in_order(item)
 
@@ -295,7 +288,7 @@ class Queue:
             lane = self.lanes[partition] = self._new_lane(partition)
         tag = self._clocks[priority].start_tag(tenant, rows)
         key = tag + self._long_penalty(size) if self._shortest_first else tag
-        live = self._live
+        live = self.live
         assert item_id not in live, f"item {item_id} is queued; an id is used once"
         live[item_id] = item
         self.rows += rows
@@ -320,18 +313,29 @@ class Queue:
     # While everyone is alike (one row, no size, one class, tenant and partition, no deadline) the
     # queue is one deque: nobody has to be told apart. That is most queues, most of the time.
 
-    def _plain_lane_for(self, item: Item) -> Lane | None:
-        """A lane for the first of a kind; None if it must be told apart from others."""
-        if self._live or not self._may_be_plain:
-            return None
-        if item.rows != 1 or item.size or item.deadline != math.inf:
-            return None
-        lane = self._plain_lane
-        if lane is None or lane.partition != item.partition:
-            lane = self._plain_lane = Lane(item.partition, self._live)
-        self._plain_kind = item[2:]
-        self.lanes = {lane.partition: lane}
-        return lane
+    def push_plain(self, item: Item) -> None:
+        """For an item of `plain_kind` only."""
+        item_id, lane = item[0], self._plain_lane
+        assert item_id not in self.live, f"item {item_id} is queued; an id is used once"
+        self.live[item_id] = item
+        self.rows += 1
+        lane.items += 1
+        lane.rows += 1
+        lane.arrivals.append(item)
+        if lane.rows >= self._full_rows:
+            self.full_lanes[lane.partition] = lane
+
+    def _starts_plain(self, item: Item) -> bool:
+        """Is it the first of a kind? False: it must be told apart from those who wait."""
+        if self.live or not self._may_be_plain:
+            return False
+        if item.rows != 1 or item.size or item.deadline != math.inf or item.request is not None:
+            return False
+        if self._plain_lane.partition != item.partition:
+            self._plain_lane = Lane(item.partition, self.live)
+        self.plain_kind = item[2:]
+        self.lanes = {item.partition: self._plain_lane}
+        return True
 
     def _tell_apart(self) -> None:
         """Somebody is different: put those who wait in order, as if they came just now."""
@@ -341,15 +345,16 @@ class Queue:
             self._push_in_order(item)
 
     def _forget_plain(self) -> None:
-        self.is_plain, self._plain_lane, self._plain_kind = False, None, ()
+        self.is_plain, self.plain_kind = False, ()
+        self._plain_lane = Lane(None, self.live)
         self.rows = 0
         self.lanes.clear()
         self.full_lanes.clear()
-        self._live.clear()
+        self.live.clear()
 
     def pop_plain(self, lane: Lane, most: int) -> list[Item]:
         """The oldest so many of a plain queue."""
-        arrivals, live = lane.arrivals, self._live
+        arrivals, live = lane.arrivals, self.live
         taken: list[Item] = []
         while len(taken) < most:
             item = arrivals.popleft()
@@ -369,15 +374,15 @@ class Queue:
 
     def remove(self, item_id: int, *, served: bool = False) -> Item | None:
         """Take an item out, wherever it stands. None: it is not queued (any more)."""
-        item = self._live.pop(item_id, None)
+        item = self.live.pop(item_id, None)
         if item is not None and self.is_plain:
             lane = self.lanes[item.partition]
             self._count_out_plain(lane, 1)
             lane.compact()
         elif item is not None:
             self._count_out((item,), self.lanes[item.partition], served=served)
-            if len(self._deadlines) > 2 * len(self._live) + _SLACK:
-                self._deadlines = [entry for entry in self._deadlines if entry[1] in self._live]
+            if len(self._deadlines) > 2 * len(self.live) + _SLACK:
+                self._deadlines = [entry for entry in self._deadlines if entry[1] in self.live]
                 heapq.heapify(self._deadlines)
         return item
 
@@ -393,7 +398,7 @@ class Queue:
             line.run.popleft()
         else:
             heapq.heappop(line.heap)
-        del self._live[entry[1]]
+        del self.live[entry[1]]
 
     def served(self, items: Sequence[Item], lane: Lane) -> None:
         """These were popped, to run or to be refused."""
@@ -421,7 +426,7 @@ class Queue:
         if not lane.items:
             self._spare_lane = self.lanes.pop(lane.partition)
             lane.clear()
-            if not self._live:
+            if not self.live:
                 self._start_afresh()
 
     def _count_rows(self, item: Item, rows: int, *, served: bool) -> None:
@@ -433,7 +438,7 @@ class Queue:
         lane, self._spare_lane = self._spare_lane, None
         if lane is not None and lane.partition == partition:
             return lane
-        return Lane(partition, self._live)
+        return Lane(partition, self.live)
 
     def _start_afresh(self) -> None:
         """Nobody waits: no debts, no traces, no differences."""
@@ -470,7 +475,7 @@ class Queue:
         """The lane whose head is due next; on the aged's turn, that of the longest waiting."""
         lanes = self.lanes
         if self.is_plain:
-            return self._plain_lane if self._live else None
+            return self._plain_lane if self.live else None
         if len(lanes) <= 1:
             return next(iter(lanes.values()), None)
         if aged_turn and self.is_aged(now):
@@ -479,7 +484,7 @@ class Queue:
 
     def oldest_lane(self) -> Lane | None:
         if self.is_plain:
-            return self._plain_lane if self._live else None
+            return self._plain_lane if self.live else None
         if len(self.lanes) <= 1:
             return next(iter(self.lanes.values()), None)
         return self._by_age.first(self.lanes)
@@ -497,13 +502,13 @@ class Queue:
         return oldest is not None and now - oldest.arrived_at > self._ageing_s
 
     def next_deadline(self) -> float:
-        deadlines, live = self._deadlines, self._live
+        deadlines, live = self._deadlines, self.live
         while deadlines and deadlines[0][1] not in live:
             heapq.heappop(deadlines)
         return deadlines[0][0] if deadlines else math.inf
 
     def earliest_deadline(self) -> Item | None:
-        return None if self.next_deadline() == math.inf else self._live[self._deadlines[0][1]]
+        return None if self.next_deadline() == math.inf else self.live[self._deadlines[0][1]]
 
     def pop_expired(self, now: float) -> list[Item]:
         expired = []
@@ -516,7 +521,7 @@ class Queue:
     def rows_ahead(self, item: Item) -> float:
         """How many rows a newcomer must expect to leave before it."""
         if self.is_plain:
-            if item[4:6] == self._plain_kind[2:4]:
+            if item[4:6] == self.plain_kind[2:4]:
                 return self.rows
             self._tell_apart()
         ahead = sum(self._class_rows[: item.priority + 1])

@@ -22,7 +22,7 @@ from headway.core.items import (
     Run,
     Wait,
 )
-from headway.core.linger import Linger, PeakConcurrency
+from headway.core.linger import Linger
 from headway.core.policy import Firing, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
 from headway.errors import InvalidInput
@@ -51,10 +51,9 @@ class Scheduler:
             may_be_plain=policy.slo_s is None,  # an SLO asks of each item whether it is late
         )
         self._linger = Linger()
-        self._peak = PeakConcurrency()
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue)
-        self._auto = AutoRule(policy, self.costs, self._linger, self._peak)
+        self._auto = AutoRule(policy, self.costs, self._linger)
         self._rule = self._choose_rule()
         self._running: dict[int, Batch] = {}
         self._running_items = 0
@@ -76,20 +75,25 @@ class Scheduler:
         Of a request split into parts submit them all in one go, the first with `request_rows`, so
         that it is admitted or refused as one.
         """
-        rows = item.rows
-        if rows < 1 or item.deadline != item.deadline:
-            raise InvalidInput(f"needs at least one row and a deadline in time: {item}")
         queue = self._queue
+        if item[2:] == queue.plain_kind and queue.rows < self._max_queue:
+            queue.push_plain(item)  # like everyone who waits: nothing to check or to weigh
+        else:
+            self._submit_carefully(item, request_rows)
+        if self._learns:
+            self._linger.arrived(item.arrived_at, len(queue.live) + self._running_items)
+
+    def _submit_carefully(self, item: Item, request_rows: int | None) -> None:
+        if item.rows < 1 or item.deadline != item.deadline:
+            raise InvalidInput(f"needs at least one row and a deadline in time: {item}")
         if item.request is None or request_rows is not None:
-            rows = request_rows or rows
-            if queue.rows + rows > self._max_queue or self._may_shed or item.deadline != math.inf:
+            rows = request_rows or item.rows
+            full = self._queue.rows + rows > self._max_queue
+            if full or self._may_shed or item.deadline != math.inf:
                 self._refused += self._admission.admit(
                     item, rows, self.cap_rows, self._running.values()
                 )
-        queue.push(item)
-        if self._learns:
-            everyone = self._peak.saw(len(queue) + self._running_items)
-            self._linger.arrived(item.arrived_at, everyone)
+        self._queue.push(item)
 
     def cancel(self, item_id: int) -> bool:
         """Forget a queued item. False, and harmless, once it has started."""
@@ -107,7 +111,6 @@ class Scheduler:
             self.costs.observe(batch.padded_rows, batch.size, ran_s)
         if self._learns:
             self._linger.completed(now, now - batch.fired_at)
-            self._peak.batch_done()
             if self._slo.is_set:
                 self._slo.saw(batch, now)
                 self._auto.allowed = not self._slo.is_missed
@@ -124,9 +127,10 @@ class Scheduler:
 
     def next_action(self, now: float) -> Action:
         """Call until it answers `Wait`, after every event and at the moment it names."""
-        if self._refused or self._queue.next_deadline() <= now:
+        queue = self._queue
+        if self._refused or (queue.has_deadlines and queue.next_deadline() <= now):
             return self._refuse(now)
-        if not self._queue:
+        if not queue.live:
             self._idle_since = None
             return _NOTHING_TO_DO
         if len(self._running) >= self._workers:
@@ -167,17 +171,17 @@ class Scheduler:
         padded_rows = self._composer.padded_rows(made.rows)
         assert self._idle_since is not None
         batch = Batch(
-            id=self._batches,
-            items=tuple(made.items),
-            rows=made.rows,
-            size=made.size,
-            padded_rows=padded_rows,
-            reason=made.stopped_by or reason,
-            fired_at=now,
-            idle_since=self._idle_since,
-            batch_cap=cap_rows,
-            linger_cap_s=self._rule.linger_cap_s if self._auto.allowed else 0.0,
-            predicted_s=self.costs.predict(padded_rows, made.size),
+            self._batches,
+            tuple(made.items),
+            made.rows,
+            made.size,
+            padded_rows,
+            made.stopped_by or reason,
+            now,
+            self._idle_since,
+            cap_rows,
+            self._rule.linger_cap_s if self._auto.allowed else 0.0,
+            self.costs.predict(padded_rows, made.size),
         )
         self._running[batch.id] = batch
         self._running_items += len(made.items)

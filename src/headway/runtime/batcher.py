@@ -107,6 +107,7 @@ class Batcher(Generic[In, Out]):
         self._prepare = prepare or _own(self._model, "prepare")
         self._size = size or _own(self._model, "size")
         self._finish = _own(self._model, "finish")
+        self._has_callbacks = any((self._prepare, self._size, self._shape))
         self._observers = Observers(observers)
         self._driver = Driver(
             self.name,
@@ -164,12 +165,13 @@ class Batcher(Generic[In, Out]):
         `deadline_ms`: the answer is worthless later; `partition`: only equals share a batch.
         """
         rows, size, entered_at = 1, 0, None
-        if self._prepare is not None or self._size is not None:
-            entered_at = self._now()
-            value, size = await self._prepared(value)
-        if self._shape is not None:
-            rows, shape = self._shaped(value)
-            partition = (shape, partition)
+        if self._has_callbacks:
+            if self._prepare is not None or self._size is not None:
+                entered_at = self._now()
+                value, size = await self._prepared(value)
+            if self._shape is not None:
+                rows, shape = self._shaped(value)
+                partition = (shape, partition)
         call = self._driver.enqueue(
             value,
             asyncio.get_running_loop(),

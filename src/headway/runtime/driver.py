@@ -82,7 +82,10 @@ class Driver:
         # moves it at once.
         self.lock = threading.RLock()
         self.scheduler = scheduler
-        self.state = State.NEW
+        self._state = State.NEW
+        self._is_open = False  # the state once more: comparing with an Enum's member is slow
+        self._is_closing = False
+        self._is_over = False
         self.crash: BaseException | None = None
         self.home: Home | None = None
         self.jobs: dict[int, BatchJob] = {}
@@ -98,6 +101,17 @@ class Driver:
         self._timer_at = math.inf
         self._drained: list[asyncio.Future[None]] = []  # whoever waits for the last answer
         self._is_released = False
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        self._is_open = state is State.OPEN
+        self._is_closing = state is State.CLOSING
+        self._is_over = state in (State.CLOSED, State.CRASHED)
 
     # ---- life
 
@@ -180,7 +194,7 @@ class Driver:
         try:
             with self.lock:
                 home = self.home
-                if home is None or home.loop is not loop or self.state is not State.OPEN:
+                if home is None or home.loop is not loop or not self._is_open:
                     home = self.choose_home()
                 now = home.clock()
                 deadline = (
@@ -274,7 +288,7 @@ class Driver:
         self._start(jobs)
         if refusals:
             self._in_this(home, lambda: self._tell_refused(refusals))
-        if self.state is State.CLOSING:
+        if self._is_closing:
             self._check_drained()
 
     def _advance(self) -> tuple[list[BatchJob], list[tuple[Refusal, Answerable]]]:
@@ -282,7 +296,7 @@ class Driver:
         home = self.current_home()
         jobs: list[BatchJob] = []
         refused: list[Refusal] = []
-        if self.state is State.CLOSED or self.state is State.CRASHED:
+        if self._is_over:
             return jobs, []
         while True:
             action = self.scheduler.next_action(home.clock())
@@ -298,6 +312,8 @@ class Driver:
                 if action.until < self._timer_at:
                     self._timer_at = action.until
                     self._in_home(functools.partial(self._arm, action.until))
+                if not refused:
+                    return jobs, []
                 # only now: until here, a crash must find them among the calls
                 return jobs, [(each, self._calls.pop(each.item.id)) for each in refused]
 
@@ -356,12 +372,13 @@ class Driver:
             except Exception as error:  # noqa: BLE001  a result nobody can look at, parts that do not join
                 failed += 1
                 call.fail(_unusable(self.name, error))
-        self._tell_refused(refusals)
+        if refusals:
+            self._tell_refused(refusals)
         if self._observers:
             self._observers.emit(
                 BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
             )
-        if self.state is State.CLOSING:
+        if self._is_closing:
             self._check_drained()
 
     def _tell_refused(self, refusals: list[tuple[Refusal, Answerable]]) -> None:

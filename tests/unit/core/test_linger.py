@@ -1,6 +1,6 @@
 import pytest
 
-from headway.core.linger import GapHistogram, Linger, PeakConcurrency
+from headway.core.linger import GapHistogram, Linger
 
 ALWAYS_PAYS = {"batch_s": 0.010, "row_s": 0.0}
 
@@ -74,24 +74,39 @@ def test_gaps_after_completions_and_after_arrivals_are_told_apart() -> None:
     linger = Linger()
     for turn in range(100):
         linger.completed(turn * 1.0, ran_s=0.01)
-        linger.arrived(turn * 1.0 + 0.0005, False)
+        linger.arrived(turn * 1.0 + 0.0005, 1)
     assert linger.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) == 0.0, "after an arrival: nobody"
     linger.completed(100.0, ran_s=0.01)
     assert linger.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) >= 0.0005, "after a completion: soon"
 
 
-def test_the_peak_is_the_most_seen_at_once_lately() -> None:
-    peak = PeakConcurrency()
-    for items in (1, 5, 3):
-        peak.saw(items)
-    assert peak.items == 5
+def test_everyone_is_the_most_seen_at_once_lately() -> None:
+    linger = Linger()
+    for here in (1, 5, 3):
+        linger.arrived(0.0, here)
+    assert linger.everyone == 5
 
 
-@pytest.mark.parametrize("batches", [32])
-def test_callers_who_left_are_forgotten_after_two_windows(batches: int) -> None:
-    peak = PeakConcurrency()
-    peak.saw(100)
-    for _ in range(batches):
-        peak.saw(2)
-        peak.batch_done()
-    assert peak.items == 2
+def test_callers_who_left_are_forgotten_after_two_windows() -> None:
+    linger = Linger()
+    linger.arrived(0.0, 100)
+    for turn in range(32):
+        linger.arrived(float(turn), 2)
+        linger.completed(turn + 0.5, ran_s=0.01)
+    assert linger.everyone == 2
+
+
+def test_callers_that_come_back_together_are_worth_a_longer_wait() -> None:
+    """Twenty are answered and return as one, 1 ms later: too late for one, not for twenty."""
+
+    def wait_for(clump: int) -> float:
+        linger = Linger()
+        for turn in range(50):
+            linger.completed(turn * 0.011, ran_s=0.010)
+            for _ in range(clump):
+                linger.arrived(turn * 0.011 + 0.001, 30)
+        linger.completed(50 * 0.011, ran_s=0.010)
+        return linger.best_wait(20, cap_s=0.003, batch_s=0.010, row_s=0.0)
+
+    assert wait_for(1) == 0.0
+    assert wait_for(20) >= 0.001
