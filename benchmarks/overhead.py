@@ -135,9 +135,7 @@ def in_process(quick: bool) -> Report:
             Bar("≥ 3× better than both libraries there", f"{better:.1f}×", better >= 3),
             Bar("one caller: ≤ 60 µs, no window paid", f"{alone:.0f} µs", alone <= 60),
         ],
-        [
-            f"median of {rounds} interleaved rounds (least – most); the libraries have a window of 5 ms"
-        ],
+        [f"median of {rounds} interleaved rounds (least – most); the libraries' window: 5 ms"],
     )
 
 
@@ -181,7 +179,7 @@ def decisions(quick: bool) -> Report:
 
 
 def _decision_us(waiting: int, rounds: int) -> tuple[float, float]:
-    """Medians of one `next_action` that fires a batch, and of one `submit`, at that queue length."""
+    """Medians of one `next_action` that fires a batch, and of one `submit`."""
     table = CostTable((1, 64), None, ((0.005,), (0.008,)))
     scheduler = Scheduler(Policy(max_queue=100_000), table)
     ids = iter(range(10**9))

@@ -35,9 +35,6 @@ class Model(Generic[In, Out]):
     becomes that one caller's error.
     """
 
-    batch_parameters: ClassVar[
-        Sequence[str]
-    ] = ()  # requests that differ in these never share a batch
     rerun: ClassVar[bool] = True  # False: a failed batch must not be run again to find the culprit
 
     def setup(self) -> None:
@@ -84,7 +81,6 @@ class TensorModel:
 
     inputs: ClassVar[Sequence[Tensor]] = ()
     outputs: ClassVar[Sequence[Tensor]] = ()
-    batch_parameters: ClassVar[Sequence[str]] = ()
     rerun: ClassVar[bool] = True
 
     def setup(self) -> None:

@@ -1,4 +1,4 @@
-"""Arrows point one way: the table of STYLE.md §2, held against what `src/headway` imports."""
+"""Arrows point one way: the table of ARCHITECTURE.md, held against what `src/headway` imports."""
 
 import ast
 import subprocess
@@ -106,7 +106,7 @@ def package_of(path: Path) -> str:
 
 def test_every_package_has_its_row_in_the_table() -> None:
     packages = {package_of(path) for path in SOURCE.rglob("*.py")} - {"__main__"}
-    assert packages <= set(TABLE), "a new package: say what it may import, here and in STYLE.md §2"
+    assert packages <= set(TABLE), "a new package needs its row, here and in ARCHITECTURE.md"
 
 
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -2,7 +2,7 @@
 
 import asyncio
 import operator
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -60,7 +60,14 @@ class Batcher(Generic[In, Out]):
 
     def __init__(
         self,
-        model: Callable[[list[In]], Any] | Model[In, Out] | TensorModel | type,
+        model: (
+            Callable[[list[In]], Awaitable[Sequence[Out]]]
+            | Callable[[list[In]], Sequence[Out]]
+            | Model[In, Out]
+            | type[Model[In, Out]]
+            | TensorModel
+            | type[TensorModel]
+        ),
         *,
         max_batch_size: int = 64,
         max_wait_ms: float | None = None,
@@ -122,12 +129,17 @@ class Batcher(Generic[In, Out]):
     async def __aenter__(self) -> Self:
         if self._driver.state is not State.NEW:
             raise Closed(f"{self.name} {self._driver.state.value}: make a new Batcher")
+        self._driver.state = State.OPENING
         home = Home(asyncio.get_running_loop())
-        if isinstance(self._model, Model | TensorModel):
-            if home.is_virtual:
-                _load(self._model)
-            else:
-                await asyncio.to_thread(_load, self._model)
+        try:
+            if isinstance(self._model, Model | TensorModel):
+                if home.is_virtual:
+                    _load(self._model)
+                else:
+                    await asyncio.to_thread(_load, self._model)
+        except BaseException:
+            self._driver.state = State.CLOSED
+            raise
         self._driver.open(home)
         return self
 
@@ -177,7 +189,7 @@ class Batcher(Generic[In, Out]):
             asyncio.get_running_loop(),
             rows,
             size,
-            _PRIORITIES.get(priority) or _priority(priority),
+            _PRIORITIES.get(priority) or self._priority(priority),
             tenant,
             deadline_ms,
             entered_at,
@@ -252,7 +264,7 @@ class Batcher(Generic[In, Out]):
             asyncio.get_running_loop(),
             1,
             size,
-            _priority(priority),
+            self._priority(priority),
             tenant,
             deadline_ms,
             entered_at,
@@ -267,7 +279,14 @@ class Batcher(Generic[In, Out]):
                 call.is_abandoned = True
                 self._driver.withdraw(call)
 
-    # ---- the user's callbacks
+    # ---- the user's values and callbacks
+
+    def _priority(self, name: str) -> Priority:
+        if name in _PRIORITIES:
+            return _PRIORITIES[name]
+        error = InvalidInput(f"priority {name!r} is not one of 'high', 'normal', 'low'")
+        self._driver.report_refusal(error)
+        raise error
 
     async def _prepared(self, value: Any) -> tuple[Any, int]:
         """The item to queue and its size."""
@@ -408,10 +427,3 @@ def _own(model: object, method: str) -> Any:
 def _load(model: "Model[Any, Any] | TensorModel") -> None:
     model.setup()
     model.load()
-
-
-def _priority(name: str) -> Priority:
-    try:
-        return _PRIORITIES[name]
-    except KeyError:
-        raise InvalidInput(f"priority {name!r} is not one of 'high', 'normal', 'low'") from None

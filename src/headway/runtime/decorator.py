@@ -4,6 +4,8 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
+from headway.errors import ConfigError
+from headway.model import Model, TensorModel
 from headway.runtime.batcher import Batcher
 
 In = TypeVar("In")
@@ -18,6 +20,8 @@ class BatchedFunction(Generic[In, Out]):
     """
 
     def __init__(self, function: Callable[[list[In]], Any], options: dict[str, Any]) -> None:
+        if not callable(function) or isinstance(function, type | Model | TensorModel):
+            raise ConfigError(f"@batched takes a function, not {function!r}: use headway.Batcher")
         functools.update_wrapper(self, function)
         self._function = function
         self._options = options

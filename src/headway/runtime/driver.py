@@ -50,6 +50,7 @@ _log = logging.getLogger(__name__)
 
 class State(Enum):
     NEW = "has not been started: use `async with`"
+    OPENING = "is still loading"
     OPEN = "is open"
     CLOSING = "is closing"
     CLOSED = "is closed"
