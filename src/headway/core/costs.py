@@ -193,7 +193,9 @@ class Costs:
         if predicted is not None:
             self._errors.append(seconds / predicted - 1.0)
         i, j = _nearest(self._rows, rows), self._size_index(size)
-        at_cell = self._moved_to_cell(i, j, seconds / predicted) if predicted else None
+        at_cell = None
+        if predicted is not None and (size or rows != self._rows[i]):
+            at_cell = self._moved_to_cell(i, j, seconds / predicted)
         if at_cell is None:
             at_cell = seconds
         cell = self._cells.get((i, j))

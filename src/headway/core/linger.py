@@ -8,6 +8,7 @@ gain; mostly that is no wait at all.
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 _SHORTEST = -16  # the first bin ends at 2**-16.5 s (11 µs), the last at 2**5 s
 _BINS = 2 * (6 - _SHORTEST)
@@ -122,11 +123,28 @@ class Linger:
         # With everyone here, the gap that follows does not say how soon a missing one comes.
         if self._here < self.everyone:
             self._gaps.append(now - last)
+        self._see(here)
+
+    def _see(self, here: int) -> None:
         self._here = here
         if here > self._most_here:
             self._most_here = here
             if here > self.everyone:
                 self.everyone = here
+
+    def arrived_together(self, times: Sequence[float], here: int) -> None:
+        """As `arrived` for each of several in a row; `here`: before the first of them."""
+        self.arrived(times[0], here + 1)
+        last, gaps, everyone = times[0], self._gaps, self.everyone
+        for before, now in enumerate(times[1:], here + 1):
+            gap_s, last = now - last, now
+            if self._clump:
+                self._count_clump(gap_s)
+            if before < everyone:
+                gaps.append(gap_s)
+        self.arrivals += len(times) - 1
+        self._last_arrival = last
+        self._see(here + len(times))
 
     def _count_clump(self, gap_s: float) -> None:
         """Callers that were answered together often come back together: how many at once?"""

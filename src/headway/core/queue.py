@@ -325,6 +325,17 @@ class Queue:
         if lane.rows >= self._full_rows:
             self.full_lanes[lane.partition] = lane
 
+    def push_many_plain(self, items: Sequence[Item]) -> None:
+        """For items of `plain_kind` only, and only where all of them fit."""
+        lane, count = self._plain_lane, len(items)
+        self.live.update({item[0]: item for item in items})
+        self.rows += count
+        lane.items += count
+        lane.rows += count
+        lane.arrivals.extend(items)
+        if lane.rows >= self._full_rows:
+            self.full_lanes[lane.partition] = lane
+
     def _starts_plain(self, item: Item) -> bool:
         """Is it the first of a kind? False: it must be told apart from those who wait."""
         if self.live or not self._may_be_plain:

@@ -25,7 +25,7 @@ from headway.core.items import (
 from headway.core.linger import Linger
 from headway.core.policy import Firing, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
-from headway.errors import InvalidInput
+from headway.errors import HeadwayError, InvalidInput
 
 _NOTHING_TO_DO = Wait(math.inf)
 LONG_QUEUE = 2  # knees: beyond that the rate counts, not the wait
@@ -82,6 +82,23 @@ class Scheduler:
             self._submit_carefully(item, request_rows)
         if self._learns:
             self._linger.arrived(item.arrived_at, len(queue.live) + self._running_items)
+
+    def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
+        """Queue several items that differ in nothing but id and time; who was refused, and why."""
+        queue, refused = self._queue, []
+        alike = items[0][2:] == queue.plain_kind
+        if alike and queue.rows + len(items) <= self._max_queue:
+            here = len(queue.live) + self._running_items
+            queue.push_many_plain(items)
+            if self._learns:
+                self._linger.arrived_together([item[1] for item in items], here)
+            return []
+        for item in items:
+            try:
+                self.submit(item)
+            except HeadwayError as error:
+                refused.append((item, error))
+        return refused
 
     def _submit_carefully(self, item: Item, request_rows: int | None) -> None:
         if item.rows < 1 or item.deadline != item.deadline:

@@ -13,7 +13,7 @@ from headway.core.bisecting import MAX_RERUNS
 from headway.core.policy import choice
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput
 from headway.model import END, Model, TensorModel, overrides
-from headway.runtime.calls import StreamCall
+from headway.runtime.calls import Call, StreamCall
 from headway.runtime.driver import Driver, State
 from headway.runtime.events import Observer, Observers
 from headway.runtime.front import FrontThread, call_user_code
@@ -27,6 +27,7 @@ from headway.runtime.workers.thread import ThreadWorker
 In = TypeVar("In")
 Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
+_NO_WISHES = ("normal", None, "", None)
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
@@ -114,7 +115,7 @@ class Batcher(Generic[In, Out]):
         self._prepare = prepare or _own(self._model, "prepare")
         self._size = size or _own(self._model, "size")
         self._finish = _own(self._model, "finish")
-        self._has_callbacks = any((self._prepare, self._size, self._shape))
+        self._is_simple = not any((self._prepare, self._size, self._shape))
         self._observers = Observers(observers)
         self._driver = Driver(
             self.name,
@@ -176,25 +177,12 @@ class Batcher(Generic[In, Out]):
 
         `deadline_ms`: the answer is worthless later; `partition`: only equals share a batch.
         """
-        rows, size, entered_at = 1, 0, None
-        if self._has_callbacks:
-            if self._prepare is not None or self._size is not None:
-                entered_at = self._now()
-                value, size = await self._prepared(value)
-            if self._shape is not None:
-                rows, shape = self._shaped(value)
-                partition = (shape, partition)
-        call = self._driver.enqueue(
-            value,
-            asyncio.get_running_loop(),
-            rows,
-            size,
-            _PRIORITIES.get(priority) or self._priority(priority),
-            tenant,
-            deadline_ms,
-            entered_at,
-            partition,
-        )
+        loop = asyncio.get_running_loop()
+        call = None
+        if self._is_simple and (priority, deadline_ms, tenant, partition) == _NO_WISHES:
+            call = self._driver.enqueue_plain(value, loop)
+        if call is None:
+            call = await self._enqueue(value, loop, priority, deadline_ms, tenant, partition)
         result: Any
         try:
             result = await call.answer()
@@ -204,6 +192,35 @@ class Batcher(Generic[In, Out]):
         if self._finish is not None:
             result = await self._off_loop("finish", self._finish, result)
         return result  # type: ignore[no-any-return]  # a cast would be a call for every caller
+
+    async def _enqueue(
+        self,
+        value: Any,
+        loop: asyncio.AbstractEventLoop,
+        priority: str,
+        deadline_ms: float | None,
+        tenant: str,
+        partition: Hashable,
+    ) -> Call:
+        rows, size, entered_at = 1, 0, None
+        if self._prepare is not None or self._size is not None:
+            entered_at = self._now()
+            value, size = await self._prepared(value)
+        if self._shape is not None:
+            rows, shape = self._shaped(value)
+            partition = (shape, partition)
+        call: Call = self._driver.enqueue(
+            value,
+            loop,
+            rows=rows,
+            size=size,
+            priority=self._priority(priority),
+            tenant=tenant,
+            deadline_ms=deadline_ms,
+            entered_at=entered_at,
+            partition=partition,
+        )
+        return call
 
     async def many(self, values: Sequence[Any], **options: Any) -> list[Out]:
         """The results for several values, in order. One error withdraws the rest and is raised.
@@ -262,13 +279,13 @@ class Batcher(Generic[In, Out]):
         call = self._driver.enqueue(
             value,
             asyncio.get_running_loop(),
-            1,
-            size,
-            self._priority(priority),
-            tenant,
-            deadline_ms,
-            entered_at,
-            _Streamed(partition),
+            rows=1,
+            size=size,
+            priority=self._priority(priority),
+            tenant=tenant,
+            deadline_ms=deadline_ms,
+            entered_at=entered_at,
+            partition=_Streamed(partition),
             stream=True,
         )
         try:
@@ -406,6 +423,7 @@ class Batcher(Generic[In, Out]):
     def statistics(self) -> Statistics:
         driver = self._driver
         with driver.lock:
+            driver.take_in()
             scheduler = driver.scheduler
             now = driver.home.clock() if driver.home is not None else 0.0
             ages = (now - job.batch.fired_at for job in driver.jobs.values())

@@ -13,6 +13,7 @@ import itertools
 import logging
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from enum import Enum
@@ -46,6 +47,7 @@ from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, Job, Worker
 
 _log = logging.getLogger(__name__)
+_NO_WISHES = Item(0, 0.0)[2:]
 
 
 class State(Enum):
@@ -95,7 +97,8 @@ class Driver:
         self._observers = observers
         self._floating = floating
         self._ids = itertools.count(1)
-        self._calls: dict[int, Answerable] = {}
+        self._calls: dict[int, Answerable] = {}  # queued; those of running batches are in `jobs`
+        self._inbox: deque[tuple[Item, Call]] = deque()  # see enqueue_plain
         self._free_workers: list[Worker] = []
         self._drive_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -130,6 +133,7 @@ class Driver:
                 self.state = State.CLOSED
                 return
             if self.state is State.OPEN:
+                self.take_in()
                 self.state = State.CLOSING
                 self.scheduler.drain()
             if self.state is State.CLOSING:
@@ -154,14 +158,24 @@ class Driver:
                 self.state = State.CLOSED
                 for item_id in self._calls:
                     self.scheduler.cancel(item_id)
-            left = list(self._calls.values())
-            self._calls.clear()
+            left = self._take_unanswered()
             workers, self.workers = self.workers, []
             drained, self._drained = self._drained, []
         for worker in workers:
             worker.stop()
         self._in_home(lambda: self._tell_stopped(left))
         _wake(drained)  # whoever else is closing
+
+    def _take_unanswered(self) -> list[Answerable]:
+        """Under the lock: everyone who still waits, queued, running or in the inbox."""
+        unanswered = [call for _, call in self._inbox] + self._waiting()
+        self._inbox.clear()
+        self._calls.clear()
+        return unanswered
+
+    def _waiting(self) -> list[Answerable]:
+        running = [call for job in self.jobs.values() for call in job.calls]
+        return [*self._calls.values(), *running]
 
     def _tell_stopped(self, left: list[Answerable]) -> None:
         if self._timer is not None:
@@ -174,10 +188,49 @@ class Driver:
 
     # ---- coming in
 
+    def enqueue_plain(self, value: Any, loop: asyncio.AbstractEventLoop) -> Call | None:
+        """The hot path: a value with no wishes, from the home loop. None: take the other way.
+
+        It is noted without a lock and handed to the scheduler with its neighbours, when the event
+        loop comes to `_drive`. (The append comes before the look at the flag, and `_drive` clears
+        the flag before it looks at the inbox: whatever thread it is in, nothing is overlooked.)
+        """
+        home = self.home
+        if home is None or home.loop is not loop or not self._is_open:
+            return None
+        item_id = next(self._ids)
+        call = Call(item_id, value, loop.create_future())
+        self._inbox.append((new_item((item_id, home.clock(), *_NO_WISHES)), call))
+        if not self._drive_is_due:
+            self._drive_is_due = True
+            loop.call_soon(self._drive)
+        return call
+
+    def take_in(self) -> None:
+        """Under the lock: hand the inbox to the scheduler. Before anything else looks at it."""
+        inbox, calls = self._inbox, self._calls
+        if not inbox:
+            return
+        items, home = [], self.current_home()
+        while inbox:
+            item, call = inbox.popleft()
+            if self._floating is not None and call.future.get_loop() is not home.loop:
+                call.detach()  # the home moved while it was being noted
+            calls[item[0]] = call
+            items.append(item)
+        for item, error in self.scheduler.submit_alike(items):
+            refused = functools.partial(self._tell_refused_at_door, calls.pop(item.id), error)
+            self._post(home, refused)  # later: no user code under the lock
+
+    def _tell_refused_at_door(self, call: Answerable, error: HeadwayError) -> None:
+        self.report_refusal(error)
+        call.fail(error)
+
     def enqueue(
         self,
         value: Any,
         loop: asyncio.AbstractEventLoop,
+        *,
         rows: int,
         size: int,
         priority: Priority,
@@ -185,26 +238,16 @@ class Driver:
         deadline_ms: float | None,
         entered_at: float | None,
         partition: Hashable,
-        *,
         stream: bool = False,
     ) -> Any:
-        """Queue one value, or raise why not: its `Call`, or its `StreamCall`.
-
-        The hot path. Positional, and in one piece, because each step of it costs every caller.
-        """
+        """Queue one value, or raise why not: its `Call`, or its `StreamCall`."""
         try:
             with self.lock:
-                home = self.home
-                if home is None or home.loop is not loop or not self._is_open:
-                    home = self.choose_home()
+                home = self.choose_home()
                 now = home.clock()
-                deadline = (
-                    math.inf if deadline_ms is None else _deadline(now, entered_at, deadline_ms)
-                )
+                deadline = _deadline(now, entered_at, deadline_ms)
                 item_id = next(self._ids)
-                item = new_item(
-                    (item_id, now, rows, size, priority, tenant, deadline, partition, None)
-                )
+                item = Item(item_id, now, rows, size, priority, tenant, deadline, partition)
                 call: Any
                 if stream:
                     call = StreamCall(item_id, value, loop)
@@ -269,6 +312,7 @@ class Driver:
 
     def _forget(self, item_ids: tuple[int, ...]) -> bool:
         with self.lock:
+            self.take_in()
             cancelled = [item_id for item_id in item_ids if self.scheduler.cancel(item_id)]
             for item_id in cancelled:
                 self._calls.pop(item_id, None)
@@ -299,11 +343,12 @@ class Driver:
         refused: list[Refusal] = []
         if self._is_over:
             return jobs, []
+        self.take_in()
         while True:
             action = self.scheduler.next_action(home.clock())
             if isinstance(action, Run):
                 batch = action.batch
-                calls = [self._calls[item.id] for item in batch.items]
+                calls = [self._calls.pop(item.id) for item in batch.items]
                 job = self._shop.make_job(batch, calls, self._free_workers.pop(), home)
                 self.jobs[batch.id] = job
                 jobs.append(job)
@@ -341,9 +386,6 @@ class Driver:
             home = self.current_home()
             if self.jobs.pop(job.batch.id, None) is None:
                 return  # given up as lost
-            calls = self._calls
-            for item in job.batch.items:
-                calls.pop(item.id, None)
             try:
                 job.finished_at = home.clock()
                 self.scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
@@ -419,6 +461,7 @@ class Driver:
     def choose_home(self) -> Home:
         """Under the lock: where a caller in this thread finds the batcher. Raises Closed."""
         self.check_open()
+        self.take_in()
         if self._floating is None:
             return self.current_home()
         self._give_up_lost()
@@ -436,7 +479,7 @@ class Driver:
         elif old is not None and old.is_virtual is not home.is_virtual and not self.jobs:
             self._change_workers(home)
         if not self.scheduler.is_idle:
-            for call in self._calls.values():
+            for call in self._waiting():
                 call.detach()
             self._drive_is_due = True
             home.post(self._drive)
@@ -456,8 +499,6 @@ class Driver:
             del self.jobs[job.batch.id]
             self.scheduler.finish(job.batch, self.current_home().clock())
             self._free_workers.append(job.worker)
-            for item in job.batch.items:
-                self._calls.pop(item.id, None)
             for call in job.calls:
                 call.detach()
                 call.fail(Closed(f"{self.name}: the event loop that ran this batch has ended"))
@@ -499,9 +540,7 @@ class Driver:
                 return
             self.crash = error
             self.state = State.CRASHED
-            calls = list(self._calls.values())
-            calls += [call for job in self.jobs.values() for call in job.calls]
-            self._calls.clear()
+            calls = self._take_unanswered()
             drained, self._drained = self._drained, []
         _log.critical("%s crashed; every caller is answered with Closed", self.name, exc_info=error)
         self._in_home(lambda: self._tell_crashed(calls, error))
@@ -515,7 +554,9 @@ class Driver:
         self._observers.emit(Crashed(self.name, error))
 
 
-def _deadline(now: float, entered_at: float | None, deadline_ms: float) -> float:
+def _deadline(now: float, entered_at: float | None, deadline_ms: float | None) -> float:
+    if deadline_ms is None:
+        return math.inf
     if math.isnan(deadline_ms):
         raise InvalidInput("deadline_ms is not a number")
     return (now if entered_at is None else entered_at) + deadline_ms / 1e3

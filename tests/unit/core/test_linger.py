@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.core.linger import GapHistogram, Linger
 
@@ -110,3 +112,28 @@ def test_callers_that_come_back_together_are_worth_a_longer_wait() -> None:
 
     assert wait_for(1) == 0.0
     assert wait_for(20) >= 0.001
+
+
+@given(
+    gaps=st.lists(st.floats(0.0, 0.02), min_size=1, max_size=20),
+    here=st.integers(0, 30),
+    seen=st.integers(0, 40),
+)
+def test_several_at_once_teach_the_same_as_one_by_one(
+    gaps: list[float], here: int, seen: int
+) -> None:
+    times = [1.0 + sum(gaps[: i + 1]) for i in range(len(gaps))]
+    one_by_one, together = Linger(), Linger()
+    for linger in (one_by_one, together):
+        linger.arrived(0.5, seen)
+        linger.completed(0.9, ran_s=0.01)
+    for number, time in enumerate(times, 1):
+        one_by_one.arrived(time, here + number)
+    together.arrived_together(times, here)
+    for items in (1, 4, 16):
+        waits = [
+            linger.best_wait(items, cap_s=1.0, batch_s=0.01, row_s=0.0)
+            for linger in (one_by_one, together)
+        ]
+        assert waits[0] == waits[1]
+    assert one_by_one.everyone == together.everyone
