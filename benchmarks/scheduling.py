@@ -13,6 +13,7 @@ from headway.lab.report import plot_adaptation
 from headway.lab.simulate import Outcome, Scenario, simulate
 from headway.lab.workload import (
     OPEN_LOOPS,
+    OpenLoop,
     Times,
     closed_loop,
     fan_out,
@@ -291,16 +292,30 @@ def _attained(arrivals: Times, scenario: Scenario, fixed: tuple[float, int], slo
 
 
 def _plot_adaptation() -> str:
-    """Steps 20 ↔ 90 %, then a closed loop's worth of fan-out: caps and linger over time."""
+    """20 % and 90 % by turns, fan-out at 5 %, a moment over capacity: the caps over time."""
     capacity = capacity_rps(batch_seconds(CPU[1], CPU[2]))
-    arrivals = step(15_000, capacity * 0.55, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    phases = [
+        _for_seconds(poisson, 2.0, 0.2 * capacity, rng),
+        _for_seconds(poisson, 2.0, 0.9 * capacity, rng),
+        _for_seconds(fan_out, 2.0, 0.05 * capacity, rng),
+        _for_seconds(poisson, 1.0, 1.15 * capacity, rng),
+        _for_seconds(fan_out, 2.0, 0.05 * capacity, rng),
+        _for_seconds(poisson, 2.0, 0.9 * capacity, rng),
+    ]
+    starts = np.cumsum([0.0, 2.0, 2.0, 2.0, 1.0, 2.0])
+    arrivals = np.concatenate([s + phase for s, phase in zip(starts, phases, strict=True)])
     scenario = Scenario.build(arrivals, CPU[1], max_rows=CPU[2], max_queue=UNBOUNDED)
     path = IMAGES / "adapting.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    plot_adaptation(
-        auto(scenario, record=True), path, title="auto: load steps 20 ↔ 90 % every 2 s, CPU-like"
-    )
+    title = "auto, CPU-like: 20 %, 90 %, fan-out at 5 %, 115 %, fan-out at 5 %, 90 % of capacity"
+    plot_adaptation(auto(scenario, record=True), path, title=title)
     return str(path.relative_to(IMAGES.parents[1]))
+
+
+def _for_seconds(law: OpenLoop, seconds: float, rate_rps: float, rng: np.random.Generator) -> Times:
+    times = law(int(2 * rate_rps * seconds) + 50, rate_rps, rng)
+    return times[times < seconds]
 
 
 BENCHMARKS: dict[str, Callable[[bool], Report]] = {

@@ -262,6 +262,11 @@ class Scheduler:
         return self._admission.queued_s(self.cap_rows)
 
     @property
+    def has_deadlines(self) -> bool:
+        """May somebody have to be refused before the next event?"""
+        return self._queue.has_deadlines or bool(self._refused)
+
+    @property
     def running_batches(self) -> int:
         return len(self._running)
 

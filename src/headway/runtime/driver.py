@@ -352,6 +352,8 @@ class Driver:
                 job = self._shop.make_job(batch, calls, self._free_workers.pop(), home)
                 self.jobs[batch.id] = job
                 jobs.append(job)
+                if not self._free_workers and not refused and not self.scheduler.has_deadlines:
+                    return jobs, []  # the answer would be: wait
             elif isinstance(action, Refuse):
                 refused += action.refusals
             else:
