@@ -57,9 +57,6 @@ class Composer:
         this one is for the longest waiting.
         """
         goal = self._allowed_rows(min(lane.rows, cap_rows))
-        if self._queue.is_plain:
-            items = self._queue.pop_plain(lane, goal)
-            return Composition(goal, -math.inf, math.inf, items, goal)
         made = Composition(goal, self._late_before(lane, now, goal), self._feasible_slo_s(lane))
         oldest, head = lane.oldest(), lane.head()
         assert oldest is not None

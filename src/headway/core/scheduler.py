@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from headway.core.admission import Admission
-from headway.core.composing import Composer, Composition
+from headway.core.composing import Composer
 from headway.core.costs import Costs, CostTable
 from headway.core.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
 from headway.core.items import (
@@ -48,7 +48,8 @@ class Scheduler:
             weights=policy.tenant_weights,
             full_rows=policy.max_batch_size,
             ageing_s=policy.ageing_s,
-            may_be_plain=policy.slo_s is None,  # an SLO asks of each item whether it is late
+            # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
+            may_be_plain=policy.slo_s is None and not policy.batch_sizes,
         )
         self._linger = Linger()
         self._admission = Admission(policy, self.costs, self._queue)
@@ -85,7 +86,9 @@ class Scheduler:
 
     def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
         """Queue several items that differ in nothing but id and time; who was refused, and why."""
-        queue, refused = self._queue, []
+        if len(items) == 1:
+            return self._try_submit(items[0])
+        queue = self._queue
         alike = items[0][2:] == queue.plain_kind
         if alike and queue.rows + len(items) <= self._max_queue:
             here = len(queue.live) + self._running_items
@@ -93,12 +96,14 @@ class Scheduler:
             if self._learns:
                 self._linger.arrived_together([item[1] for item in items], here)
             return []
-        for item in items:
-            try:
-                self.submit(item)
-            except HeadwayError as error:
-                refused.append((item, error))
-        return refused
+        return [refused for item in items for refused in self._try_submit(item)]
+
+    def _try_submit(self, item: Item) -> list[tuple[Item, HeadwayError]]:
+        try:
+            self.submit(item)
+        except HeadwayError as error:
+            return [(item, error)]
+        return []
 
     def _submit_carefully(self, item: Item, request_rows: int | None) -> None:
         if item.rows < 1 or item.deadline != item.deadline:
@@ -170,38 +175,47 @@ class Scheduler:
         return self._rule.decide(self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn)
 
     def _fire(self, fire: Fire, now: float) -> Action:
-        cap_rows = self._lane_cap(fire.lane)
-        made = self._composer.compose(
-            fire.lane,
-            now,
-            cap_rows=cap_rows,
-            aged_turn=self._batches % AGED_SHARE == AGED_SHARE - 1,
-        )
+        lane, reason = fire
+        cap_rows = self._lane_cap(lane)
+        if self._queue.is_plain:
+            items = self._queue.pop_plain(lane, min(lane.rows, cap_rows))
+            return self._start(items, len(items), 0, reason, cap_rows, now)
+        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
+        made = self._composer.compose(lane, now, cap_rows=cap_rows, aged_turn=aged_turn)
         if made.late:
             self._note_late(made.late, now)
         if not made.items:
             return self._refuse(now)
-        return self._start(made, fire.reason, cap_rows, now)
+        reason = made.stopped_by or reason
+        return self._start(made.items, made.rows, made.size, reason, cap_rows, now)
 
-    def _start(self, made: Composition, reason: FireReason, cap_rows: int, now: float) -> Run:
+    def _start(
+        self,
+        items: Sequence[Item],
+        rows: int,
+        size: int,
+        reason: FireReason,
+        cap_rows: int,
+        now: float,
+    ) -> Run:
         self._batches += 1
-        padded_rows = self._composer.padded_rows(made.rows)
+        padded_rows = self._composer.padded_rows(rows)
         assert self._idle_since is not None
         batch = Batch(
             self._batches,
-            tuple(made.items),
-            made.rows,
-            made.size,
+            tuple(items),
+            rows,
+            size,
             padded_rows,
-            made.stopped_by or reason,
+            reason,
             now,
             self._idle_since,
             cap_rows,
             self._rule.linger_cap_s if self._auto.allowed else 0.0,
-            self.costs.predict(padded_rows, made.size),
+            self.costs.predict(padded_rows, size),
         )
         self._running[batch.id] = batch
-        self._running_items += len(made.items)
+        self._running_items += len(items)
         self._auto.running_items = self._running_items
         self._auto.running_batches += 1
         self._auto.last_fired_at = now
