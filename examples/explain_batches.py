@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import headway
-from headway.runtime.events import BatchFinished, Event
+from headway.events import BatchFinished, Event
 
 
 async def model(numbers: list[int]) -> list[int]:

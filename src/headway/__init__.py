@@ -4,6 +4,7 @@ In transit, *headway* is the time between two departures: leave now with few, or
 more. That is what an inference server tunes, and what this package decides for you.
 """
 
+from headway import events
 from headway.core import CostTable
 from headway.errors import (
     Closed,
@@ -42,4 +43,5 @@ __all__ = [
     "TensorModel",
     "Unavailable",
     "batched",
+    "events",
 ]

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 import headway
-from headway import errors
+from headway import errors, events
 from headway.cli.main import main
 from headway.core import Batch, FireReason, Item, RefusalReason
-from headway.runtime import events
 from headway.runtime.batcher import Statistics
 from headway.testing import run
 

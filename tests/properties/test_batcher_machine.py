@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway import Batcher, Closed, DeadlineExceeded, ModelFailed, QueueFull, Shed
-from headway.runtime.events import BatchFinished, Crashed
+from headway.events import BatchFinished, Crashed
 from headway.testing import Recorder, now, run
 
 FAST = settings(
@@ -78,7 +78,7 @@ def worlds(draw: st.DrawFn) -> World:
         "max_batch_cost": draw(st.none() | st.integers(1, 40)),
         "max_reruns": draw(st.sampled_from([0, 2, 16])),
         "tenants": draw(st.sampled_from([{}, {"a": 3.0}])),
-        "slo_ms": draw(st.none() | st.integers(5, 50)),
+        "slo_ms": draw(st.none() | st.integers(5, 50)) if policy in ("auto", "idle") else None,
     }
     if policy == "window":
         options["max_wait_ms"] = draw(st.integers(0, 20))

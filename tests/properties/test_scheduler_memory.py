@@ -68,6 +68,17 @@ def far_deadlines(scheduler: Scheduler, now: float) -> None:
     scheduler.cancel(number)
 
 
+def served_before_their_deadlines(scheduler: Scheduler, now: float) -> None:
+    """The earliest deadline is that of one who waits: behind it pile up those of the served."""
+    while scheduler.queued_rows < 40:
+        number = next(ids)
+        if number % 5 == 0:
+            scheduler.submit(Item(number, now, priority=Priority.LOW, deadline=now + 2.0))
+        else:
+            scheduler.submit(Item(number, now, deadline=now + 1e6))
+    serve(scheduler, now, most=2)
+
+
 def two_partitions(scheduler: Scheduler, now: float) -> None:
     for partition in ("x", "y"):
         number = next(ids)
@@ -100,6 +111,7 @@ def served_under_many_names(scheduler: Scheduler, now: float) -> None:
         come_and_go,
         new_tenants,
         far_deadlines,
+        served_before_their_deadlines,
         two_partitions,
         given_up_behind_a_flood,
         served_under_many_names,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway import Batcher, Closed, Model
-from headway.runtime.events import Crashed, Stopped
+from headway.events import Crashed, Stopped
 from headway.testing import FakeModel, GatedModel, Recorder, now
 
 

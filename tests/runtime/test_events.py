@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway import Batcher, CostTable, DeadlineExceeded
-from headway.runtime.events import (
+from headway.events import (
     BatchFinished,
     BatchStarted,
     Cancelled,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway import Batcher, Closed, DeadlineExceeded, Model, ModelFailed
-from headway.runtime.events import Crashed
+from headway.events import Crashed
 from headway.testing import FakeModel, Recorder
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway import Batcher
-from headway.runtime.events import Stopped
+from headway.events import Stopped
 from headway.testing import (
     Deadlock,
     FakeModel,

@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 from headway import Batcher, Closed, ConfigError, Model, ModelFailed, TensorModel
+from headway.errors import NotReady
 from headway.testing import FakeModel, GatedModel, Recorder, now
 
 
@@ -104,7 +105,7 @@ async def test_warm_up_comes_before_traffic() -> None:
     async with Batcher(model) as batcher:
         call = asyncio.create_task(batcher.submit(1))
         await asyncio.sleep(0.001)
-        with pytest.raises(Closed, match="busy"):
+        with pytest.raises(NotReady, match="busy: warm up before traffic"):
             await batcher.warm_up(1)
         model.open()
         await call

@@ -5,7 +5,7 @@ from typing import Any, assert_type
 
 import headway
 from headway import BatchedFunction, Batcher, CostTable, Model, Tensor, TensorModel
-from headway.runtime.events import BatchFinished, Event
+from headway.events import BatchFinished, Event
 
 # ---- @headway.batched
 

@@ -24,12 +24,13 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 
 
 TABLE = {
-    "__init__": row("core model runtime config"),
+    "__init__": row("core events model runtime config"),
     "errors": row(""),
     "core": row(""),
     "model": row("core", lazily="numpy"),
     "config": row("core", "msgspec"),
     "runtime": row("core model", "numpy"),
+    "events": row("core runtime.events"),  # the public door to them
     "backends": row("model", lazily="*"),
     "engine": row("core model", lazily="torch triton safetensors numpy"),
     "models": row("model backends engine config"),

@@ -4,16 +4,21 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import headway
+import headway.events
 import headway.testing
 
 ROOT = Path(headway.__file__).parent
 
 
-@pytest.mark.parametrize("module", [headway, headway.testing], ids=lambda each: each.__name__)
+MODULES = [headway, headway.events, headway.testing]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda each: each.__name__)
 def test_everything_in_all_is_importable_and_listed_once(module: object) -> None:
     names = module.__all__  # type: ignore[attr-defined]
     assert len(names) == len(set(names))
@@ -21,15 +26,23 @@ def test_everything_in_all_is_importable_and_listed_once(module: object) -> None
         assert getattr(module, name) is not None
 
 
-def test_every_public_name_is_listed() -> None:
-    tree = ast.parse((ROOT / "__init__.py").read_text())
+@pytest.mark.parametrize(("file", "module"), [("__init__", headway), ("events", headway.events)])
+def test_every_public_name_is_listed(file: str, module: object) -> None:
+    tree = ast.parse((ROOT / f"{file}.py").read_text())
     imported = {
         alias.asname or alias.name
         for node in tree.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert imported == set(headway.__all__)
+    assert imported == set(module.__all__)  # type: ignore[attr-defined]
+
+
+def test_observers_find_every_event_in_one_public_place() -> None:
+    kinds = {kind.__name__ for kind in get_args(headway.events.Event)}
+    assert kinds | {"Event", "Observer", "ItemTimes", "Batch", "FireReason"} <= set(
+        headway.events.__all__
+    )
 
 
 def test_every_public_name_says_what_it_is_for() -> None:

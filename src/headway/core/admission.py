@@ -46,6 +46,7 @@ class Admission:
         if rows > limit:
             raise InputTooLarge(f"{rows} rows; the queue holds {limit}", limit=limit)
         victims = self._queue.make_room(item._replace(rows=rows), limit)
+        self._queue.is_overflowing = not victims
         retry_after_s = self.queued_s(cap_rows)
         if not victims:
             raise QueueFull(
@@ -60,13 +61,15 @@ class Admission:
         margin_s = self._costs.margin_s(item.rows, item.size)
         wait_s = self._wait_s(item, cap_rows, running)
         finish_at = item.arrived_at + wait_s + alone_s + margin_s - 1e-9
+        if wait_s <= 0:
+            return  # a worker is free: the estimate may be wrong, and only running it can tell
         if finish_at > item.deadline:
             raise DeadlineExceeded(
                 f"{(item.deadline - item.arrived_at) * 1e3:.1f} ms are left, about "
                 f"{(finish_at - item.arrived_at) * 1e3:.1f} ms are needed"
             )
         slo_s = self._policy.slo_s
-        if slo_s is not None and wait_s > 0 and finish_at > item.arrived_at + slo_s:
+        if slo_s is not None and finish_at > item.arrived_at + slo_s:
             raise Shed(
                 f"the SLO of {slo_s * 1e3:g} ms cannot be met: about {wait_s * 1e3:.1f} ms of "
                 "work are queued",

@@ -22,21 +22,24 @@ class Composition:
 
     goal: int  # rows
     late_before: float  # whoever is due before this moment would be late, leaving now
+    alone_s: float  # what one item takes: who had less than that was late from the start
     slo_s: float
+    left_rows: int = 0  # still in the lane
     items: list[Item] = field(default_factory=list)
     rows: int = 0
     size: int = 0
+    size_cap: int = 0  # the rows that pay at that size
     stopped_by: FireReason | None = None  # the limit that kept somebody out, if one did
     late: list[Item] = field(default_factory=list)  # left out: no answer could be in time
 
-    def add(self, item: Item) -> None:
-        self.items.append(item)
-        self.rows += item.rows
-        if item.size > self.size:
-            self.size = item.size
-
     def is_late(self, item: Item) -> bool:
-        return min(item.deadline, item.arrived_at + self.slo_s) < self.late_before
+        """Would it miss its deadline or the SLO, leaving now, when it could have met it before?
+
+        What nobody could have met in time runs all the same while it is not over: the estimate may
+        be wrong, and a model whose every item is refused never shows that it got faster.
+        """
+        due = min(item.deadline, item.arrived_at + self.slo_s)
+        return due < self.late_before and due - item.arrived_at >= self.alone_s
 
 
 class Composer:
@@ -57,13 +60,15 @@ class Composer:
         this one is for the longest waiting.
         """
         goal = self._allowed_rows(min(lane.rows, cap_rows))
-        made = Composition(goal, self._late_before(lane, now, goal), self._feasible_slo_s(lane))
+        late_before = self._late_before(lane, now, goal)
+        made = Composition(goal, late_before, self._alone_s(lane), self._slo_s)
         oldest, head = lane.oldest(), lane.head()
         assert oldest is not None
         assert head is not None, "compose() from an empty lane"
         # Where the head is the oldest, it leaves anyway.
         if now - oldest.arrived_at > self._ageing_s and head[3] is not oldest:
             self._take_aged(lane, now, made, self._aged_share(head[3], goal, aged_turn=aged_turn))
+        made.left_rows = lane.rows
         aged, aged_late = len(made.items), len(made.late)
         for priority in _CLASSES:
             if not self._take_class(lane, priority, made, now):
@@ -100,13 +105,9 @@ class Composer:
             return -math.inf  # nothing is known: nobody is late
         return now + seconds + self._costs.margin_s(rows, lane.mean_size) - 1e-9
 
-    def _feasible_slo_s(self, lane: Lane) -> float:
-        """An SLO that one item alone cannot meet would refuse everybody: it drops nobody."""
-        if self._slo_s == math.inf:
-            return math.inf
+    def _alone_s(self, lane: Lane) -> float:
         size = lane.mean_size
-        alone_s = (self._costs.predict(1, size) or 0.0) + self._costs.margin_s(1, size)
-        return self._slo_s if alone_s <= self._slo_s else math.inf
+        return (self._costs.predict(1, size) or 0.0) + self._costs.margin_s(1, size)
 
     def _obstacle(self, made: Composition, item: Item) -> FireReason | None:
         """The limit that keeps the item out of the batch, if one does."""
@@ -120,9 +121,10 @@ class Composer:
             return None
         if self.padded_rows(rows) * size > self._max_cost:
             return FireReason.BUDGET
-        if self._is_auto and rows > self._costs.best_rows(size):
-            return FireReason.KNEE
-        return None
+        if not self._is_auto:
+            return None
+        cap = made.size_cap if size == made.size else self._costs.best_rows(size)
+        return FireReason.KNEE if rows > cap else None
 
     # ---- taking
 
@@ -138,9 +140,10 @@ class Composer:
             if entry is None:
                 return True
             item = entry[3]
-            if made.is_late(item):
+            if made.late_before > -math.inf and made.is_late(item):
                 queue.pop_head(line, entry)
                 made.late.append(item)
+                made.left_rows -= item.rows
                 self._shrink(lane, made, now)
                 continue
             if made.items:
@@ -149,14 +152,22 @@ class Composer:
                     made.stopped_by = made.stopped_by or obstacle
                     return True  # its class waits: order holds. A lower class may fill the rest
             queue.pop_head(line, entry)
-            made.add(item)
+            made.left_rows -= item.rows
+            self._add(made, item)
         return False
+
+    def _add(self, made: Composition, item: Item) -> None:
+        made.items.append(item)
+        made.rows += item.rows
+        if item.size > made.size:
+            made.size = item.size
+            made.size_cap = self._costs.best_rows(item.size)
 
     def _shrink(self, lane: Lane, made: Composition, now: float) -> None:
         """One less is left. Where that makes the batch smaller, the others are less late."""
-        left = lane.rows - sum(item.rows for item in made.late)
-        if left < made.goal:
-            made.goal = self._allowed_rows(max(left, 1))
+        possible = made.rows + made.left_rows
+        if possible < made.goal:
+            made.goal = self._allowed_rows(max(possible, 1))
             made.late_before = self._late_before(lane, now, made.goal)
 
     def _aged_share(self, head: Item, goal: int, *, aged_turn: bool) -> int:
@@ -175,7 +186,7 @@ class Composer:
             if made.is_late(item):
                 made.late.append(item)
             else:
-                made.add(item)
+                self._add(made, item)
 
 
 def _waited_since(lane: Lane, moment: float, most: int) -> Iterator[Item]:

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from headway.errors import ConfigError
 
 TRUSTED_SAMPLES = 3  # a cell seen fewer times than this is a rumour (first calls are slow)
-_REFINE_RATE = 0.05  # of each new observation, once a cell is trusted
-_OUTLIER = 2.0  # one observation moves a cell as if it were no further off than this factor
+_PROBED_SAMPLES = 50  # what a probe counts for, against single observations
+_SCALE_RATE = 0.05  # of each observation goes into the speed of the whole model …
+_REFINE_RATE = 0.01  # … and of what is left, this much into its own cell
+_OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
 _ERRORS_KEPT = 256
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))  # where nobody probed but items differ
@@ -97,8 +99,7 @@ class _Cell:
         if self.samples <= 2:  # a first call pays for what is loaded lazily; the faster one is true
             self.seconds = min(self.seconds, seconds)
             return
-        bounded = min(max(seconds, self.seconds / _OUTLIER), self.seconds * _OUTLIER)
-        self.seconds += (bounded - self.seconds) * max(1 / self.samples, _REFINE_RATE)
+        self.seconds += (seconds - self.seconds) * max(1 / self.samples, _REFINE_RATE)
 
 
 class Costs:
@@ -122,7 +123,9 @@ class Costs:
         self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._observed = 0
         self._margin: float | None = None
-        self._curves: dict[int, list[float | None]] = {}  # by size: seconds at 0…max_rows rows
+        self._scale = 1.0  # how much slower the model is now than the cells say, at any size
+        self._curve: list[float | None] = []  # seconds at 0…max_rows rows, where nothing varies
+        self._points_by_size: dict[int, list[tuple[int, float]]] = {}
         self._best: dict[int, int] = {}
         self._knees: dict[int, int] = {}
         if table:
@@ -134,26 +137,24 @@ class Costs:
         self._rows, self._sizes = (*table.rows, *beyond), table.sizes
         self._was_probed = True
         self._cells = {
-            (i, j): _Cell(seconds, TRUSTED_SAMPLES)
+            (i, j): _Cell(seconds, _PROBED_SAMPLES)
             for i, row in enumerate(table.seconds)
             for j, seconds in enumerate(row)
         }
         self._errors = deque(table.errors, maxlen=_ERRORS_KEPT)
+        self._scale = 1.0
         self._forget_derived()
-
-    @property
-    def is_known(self) -> bool:
-        return any(_is_trusted(cell) for cell in self._cells.values())
 
     def predict(self, rows: int, size: int = 0) -> float | None:
         """Expected seconds for a batch of that shape; None where nothing is known."""
-        curve = self._curves.get(size)
-        if curve is None:
-            curve = self._curve(size)
-        seconds = curve[rows if rows < len(curve) else -1]
-        if rows < len(curve) or seconds is None:
-            return seconds
-        return seconds * rows / self._max_rows  # one request larger than any batch
+        if size:
+            seconds = _interpolated(self._points(size), rows, extend=self._was_probed)
+        else:
+            curve = self._curve or self._draw_curve()
+            seconds = curve[rows if rows < len(curve) else -1]
+            if rows >= len(curve) and seconds is not None:
+                seconds *= rows / self._max_rows  # one request larger than any batch
+        return None if seconds is None else seconds * self._scale
 
     def margin_s(self, rows: int, size: int = 0) -> float:
         """What to add so that a prediction holds at the percentile asked for."""
@@ -169,16 +170,14 @@ class Costs:
         """
         best = self._best.get(size)
         if best is None:
-            best = self._best[size] = self._find_best(self._curve(size))
+            best = self._best[size] = self._find_best(self._points(size))
         return best
 
     def knee_rows(self, size: int = 0) -> int:
         """The smallest batch size with nearly the best rate: more rows only make everyone wait."""
         knee = self._knees.get(size)
         if knee is None:
-            best = self.best_rows(size)
-            curve = self._curve(size)
-            knee = self._knees[size] = _smallest_near(curve, best)
+            knee = self._knees[size] = self._find_knee(size)
         return knee
 
     def observe(self, rows: int, size: int, seconds: float) -> None:
@@ -191,13 +190,19 @@ class Costs:
             self._forget_derived()
         predicted = self.predict(rows, size)
         if predicted is not None:
-            self._errors.append(seconds / predicted - 1.0)
+            ratio = seconds / predicted
+            self._errors.append(ratio - 1.0)
+            ratio = min(max(ratio, 1 / _OUTLIER), _OUTLIER)
+            seconds = ratio * predicted
+            # A machine that slows down is slow at every size; if only the size in use were
+            # corrected, others would look better than they are, and be avoided or sought for it.
+            self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
         i, j = _nearest(self._rows, rows), self._size_index(size)
         at_cell = None
         if predicted is not None and (size or rows != self._rows[i]):
             at_cell = self._moved_to_cell(i, j, seconds / predicted)
         if at_cell is None:
-            at_cell = seconds
+            at_cell = seconds / self._scale
         cell = self._cells.get((i, j))
         if cell is None:
             self._cells[i, j] = _Cell(at_cell, 1)
@@ -208,7 +213,8 @@ class Costs:
             self._forget_derived()
 
     def _forget_derived(self) -> None:
-        self._curves.clear()
+        self._curve = []
+        self._points_by_size.clear()
         self._best.clear()
         self._knees.clear()
         self._margin = None
@@ -219,27 +225,31 @@ class Costs:
         """Where the observation would lie at the cell itself, given how far off it was."""
         size = self._sizes[j] if self._sizes else 0
         at_cell = self.predict(min(self._rows[i], self._max_rows), size)
-        return None if at_cell is None else ratio * at_cell
+        return None if at_cell is None else ratio * at_cell / self._scale
 
     def _size_index(self, size: int) -> int:
         return _nearest(self._sizes, size) if self._sizes else 0
 
-    def _curve(self, size: int) -> list[float | None]:
-        """Seconds for 0…max_rows rows at that size; kept until the cells change."""
-        if len(self._curves) > 1024:  # sizes without bound must not become memory without bound
-            self._curves.clear()
-        curve = self._curves[size] = self._build_curve(size)
-        return curve
-
-    def _build_curve(self, size: int) -> list[float | None]:
-        points = [
-            (rows, seconds)
-            for i, rows in enumerate(self._rows)
-            if (seconds := self._at_size(i, size)) is not None
+    def _draw_curve(self) -> list[float | None]:
+        """Seconds for 0…max_rows rows where nothing varies; kept until the cells change."""
+        points = self._points(0)
+        self._curve = [
+            _interpolated(points, rows, extend=self._was_probed)
+            for rows in range(self._max_rows + 1)
         ]
-        if not points:
-            return [None] * (self._max_rows + 1)
-        return _drawn(points, self._max_rows, extend=self._was_probed)
+        return self._curve
+
+    def _points(self, size: int) -> list[tuple[int, float]]:
+        """What is known at that size, by rows; kept until the cells change."""
+        size = _rounded(size)
+        points = self._points_by_size.get(size)
+        if points is None:
+            points = self._points_by_size[size] = [
+                (rows, seconds)
+                for i, rows in enumerate(self._rows)
+                if (seconds := self._at_size(i, size)) is not None
+            ]
+        return points
 
     def _at_size(self, i: int, size: int) -> float | None:
         sizes = self._sizes
@@ -263,44 +273,58 @@ class Costs:
         cell = self._cells.get((i, j))
         return cell.seconds if cell and _is_trusted(cell) else None
 
-    def _find_best(self, curve: list[float | None]) -> int:
-        candidates = self._batch_sizes or [r for r in self._rows if r <= self._max_rows]
-        rates = [(r / s, r) for r in candidates if (s := curve[r]) is not None]
+    def _find_best(self, points: list[tuple[int, float]]) -> int:
+        allowed = set(self._batch_sizes)
+        rates = [
+            (rows / seconds, rows)
+            for rows, seconds in points
+            if rows <= self._max_rows and (not allowed or rows in allowed)
+        ]
         if not rates:
             return self._max_rows
         best = max(rates)[0]
         if rates[-1][0] >= best and self._largest_known() < self._max_rows:
             return self._max_rows  # the best known is the largest known: larger may be better still
-        return max(r for rate, r in rates if rate >= best * (1 - _WORTH_IT))
+        return max(rows for rate, rows in rates if rate >= best * (1 - _WORTH_IT))
+
+    def _find_knee(self, size: int) -> int:
+        best, points = self.best_rows(size), self._points(size)
+        best_s = _interpolated(points, best, extend=self._was_probed)
+        if best_s is None:
+            return best
+        enough = KNEE_RATE * best / best_s
+        for rows in range(1, int(KNEE_ROWS * best) + 1):
+            seconds = _interpolated(points, rows, extend=self._was_probed)
+            if seconds is not None and rows / seconds >= enough:
+                return rows
+        return best
 
 
 def _is_trusted(cell: _Cell) -> bool:
     return cell.samples >= TRUSTED_SAMPLES
 
 
-def _drawn(points: list[tuple[int, float]], max_rows: int, *, extend: bool) -> list[float | None]:
-    """Seconds at 0…max_rows rows: lines between the points; below the first, the first.
+def _interpolated(points: list[tuple[int, float]], rows: int, *, extend: bool) -> float | None:
+    """Between known points a line; below the first, the first.
 
     Beyond the last: in proportion to the rows where the model was probed, otherwise unknown.
     """
-    rows, seconds = points[0]
-    curve: list[float | None] = [seconds] * (rows + 1)
-    for next_rows, next_seconds in points[1:]:
-        slope = (next_seconds - seconds) / (next_rows - rows)
-        curve += [seconds + slope * i for i in range(1, next_rows - rows + 1)]
-        rows, seconds = next_rows, next_seconds
-    for beyond in range(rows + 1, max_rows + 1):
-        curve.append(seconds * beyond / rows if extend else None)
-    return curve[: max_rows + 1]
+    if not points:
+        return None
+    i = bisect.bisect_left(points, (rows, 0.0))
+    if i == 0:
+        return points[0][1]
+    if i == len(points):
+        last_rows, last = points[-1]
+        return last * rows / last_rows if extend else None
+    (r0, s0), (r1, s1) = points[i - 1], points[i]
+    return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
 
 
-def _smallest_near(curve: list[float | None], best: int) -> int:
-    best_s = curve[best]
-    if best_s is None:
-        return best
-    enough = KNEE_RATE * best / best_s
-    rates = ((rows, curve[rows]) for rows in range(1, int(KNEE_ROWS * best) + 1))
-    return next((rows for rows, s in rates if s is not None and rows / s >= enough), best)
+def _rounded(size: int) -> int:
+    """Up to one of 16 steps an octave: as exact as matters, and few enough to remember."""
+    shift = size.bit_length() - 5
+    return size if shift <= 0 else -(-size >> shift) << shift
 
 
 def _nearest(axis: Sequence[int], value: int) -> int:

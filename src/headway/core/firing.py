@@ -73,8 +73,8 @@ class StaticRule:
         if urgent is not None and now >= latest_start:
             return Fire(queue.lanes[urgent.partition], FireReason.DEADLINE)
         full = queue.oldest_full_lane()
-        if full is None and queue.rows >= self._max_queue:
-            full = queue.oldest_lane()  # partitions have filled the queue with rests: nothing moves
+        if full is None and (queue.is_overflowing or queue.rows >= self._max_queue):
+            full = queue.oldest_lane()  # rests fill the queue, and nobody else fits: nothing moves
         return HoldUntil(latest_start) if full is None else Fire(full, FireReason.FULL)
 
     def _latest_start(self, urgent: Item, queue: Queue) -> float:

@@ -35,22 +35,18 @@ class Policy:
     ageing_s: float = 1.0  # waited longer: a share of every batch is yours, whatever your class
 
     def __post_init__(self) -> None:
-        _at_least("max_batch_size", self.max_batch_size, 1)
-        _at_least("workers", self.workers, 1)
-        _at_least("max_queue", self.max_queue, 1)
-        _at_least("max_batch_cost", self.max_batch_cost, 1)
-        _at_least("max_wait_ms", self.max_wait_s, 0)
-        _more_than_zero("slo_ms", self.slo_s)
-        _more_than_zero("ageing_s", self.ageing_s)
+        for name in ("max_batch_size", "workers", "max_queue"):
+            _check_count(name, getattr(self, name))
+        if self.max_batch_cost is not None:
+            _check_count("max_batch_cost", self.max_batch_cost)
+        if self.max_wait_s is not None:
+            _check_number("max_wait_ms", self.max_wait_s, least=0.0)
+        if self.slo_s is not None:
+            _check_number("slo_ms", self.slo_s, above=0.0)
+        _check_number("ageing_s", self.ageing_s, above=0.0)
+        _check_number("slo_percentile", self.slo_percentile, above=0.0, below=100.0)
         for tenant, weight in self.tenant_weights.items():
-            _more_than_zero(f"tenants[{tenant!r}]", weight)
-        if not 0 < self.slo_percentile < 100:
-            raise ConfigError(
-                f"must lie between 0 and 100, not {self.slo_percentile}", field="slo_percentile"
-            )
-        for name in ("max_batch_size", "workers", "max_queue", "max_batch_cost"):
-            if not isinstance(getattr(self, name), int | None):
-                raise ConfigError(f"must be whole, not {getattr(self, name)}", field=name)
+            _check_number(f"tenants[{tenant!r}]", weight, above=0.0)
         self._check_firing()
         self._check_batch_sizes()
 
@@ -73,8 +69,10 @@ class Policy:
         sizes = self.batch_sizes
         if not sizes:
             return
-        if sorted(set(sizes)) != list(sizes) or sizes[0] < 1:
-            raise ConfigError(f"must be positive and ascending, not {sizes}", field="batch_sizes")
+        for size in sizes:
+            _check_count("batch_sizes", size)
+        if sorted(set(sizes)) != list(sizes):
+            raise ConfigError(f"must be ascending, not {sizes}", field="batch_sizes")
         if sizes[-1] != self.max_batch_size:
             raise ConfigError(
                 f"must end with max_batch_size ({self.max_batch_size}), not {sizes[-1]}",
@@ -91,11 +89,25 @@ def choice(enum: type[Enum], value: str, name: str) -> Enum:
         raise ConfigError(f"{value!r} is not one of {choices}", field=name) from None
 
 
-def _at_least(name: str, value: float | None, least: float) -> None:
-    if value is not None and not (value >= least and math.isfinite(value)):
-        raise ConfigError(f"must be at least {least}, not {value}", field=name)
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"must be a whole number, not {value!r}", field=name)
+    if value < 1:
+        raise ConfigError(f"must be at least 1, not {value}", field=name)
 
 
-def _more_than_zero(name: str, value: float | None) -> None:
-    if value is not None and not (value > 0 and math.isfinite(value)):
-        raise ConfigError(f"must be more than 0, not {value}", field=name)
+def _check_number(
+    name: str,
+    value: object,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ConfigError(f"must be a number, not {value!r}", field=name)
+    if value < least:
+        raise ConfigError(f"must be at least {least:g}, not {value:g}", field=name)
+    if value <= above or value >= below:
+        range_ = f"more than {above:g}" + (f" and less than {below:g}" if below < math.inf else "")
+        raise ConfigError(f"must be {range_}, not {value:g}", field=name)

@@ -116,10 +116,11 @@ class Lane:
 class _Tenant:
     """What one tenant has queued in one class, and its place in the fair order."""
 
-    __slots__ = ("finish_tag", "rows", "weight")
+    __slots__ = ("credit", "finish_tag", "rows", "weight")
 
     def __init__(self, weight: float) -> None:
         self.finish_tag = 0.0
+        self.credit = 0.0  # for what was cancelled
         self.rows = 0
         self.weight = weight
 
@@ -127,11 +128,12 @@ class _Tenant:
 class _FairClock:
     """Start-time fair queueing among the tenants of one class."""
 
-    __slots__ = ("_prune_at", "_weights", "tenants", "virtual")
+    __slots__ = ("_prune_at", "_weights", "active_weight", "tenants", "virtual")
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
         self._prune_at = _SLACK
+        self.active_weight = 0.0  # of tenants with something queued
         self.virtual = 0.0  # the start tag of the last batch's lead
         self.tenants: dict[str, _Tenant] = {}
 
@@ -146,16 +148,23 @@ class _FairClock:
         if tag < self.virtual:
             tag = self.virtual
         tenant.finish_tag = tag + rows / tenant.weight
+        if not tenant.rows:
+            self.active_weight += tenant.weight
         tenant.rows += rows
         return tag
 
     def leave(self, name: str, rows: int, *, served: bool) -> None:
         tenant = self.tenants[name]
         tenant.rows -= rows
-        if not served:  # what never ran is not paid for
-            tenant.finish_tag = max(self.virtual, tenant.finish_tag - rows / tenant.weight)
-        if not tenant.rows and len(self.tenants) > self._prune_at:
-            self._prune()
+        if not served:
+            tenant.credit += rows / tenant.weight
+        if not tenant.rows:
+            # What never ran is not paid for. But only now: earlier, a newcomer would overtake.
+            tenant.finish_tag = max(self.virtual, tenant.finish_tag - tenant.credit)
+            tenant.credit = 0.0
+            self.active_weight -= tenant.weight
+            if len(self.tenants) > self._prune_at:
+                self._prune()
 
     def _prune(self) -> None:
         """Forget tenants that went away and whose turn is paid off, or nearly so."""
@@ -167,9 +176,6 @@ class _FairClock:
             name: tenant for name, tenant in self.tenants.items() if tenant.rows or name in in_debt
         }
         self._prune_at = 2 * len(self.tenants) + _SLACK
-
-    def active_weight(self) -> float:
-        return sum(tenant.weight for tenant in self.tenants.values() if tenant.rows)
 
     def loads(self) -> dict[str, float]:
         """Queued rows for each unit of weight, by tenant."""
@@ -245,7 +251,8 @@ class Queue:
         may_be_plain: bool = True,
     ) -> None:
         self.rows = 0
-        self.is_plain = True  # see _plain_lane_for
+        self.is_plain = True  # see push_plain
+        self.is_overflowing = False  # somebody was refused for want of room
         self.lanes: dict[Hashable, Lane] = {}
         self.full_lanes: dict[Hashable, Lane] = {}  # those with a batch's worth of rows
         self._shortest_first = order is Order.SHORTEST
@@ -267,9 +274,6 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self.live)
-
-    def __contains__(self, item_id: int) -> bool:
-        return item_id in self.live
 
     # ---- coming and going
 
@@ -350,18 +354,15 @@ class Queue:
 
     def _tell_apart(self) -> None:
         """Somebody is different: put those who wait in order, as if they came just now."""
-        waiting = [item for lane in self.lanes.values() for item in lane.in_arrival_order()]
-        self._forget_plain()
-        for item in waiting:
-            self._push_in_order(item)
-
-    def _forget_plain(self) -> None:
+        waiting = list(self._plain_lane.in_arrival_order())
         self.is_plain, self.plain_kind = False, ()
         self._plain_lane = Lane(None, self.live)
         self.rows = 0
         self.lanes.clear()
         self.full_lanes.clear()
         self.live.clear()
+        for item in waiting:
+            self._push_in_order(item)
 
     def pop_plain(self, lane: Lane, most: int) -> list[Item]:
         """The oldest so many of a plain queue."""
@@ -378,6 +379,7 @@ class Queue:
         self.rows -= items
         lane.rows -= items
         lane.items -= items
+        self.is_overflowing = False
         if self.full_lanes and lane.rows < self._full_rows:
             self.full_lanes.clear()
         if not lane.items:
@@ -392,9 +394,6 @@ class Queue:
             lane.compact()
         elif item is not None:
             self._count_out((item,), self.lanes[item.partition], served=served)
-            if len(self._deadlines) > 2 * len(self.live) + _SLACK:
-                self._deadlines = [entry for entry in self._deadlines if entry[1] in self.live]
-                heapq.heapify(self._deadlines)
         return item
 
     def lead_leaves(self, priority: Priority, entry: Entry) -> None:
@@ -432,6 +431,10 @@ class Queue:
         lane.rows -= all_rows
         lane.items -= len(items)
         lane.compact()
+        if len(self._deadlines) > 2 * len(self.live) + _SLACK:
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self.live]
+            heapq.heapify(self._deadlines)
+        self.is_overflowing = False
         if lane.rows < self._full_rows and self.full_lanes:
             self.full_lanes.pop(lane.partition, None)
         if not lane.items:
@@ -459,7 +462,7 @@ class Queue:
         self._by_age.clear()
         for clock in self._clocks:
             if clock.tenants:
-                clock.virtual = 0.0
+                clock.virtual = clock.active_weight = 0.0
                 clock.tenants.clear()
 
     def _long_penalty(self, size: int) -> float:
@@ -542,7 +545,7 @@ class Queue:
         tenant = clock.tenants.get(item.tenant)
         own = (tenant.rows if tenant else 0) + item.rows
         weight = clock.weight(item.tenant)
-        others = clock.active_weight() - (weight if tenant and tenant.rows else 0.0)
+        others = clock.active_weight - (weight if tenant and tenant.rows else 0.0)
         above = sum(self._class_rows[: item.priority])
         return min(ahead, above + own * (others + weight) / weight - item.rows)
 
@@ -570,11 +573,15 @@ class Queue:
             if priority < newcomer.priority:
                 return
             clock = self._clocks[priority]
+            if not clock.active_weight:
+                continue
             allowed = 0.0
             if priority == newcomer.priority:
                 own = clock.tenants.get(newcomer.tenant)
                 rows = (own.rows if own else 0) + newcomer.rows
                 allowed = rows / clock.weight(newcomer.tenant)
+                if allowed >= self._class_rows[priority] / clock.active_weight:
+                    return  # it has its fair share already
             yield from self._newest_of_most_loaded(clock, priority, allowed)
 
     def _newest_of_most_loaded(

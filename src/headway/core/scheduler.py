@@ -178,16 +178,25 @@ class Scheduler:
         lane, reason = fire
         cap_rows = self._lane_cap(lane)
         if self._queue.is_plain:
+            if cap_rows < lane.rows:
+                reason = self._cut_short(cap_rows)
             items = self._queue.pop_plain(lane, min(lane.rows, cap_rows))
             return self._start(items, len(items), 0, reason, cap_rows, now)
         aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
         made = self._composer.compose(lane, now, cap_rows=cap_rows, aged_turn=aged_turn)
         if made.late:
-            self._note_late(made.late, now)
+            self._note_late(made.late)
         if not made.items:
             return self._refuse(now)
-        reason = made.stopped_by or reason
+        if made.stopped_by is not None:
+            reason = made.stopped_by
+        elif made.rows == cap_rows and made.left_rows:
+            reason = self._cut_short(cap_rows)
         return self._start(made.items, made.rows, made.size, reason, cap_rows, now)
+
+    def _cut_short(self, cap_rows: int) -> FireReason:
+        """Why a batch leaves without everyone who waits."""
+        return FireReason.KNEE if cap_rows < self.policy.max_batch_size else FireReason.FULL
 
     def _start(
         self,
@@ -231,7 +240,7 @@ class Scheduler:
         self._refused.clear()
         return Refuse(refusals)
 
-    def _note_late(self, late: Sequence[Item], now: float) -> None:
+    def _note_late(self, late: Sequence[Item]) -> None:
         retry_after_s = self.queued_s
         slo_s = self.policy.slo_s or math.inf
         for item in late:
@@ -276,8 +285,8 @@ class Scheduler:
         return self._admission.queued_s(self.cap_rows)
 
     @property
-    def has_deadlines(self) -> bool:
-        """May somebody have to be refused before the next event?"""
+    def may_refuse(self) -> bool:
+        """Is somebody to be refused now, or may have to be before the next event?"""
         return self._queue.has_deadlines or bool(self._refused)
 
     @property

@@ -11,12 +11,12 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast
 from headway.core import Batch, CostTable, Firing, Order, Policy, Priority, Scheduler, probe_rows
 from headway.core.bisecting import MAX_RERUNS
 from headway.core.policy import choice
-from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput
+from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
 from headway.model import END, Model, TensorModel, overrides
 from headway.runtime.calls import Call, StreamCall
 from headway.runtime.driver import Driver, State
 from headway.runtime.events import Observer, Observers
-from headway.runtime.front import FrontThread, call_user_code
+from headway.runtime.front import FrontThread, Kind, call_user_code
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.probing import probe
@@ -27,7 +27,7 @@ from headway.runtime.workers.thread import ThreadWorker
 In = TypeVar("In")
 Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
-_NO_WISHES = ("normal", None, "", None)
+_POLICIES = ("auto", "idle", "window", "static")
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
@@ -95,14 +95,18 @@ class Batcher(Generic[In, Out]):
         self.name = self._runner.name
         if not (isinstance(max_reruns, int) and max_reruns >= 0):
             raise ConfigError(f"must be at least 0, not {max_reruns}", field="max_reruns")
-        if policy == "idle":
-            policy, max_wait_ms = "auto", 0.0 if max_wait_ms is None else max_wait_ms
+        self._prepare = prepare or _own(self._model, "prepare")
+        self._size = size or _own(self._model, "size")
+        self._finish = _own(self._model, "finish")
+        if max_batch_cost is not None and self._size is None and self._shape is None:
+            raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
+        firing = _firing(policy, max_wait_ms=max_wait_ms, slo_ms=slo_ms)
         self._policy = Policy(
-            firing=cast(Firing, choice(Firing, policy, "policy")),
+            firing=firing,
             max_batch_size=max_batch_size,
-            max_wait_s=None if max_wait_ms is None else max_wait_ms / 1e3,
+            max_wait_s=0.0 if policy == "idle" else _seconds(max_wait_ms, "max_wait_ms"),
             max_batch_cost=max_batch_cost,
-            slo_s=None if slo_ms is None else slo_ms / 1e3,
+            slo_s=_seconds(slo_ms, "slo_ms"),
             slo_percentile=slo_percentile,
             max_queue=max_queue,
             order=cast(Order, choice(Order, order, "order")),
@@ -111,11 +115,8 @@ class Batcher(Generic[In, Out]):
             batch_sizes=tuple(batch_sizes),
         )
         self._max_reruns = max_reruns
-        self._front = FrontThread(f"headway-front-{self.name}")
-        self._prepare = prepare or _own(self._model, "prepare")
-        self._size = size or _own(self._model, "size")
-        self._finish = _own(self._model, "finish")
-        self._is_simple = not any((self._prepare, self._size, self._shape))
+        self._front = FrontThread(f"headway-front-{self.name}", self._policy.max_queue)
+        self._is_simple = not any((self._prepare, self._size, self._shape, self._finish))
         self._observers = Observers(observers)
         self._driver = Driver(
             self.name,
@@ -128,9 +129,11 @@ class Batcher(Generic[In, Out]):
     # ---- life
 
     async def __aenter__(self) -> Self:
-        if self._driver.state is not State.NEW:
-            raise Closed(f"{self.name} {self._driver.state.value}: make a new Batcher")
-        self._driver.state = State.OPENING
+        driver = self._driver
+        with driver.lock:
+            if driver.state is not State.NEW:
+                raise Closed(f"{self.name} {driver.state.value}: make a new Batcher")
+            driver.state = State.OPENING
         home = Home(asyncio.get_running_loop())
         try:
             if isinstance(self._model, Model | TensorModel):
@@ -139,9 +142,12 @@ class Batcher(Generic[In, Out]):
                 else:
                     await asyncio.to_thread(_load, self._model)
         except BaseException:
-            self._driver.state = State.CLOSED
+            driver.state = State.CLOSED
             raise
-        self._driver.open(home)
+        with driver.lock:
+            if driver.state is not State.OPENING:
+                raise Closed(f"{self.name} was closed while it was loading")
+            driver.open(home)
         return self
 
     async def __aexit__(
@@ -179,7 +185,13 @@ class Batcher(Generic[In, Out]):
         """
         loop = asyncio.get_running_loop()
         call = None
-        if self._is_simple and (priority, deadline_ms, tenant, partition) == _NO_WISHES:
+        if (
+            self._is_simple
+            and partition is None
+            and deadline_ms is None
+            and priority == "normal"
+            and tenant == ""
+        ):
             call = self._driver.enqueue_plain(value, loop)
         if call is None:
             call = await self._enqueue(value, loop, priority, deadline_ms, tenant, partition)
@@ -203,6 +215,7 @@ class Batcher(Generic[In, Out]):
         partition: Hashable,
     ) -> Call:
         rows, size, entered_at = 1, 0, None
+        self._check_call(tenant, partition)
         if self._prepare is not None or self._size is not None:
             entered_at = self._now()
             value, size = await self._prepared(value)
@@ -235,7 +248,7 @@ class Batcher(Generic[In, Out]):
                 results[index] = await self.submit(value, **options)
 
         rows = min(4 * self._policy.max_batch_size * self._policy.workers, self._policy.max_queue)
-        if self._shape is not None:
+        if self._shape is not None and self._prepare is None:  # else the rows are not known yet
             rows //= max((self._shaped(value)[0] for value in values), default=1)
         try:
             async with asyncio.TaskGroup() as group:
@@ -274,6 +287,7 @@ class Batcher(Generic[In, Out]):
         if not overrides(self._model, "stream"):
             raise InvalidInput(f"{self.name} does not stream")
         size, entered_at = 0, self._now()
+        self._check_call(tenant, partition)
         if self._prepare is not None or self._size is not None:
             value, size = await self._prepared(value)
         call = self._driver.enqueue(
@@ -298,8 +312,20 @@ class Batcher(Generic[In, Out]):
 
     # ---- the user's values and callbacks
 
+    def _check_call(self, tenant: object, partition: object) -> None:
+        """Before anything is done for it: what the scheduler will sort by must be fit for that."""
+        try:
+            if not isinstance(tenant, str):
+                raise InvalidInput(f"tenant must be a string, not {tenant!r}")
+            _check_hashable(partition)
+            if self._finish is not None and self._prepare is None:  # `prepare` has its own door
+                self._front.check_room()
+        except HeadwayError as error:
+            self._driver.report_refusal(error)
+            raise
+
     def _priority(self, name: str) -> Priority:
-        if name in _PRIORITIES:
+        if isinstance(name, str) and name in _PRIORITIES:
             return _PRIORITIES[name]
         error = InvalidInput(f"priority {name!r} is not one of 'high', 'normal', 'low'")
         self._driver.report_refusal(error)
@@ -344,10 +370,10 @@ class Batcher(Generic[In, Out]):
                 return whole
         raise InvalidInput(f"size must be a whole number of at least 0, not {size!r}")
 
-    async def _off_loop(self, what: str, function: Callable[[Any], Any], value: Any) -> Any:
+    async def _off_loop(self, kind: Kind, function: Callable[[Any], Any], value: Any) -> Any:
         if not getattr(asyncio.get_running_loop(), "is_virtual", False):
-            return await self._front.run(what, function, value)
-        result = call_user_code(what, function, value)
+            return await self._front.run(kind, function, value)
+        result = call_user_code(kind, function, value)
         if isinstance(result, Exception):
             raise result
         return result
@@ -394,7 +420,7 @@ class Batcher(Generic[In, Out]):
         with driver.lock:
             home = driver.choose_home()
             if not driver.scheduler.is_idle:
-                raise Closed(f"{self.name} is busy: warm up before traffic")
+                raise NotReady(f"{self.name} is busy: warm up before traffic")
         sized: dict[int, Any] = {}
         for sample in samples:
             value, size = sample, 0
@@ -440,6 +466,40 @@ class Batcher(Generic[In, Out]):
 
 def _own(model: object, method: str) -> Any:
     return getattr(model, method) if overrides(model, method) else None
+
+
+def _firing(policy: str, *, max_wait_ms: float | None, slo_ms: float | None) -> Firing:
+    """The rule for what a person typed: 'idle' is `auto` that never waits."""
+    if policy == "idle":
+        if max_wait_ms:
+            raise ConfigError(
+                "policy 'idle' never waits; 'auto' may",
+                field="max_wait_ms",
+            )
+        return Firing.AUTO
+    if policy not in _POLICIES:
+        choices = ", ".join(map(repr, _POLICIES))
+        raise ConfigError(f"{policy!r} is not one of {choices}", field="policy")
+    if slo_ms is not None and policy != "auto":
+        raise ConfigError(
+            f"policy {policy!r} knows no latency goal; 'auto' and 'idle' do", field="slo_ms"
+        )
+    return Firing(policy)
+
+
+def _seconds(milliseconds: object, name: str) -> float | None:
+    if milliseconds is None:
+        return None
+    if not isinstance(milliseconds, int | float):
+        raise ConfigError(f"must be a number, not {milliseconds!r}", field=name)
+    return milliseconds / 1e3
+
+
+def _check_hashable(partition: object) -> None:
+    try:
+        hash(partition)
+    except Exception as error:  # user code; mostly a TypeError: a list, a dict, an array
+        raise InvalidInput(f"partition must be hashable: {error}") from error
 
 
 def _load(model: "Model[Any, Any] | TensorModel") -> None:

@@ -42,7 +42,8 @@ class Call:
         self.item_ids: tuple[int, ...] = (item_id,)  # several once it has been split
         self.value = value
         self.future = future
-        self.batch: Batch | None = None  # once it has run: to explain the wait
+        # Once it has run. Nobody reads it yet: the server will, to explain the wait.
+        self.batch: Batch | None = None
 
     @property
     def is_done(self) -> bool:

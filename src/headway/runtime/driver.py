@@ -12,6 +12,7 @@ import functools
 import itertools
 import logging
 import math
+import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -47,7 +48,8 @@ from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, Job, Worker
 
 _log = logging.getLogger(__name__)
-_NO_WISHES = Item(0, 0.0)[2:]
+_PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
+_item_id = operator.itemgetter(0)
 
 
 class State(Enum):
@@ -59,7 +61,7 @@ class State(Enum):
     CRASHED = "has crashed"
 
 
-class Shop(Protocol):
+class JobFactory(Protocol):
     """What the driver asks of its owner: workers, and jobs for them."""
 
     def make_workers(self, home: Home, current_home: Callable[[], Home]) -> list[Worker]: ...
@@ -76,7 +78,7 @@ class Driver:
         self,
         name: str,
         scheduler: Scheduler,
-        shop: Shop,
+        factory: JobFactory,
         observers: Observers,
         floating: FloatingHome | None,
     ) -> None:
@@ -93,7 +95,7 @@ class Driver:
         self.home: Home | None = None
         self.jobs: dict[int, BatchJob] = {}
         self.workers: list[Worker] = []
-        self._shop = shop
+        self._factory = factory
         self._observers = observers
         self._floating = floating
         self._ids = itertools.count(1)
@@ -121,7 +123,7 @@ class Driver:
 
     def open(self, home: Home) -> None:
         self.home = home
-        self.workers = self._shop.make_workers(home, self.current_home)
+        self.workers = self._factory.make_workers(home, self.current_home)
         self._free_workers = list(self.workers)
         self.state = State.OPEN
 
@@ -129,8 +131,8 @@ class Driver:
         """Refuse, drain for so long, answer the rest with `Closed`, release the workers."""
         drained = asyncio.get_running_loop().create_future()
         with self.lock:
-            if self.state in (State.NEW, State.CLOSED):
-                self.state = State.CLOSED
+            if self.state in (State.NEW, State.OPENING, State.CLOSED):
+                self.state = State.CLOSED  # whoever is loading finds it so afterwards
                 return
             if self.state is State.OPEN:
                 self.take_in()
@@ -168,10 +170,16 @@ class Driver:
 
     def _take_unanswered(self) -> list[Answerable]:
         """Under the lock: everyone who still waits, queued, running or in the inbox."""
-        unanswered = [call for _, call in self._inbox] + self._waiting()
-        self._inbox.clear()
+        unanswered = [*self._empty_inbox(), *self._waiting()]
         self._calls.clear()
         return unanswered
+
+    def _empty_inbox(self) -> list[Call]:
+        calls = []
+        with suppress(IndexError):
+            while True:  # one by one: others append meanwhile
+                calls.append(self._inbox.popleft()[1])
+        return calls
 
     def _waiting(self) -> list[Answerable]:
         running = [call for job in self.jobs.values() for call in job.calls]
@@ -185,6 +193,14 @@ class Driver:
         self._observers.emit(Stopped(self.name, len(left)))
         if self._floating is not None:
             self._floating.close()
+
+    def _turn_away(self) -> None:
+        """The end came between a look at the state and the append in `enqueue_plain`."""
+        for call in self._empty_inbox():
+            error = self.closed()
+            call.detach()  # its own loop is certain to run; the home may have ended
+            call.fail(error)
+            self.report_refusal(error)
 
     # ---- coming in
 
@@ -200,7 +216,7 @@ class Driver:
             return None
         item_id = next(self._ids)
         call = Call(item_id, value, loop.create_future())
-        self._inbox.append((new_item((item_id, home.clock(), *_NO_WISHES)), call))
+        self._inbox.append((new_item((item_id, home.clock(), *_PLAIN_FIELDS)), call))
         if not self._drive_is_due:
             self._drive_is_due = True
             loop.call_soon(self._drive)
@@ -209,7 +225,7 @@ class Driver:
     def take_in(self) -> None:
         """Under the lock: hand the inbox to the scheduler. Before anything else looks at it."""
         inbox, calls = self._inbox, self._calls
-        if not inbox:
+        if not inbox or self._is_over:  # then `_drive` turns them away
             return
         items, home = [], self.current_home()
         while inbox:
@@ -218,7 +234,13 @@ class Driver:
                 call.detach()  # the home moved while it was being noted
             calls[item[0]] = call
             items.append(item)
-        for item, error in self.scheduler.submit_alike(items):
+        try:
+            refusals = self.scheduler.submit_alike(items)
+        except Exception as bug:
+            # Ours. Not every way here leads through `_drive`, and these callers wait.
+            self._post(home, functools.partial(self._crashed, bug))
+            raise
+        for item, error in refusals:
             refused = functools.partial(self._tell_refused_at_door, calls.pop(item.id), error)
             self._post(home, refused)  # later: no user code under the lock
 
@@ -260,9 +282,7 @@ class Driver:
                 else:
                     self.scheduler.submit(item)
                     self._calls[item_id] = call
-                if not self._drive_is_due:
-                    self._drive_is_due = True
-                    home.post(self._drive)
+                self._order_drive(home, call)
         except HeadwayError as error:
             self.report_refusal(error)
             raise
@@ -270,14 +290,28 @@ class Driver:
 
     def _submit_parts(self, item: Item, call: Call) -> None:
         parts = split(item, self.scheduler.cap_rows, self._ids)
-        whole = SplitCall(call, parts, self._shop.join, self._forget)
+        whole = SplitCall(call, parts, self._factory.join, self._forget)
         start = 0
         for number, part in enumerate(parts):
             self.scheduler.submit(part, request_rows=item.rows if number == 0 else None)
-            value = self._shop.cut(call.value, start, start + part.rows)
+            value = self._factory.cut(call.value, start, start + part.rows)
             self._calls[part.id] = PartCall(whole, number, value)
             start += part.rows
         call.item_ids = tuple(part.id for part in parts)
+
+    def _order_drive(self, home: Home, call: Call | StreamCall) -> None:
+        """Under the lock: have `_drive` look at this call soon. Raises Closed."""
+        if self._drive_is_due:
+            return
+        try:
+            home.post(self._drive)
+        except RuntimeError:  # closed just now
+            self._forget(call.item_ids)
+            raise self._homeless() from None
+        self._drive_is_due = True  # only now: one that never comes would silence all later calls
+
+    def _homeless(self) -> Closed:
+        return Closed(f"{self.name}: its event loop has ended")
 
     def closed(self) -> Closed:
         error = Closed(f"{self.name} {self.state.value}")
@@ -335,6 +369,8 @@ class Driver:
             self._in_this(home, lambda: self._tell_refused(refusals))
         if self._is_closing:
             self._check_drained()
+        elif self._is_over:
+            self._turn_away()
 
     def _advance(self) -> tuple[list[BatchJob], list[tuple[Refusal, Answerable]]]:
         """Under the lock: what to start and whom to refuse now. Sets the timer for later."""
@@ -347,12 +383,8 @@ class Driver:
         while True:
             action = self.scheduler.next_action(home.clock())
             if isinstance(action, Run):
-                batch = action.batch
-                calls = [self._calls.pop(item.id) for item in batch.items]
-                job = self._shop.make_job(batch, calls, self._free_workers.pop(), home)
-                self.jobs[batch.id] = job
-                jobs.append(job)
-                if not self._free_workers and not refused and not self.scheduler.has_deadlines:
+                jobs.append(self._make_job(action.batch, home))
+                if not self._free_workers and not refused and not self.scheduler.may_refuse:
                     return jobs, []  # the answer would be: wait
             elif isinstance(action, Refuse):
                 refused += action.refusals
@@ -360,10 +392,26 @@ class Driver:
                 if action.until < self._timer_at:
                     self._timer_at = action.until
                     self._in_home(functools.partial(self._arm, action.until))
-                if not refused:
-                    return jobs, []
                 # only now: until here, a crash must find them among the calls
-                return jobs, [(each, self._calls.pop(each.item.id)) for each in refused]
+                return jobs, self._take_refused(refused) if refused else []
+
+    def _make_job(self, batch: Batch, home: Home) -> BatchJob:
+        """Its callers are found among the calls or the jobs, wherever this breaks."""
+        calls: list[Answerable] = []
+        try:
+            calls.extend(map(self._calls.pop, map(_item_id, batch.items)))
+            job = self._factory.make_job(batch, calls, self._free_workers.pop(), home)
+        except Exception:
+            self._calls.update(zip(map(_item_id, batch.items), calls, strict=False))
+            raise
+        self.jobs[batch.id] = job
+        return job
+
+    def _take_refused(self, refused: list[Refusal]) -> list[tuple[Refusal, Answerable]]:
+        refusals = [(each, self._calls[each.item.id]) for each in refused]
+        for each in refused:
+            del self._calls[each.item.id]
+        return refusals
 
     def _start(self, jobs: list[BatchJob]) -> None:
         for job in jobs:
@@ -404,8 +452,7 @@ class Driver:
         """Answer everyone in a finished batch: the one place where results reach callers."""
         batch, failed = job.batch, 0
         if not job.results:
-            error = Closed(f"{self.name}: the event loop that ran this batch has ended")
-            job.results = [error] * len(job.calls)
+            job.results = [self._lost_batch() for _ in job.calls]
         for call, result in zip(job.calls, job.results, strict=True):
             call.batch = batch
             try:
@@ -465,7 +512,10 @@ class Driver:
         self.check_open()
         self.take_in()
         if self._floating is None:
-            return self.current_home()
+            home = self.current_home()
+            if home.is_closed:
+                raise self._homeless()
+            return home
         self._give_up_lost()
         home = self._floating.choose(self.home, idle=self.scheduler.is_idle)
         if home is not self.home:
@@ -483,8 +533,8 @@ class Driver:
         if not self.scheduler.is_idle:
             for call in self._waiting():
                 call.detach()
-            self._drive_is_due = True
             home.post(self._drive)
+            self._drive_is_due = True
         else:
             self._drive_is_due = False
 
@@ -492,7 +542,7 @@ class Driver:
         """From a test's virtual time to the real one, or back: threads here, none there."""
         for worker in self.workers:
             worker.stop()
-        self.workers = self._shop.make_workers(home, self.current_home)
+        self.workers = self._factory.make_workers(home, self.current_home)
         self._free_workers = list(self.workers)
 
     def _give_up_lost(self) -> None:
@@ -503,7 +553,10 @@ class Driver:
             self._free_workers.append(job.worker)
             for call in job.calls:
                 call.detach()
-                call.fail(Closed(f"{self.name}: the event loop that ran this batch has ended"))
+                call.fail(self._lost_batch())
+
+    def _lost_batch(self) -> Closed:
+        return Closed(f"{self.name}: the event loop that ran this batch has ended")
 
     def _in_home(self, callback: Callable[[], None]) -> None:
         home = self.home

@@ -1,50 +1,67 @@
 """Prepares values and finishes results off the event loop, in one thread, many at a time.
 
 Tokenising takes milliseconds: in the loop it would hold up every other caller. One hop to the
-thread serves all values that came in meanwhile.
+thread serves all values that came in meanwhile, answers first. Beyond a limit it takes no more.
 """
 
 import asyncio
 import queue
 import threading
 import time
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from headway.errors import HeadwayError, ModelFailed
+from headway.errors import HeadwayError, ModelFailed, QueueFull
 
 _HAND_OVER_S = 0.001  # values prepared within this time cross back to the loop together
 
+Kind: TypeAlias = Literal["prepare", "finish"]
 
-class _Errand(NamedTuple):
-    what: str
+
+class _Task(NamedTuple):
+    kind: Kind
     function: Callable[[Any], Any]
     value: Any
-    loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
 
 
 class FrontThread:
-    def __init__(self, name: str) -> None:
+    """Starts its thread with the first task; stops it with `stop`, or when nobody uses it."""
+
+    def __init__(self, name: str, max_waiting: int) -> None:
         self._name = name
-        self._inbox: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()
+        self._max_waiting = max_waiting
+        self._tasks = _Tasks()
         self._lock = threading.Lock()
         self._is_running = False
         self._is_stopped = False
+        weakref.finalize(self, self._tasks.end).atexit = False
 
-    async def run(self, what: str, function: Callable[[Any], Any], value: Any) -> Any:
-        """`function(value)`, computed in the thread; `what` names it in errors."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+    def check_room(self) -> None:
+        """Raise QueueFull where a newcomer would only lengthen the queue."""
+        if len(self._tasks) >= self._max_waiting:
+            raise QueueFull(
+                f"{self._max_waiting} callers wait for `prepare` or `finish` already",
+                limit=self._max_waiting,
+            )
+
+    async def run(self, kind: Kind, function: Callable[[Any], Any], value: Any) -> Any:
+        """`function(value)`, computed in the thread. What has been answered is never refused."""
+        if kind == "prepare":
+            self.check_room()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._inbox.put(_Errand(what, function, value, loop, future))
+            self._tasks.add(_Task(kind, function, value, future))
             if not self._is_running:
-                self._is_running = True
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-                if self._is_stopped:  # results of the last batches are still to be finished
-                    self._stop_thread()
-        return await future
+                self._start_thread()
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                self._tasks.discard(kind, future)
 
     def stop(self) -> None:
         """After all that is under way. What comes later gets a thread that ends again."""
@@ -53,27 +70,85 @@ class FrontThread:
             if self._is_running:
                 self._stop_thread()
 
+    def _start_thread(self) -> None:
+        self._is_running = True
+        # It knows the tasks only: an unused batcher, and all that belongs to it, can go.
+        threading.Thread(target=_work, args=(self._tasks,), name=self._name, daemon=True).start()
+        if self._is_stopped:  # results of the last batches are still to be finished
+            self._stop_thread()
+
     def _stop_thread(self) -> None:
-        self._inbox.put(None)
+        self._tasks.end()
         self._is_running = False
 
-    def _work(self) -> None:
-        while (errand := self._inbox.get()) is not None:
-            hand_over_at = time.monotonic() + _HAND_OVER_S
-            done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
-            stop = False
-            while errand is not None:
-                result = _call_in_thread(errand.what, errand.function, errand.value)
-                done.setdefault(errand.loop, []).append((errand.future, result))
-                errand = None
-                if time.monotonic() < hand_over_at:
-                    with suppress(queue.Empty):
-                        errand = self._inbox.get_nowait()
-                        stop = errand is None
-            for loop, results in done.items():
-                _hand_over(loop, results)
-            if stop:
-                return
+
+class _Tasks:
+    """What waits for the thread, in any number of threads. Who leaves, leaves no trace."""
+
+    def __init__(self) -> None:
+        self._finishes: OrderedDict[asyncio.Future[Any], _Task] = OrderedDict()  # these go first
+        self._prepares: OrderedDict[asyncio.Future[Any], _Task] = OrderedDict()
+        self._lock = threading.Lock()
+        self._is_awake = False  # somebody will look for tasks before he sleeps
+        # True: there are tasks; False: end. A SimpleQueue: `end` is called by the garbage
+        # collector, too, wherever that finds its thread, and must not need a lock.
+        self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def __len__(self) -> int:
+        return len(self._finishes) + len(self._prepares)
+
+    def add(self, task: _Task) -> None:
+        with self._lock:
+            self._of(task.kind)[task.future] = task
+            if not self._is_awake:
+                self._is_awake = True
+                self._calls.put(True)
+
+    def discard(self, kind: Kind, future: "asyncio.Future[Any]") -> None:
+        with self._lock:
+            self._of(kind).pop(future, None)
+
+    def end(self) -> None:
+        """End one thread, once nothing is left to do."""
+        self._calls.put(False)
+
+    def wait(self) -> bool:
+        """Sleep until there are tasks. False: end."""
+        return self._calls.get()
+
+    def next(self) -> _Task | None:
+        """None: nothing is left, and the next task will call."""
+        with self._lock:
+            for waiting in (self._finishes, self._prepares):
+                if waiting:
+                    return waiting.popitem(last=False)[1]
+            self._is_awake = False
+            return None
+
+    def _of(self, kind: Kind) -> "OrderedDict[asyncio.Future[Any], _Task]":
+        return self._finishes if kind == "finish" else self._prepares
+
+
+def _work(tasks: _Tasks) -> None:
+    while tasks.wait():
+        while _serve_some(tasks):
+            pass
+
+
+def _serve_some(tasks: _Tasks) -> bool:
+    """What can be done within the time of one hand-over. False: nothing was left to do."""
+    hand_over_at = time.monotonic() + _HAND_OVER_S
+    done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    while (task := tasks.next()) is not None:
+        if task.future.done():
+            continue  # its caller left
+        result = _call_in_thread(task.kind, task.function, task.value)
+        done.setdefault(task.future.get_loop(), []).append((task.future, result))
+        if time.monotonic() >= hand_over_at:
+            break
+    for loop, results in done.items():
+        _hand_over(loop, results)
+    return task is not None
 
 
 def call_user_code(what: str, function: Callable[[Any], Any], value: Any) -> Any:

@@ -7,7 +7,9 @@ such owner; `FloatingHome` finds it a loop (see its docstring).
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class Home:
@@ -39,38 +41,48 @@ class Home:
 
 
 class BackgroundLoop:
-    """An event loop in a daemon thread, for callers that have none in common."""
+    """An event loop in a daemon thread, for callers that have none in common.
+
+    The thread knows the loop only, and ends with the batcher that nobody uses any more.
+    """
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-            self._finish_tasks()
-        finally:
-            self.loop.close()
-
-    def _finish_tasks(self) -> None:
-        """Threads wait for these (`call`): everyone has been answered, and must come to know it."""
-        left = asyncio.all_tasks(self.loop)
-        if left:
-            _, left = self.loop.run_until_complete(asyncio.wait(left, timeout=1.0))
-        for task in left:  # only now: it would cancel those, too, that have their answer
-            task.cancel()
-        if left:
-            self.loop.run_until_complete(asyncio.wait(left, timeout=1.0))
-        self.loop.run_until_complete(asyncio.sleep(0))  # what those who ended still have to tell
+        weakref.finalize(self, _stop, self.loop).atexit = False
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread. Harmless when called twice."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        _stop(self.loop)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(RuntimeError):  # it is closed already
+        loop.call_soon_threadsafe(loop.stop)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        _finish_tasks(loop)
+    finally:
+        loop.close()
+
+
+def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Threads wait for these (`call`): everyone has been answered, and must come to know it."""
+    left = asyncio.all_tasks(loop)
+    if left:
+        _, left = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+    for task in left:  # only now: it would cancel those, too, that have their answer
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+    loop.run_until_complete(asyncio.sleep(0))  # what those who ended still have to tell
 
 
 class FloatingHome:

@@ -97,7 +97,7 @@ class PredictJob(BatchJob):
             bisection = self._suspect(error)
             while bisection and (group := self._next_group(bisection)):
                 try:
-                    self._keep(group, self._runner.predict(*self._rerun_of(group, values)))
+                    self._keep(group, self._runner.predict(*self._rerun_of(group)))
                     bisection.succeeded()
                 except BaseException as again:  # noqa: BLE001  as above
                     bisection.failed(again)
@@ -111,14 +111,16 @@ class PredictJob(BatchJob):
         try:
             self.results = await self._runner.predict_async(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
-        except Exception as error:  # noqa: BLE001  the model is user code
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
+            raise_if_cancelled(error)
             bisection = self._suspect(error)
             while bisection and (group := self._next_group(bisection)):
                 try:
-                    arguments = self._rerun_of(group, values)
-                    self._keep(group, await self._runner.predict_async(*arguments))
+                    results = await self._runner.predict_async(*self._rerun_of(group))
+                    self._keep(group, results)
                     bisection.succeeded()
-                except Exception as again:  # noqa: BLE001  as above
+                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again)
                     bisection.failed(again)
             self._blame(bisection)
         finally:  # cancelled with its loop: answer what there is
@@ -141,10 +143,12 @@ class PredictJob(BatchJob):
         self.reruns += 1
         return [index for unit in units for index in self._units[unit]]
 
-    def _rerun_of(self, group: list[int], values: list[Any]) -> tuple[list[Any], int]:
+    def _rerun_of(self, group: list[int]) -> tuple[list[Any], int]:
+        # The callers' values once more: the first list was the model's, to do with as it liked.
+        values = [self.calls[index].value for index in group]
         rows = sum(self.batch.items[index].rows for index in group)
         fixed = self.batch.padded_rows > self.batch.rows
-        return [values[index] for index in group], self.batch.padded_rows if fixed else rows
+        return values, self.batch.padded_rows if fixed else rows
 
     def _keep(self, group: list[int], results: list[Any]) -> None:
         for index, result in zip(group, results, strict=True):
@@ -185,6 +189,7 @@ class StreamJob(BatchJob):
                         break
             finally:
                 self._close(steps)
+            self._succeed()
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
             self._fail(error, self._name)
         self._end(started)
@@ -197,9 +202,11 @@ class StreamJob(BatchJob):
                 await self._run_async(steps)
             else:
                 await self._run_inline(steps)
-        except Exception as error:  # noqa: BLE001  the model is user code
+            self._succeed()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
+            raise_if_cancelled(error)
             self._fail(error, self._name)
-        finally:
+        finally:  # cancelled with its loop: answer what there is
             self._end(started)
 
     async def _run_async(self, steps: AsyncIterator[Any]) -> None:
@@ -237,11 +244,19 @@ class StreamJob(BatchJob):
         if close is not None:
             close()
 
+    def _succeed(self) -> None:
+        self.results = [None for _ in self.calls]
+
     def _end(self, started: float) -> None:
         self.ran_s = self._clock() - started
-        if not self.results:
-            self.results = [None for _ in self.calls]
         self._done(self)
+
+
+def raise_if_cancelled(error: BaseException) -> None:
+    """Cancelled from outside, or did the model raise a CancelledError of its own?"""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error
 
 
 def model_failed(name: str, error: BaseException) -> ModelFailed:

@@ -3,11 +3,12 @@
 import asyncio
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from headway.core import CostTable
 from headway.errors import Closed, HeadwayError
-from headway.runtime.jobs import Job, model_failed
+from headway.runtime.jobs import Job, model_failed, raise_if_cancelled
 from headway.runtime.runner import Runner
 
 
@@ -31,14 +32,16 @@ class _Probe:
             outcome: float | HeadwayError = self._clock() - started
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
             outcome = model_failed(self._runner.name, error)
-        self._loop.call_soon_threadsafe(self._settle, outcome)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._settle, outcome)
 
     async def run_async(self) -> None:
         started = self._clock()
         try:
             await self._runner.predict_async(self._values, self._rows)
             self._settle(self._clock() - started)
-        except Exception as error:  # noqa: BLE001  the model is user code
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
+            raise_if_cancelled(error)
             self._settle(model_failed(self._runner.name, error))
         finally:  # cancelled: the batcher closes
             self._settle(Closed(f"{self._runner.name} was closed during its warm-up"))
@@ -99,7 +102,7 @@ async def _times(
 ) -> list[float]:
     times = []
     for attempt in range(repeats + 1):
-        job = _Probe(runner, values, rows, clock)
+        job = _Probe(runner, list(values), rows, clock)  # a model may do with it as it likes
         start(job)
         seconds = max(await job.seconds, 1e-9)
         if attempt > 0:  # the first call of a shape pays for what is built lazily

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Se
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headway.errors import ConfigError, InvalidInput, ModelFailed
-from headway.model import Model, Tensor, TensorModel
+from headway.model import Model, Tensor, TensorModel, overrides
 
 if TYPE_CHECKING:
     import numpy
@@ -204,11 +204,24 @@ def runner_for(target: object, name: str | None) -> Runner:
     if isinstance(target, TensorModel):
         return TensorRunner(target, name=known_as)
     if isinstance(target, Model):
-        is_async = _is_async(target.predict) or _is_async(target.stream)
+        is_async = _model_is_async(target, known_as)
         return ItemRunner(target.predict, name=known_as, is_async=is_async, may_rerun=target.rerun)
     if callable(target):
         return ItemRunner(target, name=known_as, is_async=_is_async(target))
     raise ConfigError(f"{target!r} is neither a function nor a headway.Model", field="model")
+
+
+def _model_is_async(model: Model[Any, Any], name: str) -> bool:
+    """One answer for both methods: they share the workers, threads or the event loop."""
+    written = [method for method in ("predict", "stream") if overrides(model, method)]
+    kinds = {_is_async(getattr(model, method)) for method in written}
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"predict and stream of {name} must both be `def` (they run in a worker thread) or "
+            "both be `async def` (they run in the event loop)",
+            field="model",
+        )
+    return kinds == {True}
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

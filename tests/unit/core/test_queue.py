@@ -144,8 +144,8 @@ def test_what_was_removed_is_not_served() -> None:
     assert made.remove(2) == Item(2, 0.0)
     assert made.remove(2) is None
     assert (made.rows, len(made)) == (2, 2)
-    assert 2 not in made
-    assert 3 in made
+    assert 2 not in made.live
+    assert 3 in made.live
 
 
 def test_the_oldest_is_found_after_its_elder_was_removed() -> None:
@@ -233,3 +233,16 @@ def test_the_right_to_room_goes_by_weight() -> None:
     assert made.make_room(Item(9, 0.0, tenant="b"), limit=3) == []
     made = fill(queue(b=3.0), *(Item(i, 0.0, tenant="a") for i in range(3)))
     assert ids(made.make_room(Item(9, 0.0, tenant="b"), limit=3)) == [2]
+
+
+def test_cancelling_does_not_let_a_newcomer_overtake_its_own_tenant() -> None:
+    """Pinned: what two cancelled items gave back put the third's successor in front of it."""
+    made = Scheduler(Policy(max_batch_size=1))
+    made.submit(Item(0, 0.0, tenant="a"))
+    for number in (1, 2, 3):
+        made.submit(Item(number, 0.0, tenant="b"))
+    made.cancel(1)
+    made.cancel(2)
+    made.submit(Item(4, 0.0, tenant="b"))
+    served = [item.id for item in serve(made) if item.tenant == "b"]
+    assert served == [3, 4]

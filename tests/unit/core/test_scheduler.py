@@ -9,13 +9,14 @@ from headway.core import (
     Firing,
     Item,
     Policy,
+    Priority,
     RefusalReason,
     Refuse,
     Run,
     Scheduler,
     Wait,
 )
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, QueueFull
 
 FLAT = CostTable(rows=(1, 4), sizes=None, seconds=((0.010,), (0.010,)))
 
@@ -178,3 +179,67 @@ def test_figures_follow_the_queue() -> None:
     scheduler.finish(batch, 0.01)
     scheduler.finish(fired(scheduler, 0.01), 0.02)
     assert scheduler.is_idle
+
+
+def test_a_slow_spell_does_not_cost_capacity_for_ever() -> None:
+    """Five times slower for two seconds, with a full queue all along: the cap comes through it."""
+    table = CostTable((1, 2, 4, 8), None, ((0.005,), (0.0051,), (0.0052,), (0.0054,)))
+    scheduler = Scheduler(Policy(max_batch_size=8, max_queue=10_000), table)
+    ids, now, caps = iter(range(10**6)), 0.0, []
+    while now < 8.0:
+        while scheduler.queued_items < 32:
+            scheduler.submit(Item(next(ids), now))
+        action = scheduler.next_action(now)
+        assert isinstance(action, Run)
+        slow = 5.0 if 2.0 < now < 4.0 else 1.0
+        ran_s = slow * (0.005 + 0.00005 * action.batch.rows)
+        now += ran_s
+        scheduler.finish(action.batch, now, ran_s=ran_s)
+        caps.append(action.batch.rows)
+    assert min(caps) == 8
+
+
+def test_a_model_that_was_slow_is_not_locked_out_by_deadlines() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=8))
+    now = 0.0
+    for number in range(300):
+        scheduler.submit(Item(number, now, deadline=now + 0.050))
+        action = scheduler.next_action(now)
+        assert isinstance(action, Run), "a free worker, and time left: it runs"
+        ran_s = 0.500 if number < 10 else 0.005
+        scheduler.finish(action.batch, now + ran_s, ran_s=ran_s)
+        now += 1.0
+
+
+def test_a_batch_that_leaves_somebody_behind_says_which_limit_it_was() -> None:
+    table = CostTable((1, 8, 32), None, ((0.0018,), (0.0074,), (0.0266,)))
+    scheduler = Scheduler(Policy(max_batch_size=32), table)
+    for number in range(25):
+        scheduler.submit(Item(number, 0.0))
+    action = scheduler.next_action(0.0)
+    assert isinstance(action, Run)
+    assert action.batch.rows == action.batch.batch_cap < 25
+    assert action.batch.reason is FireReason.KNEE
+
+
+def test_static_moves_on_when_nobody_else_fits_into_the_queue() -> None:
+    scheduler = Scheduler(Policy(firing=Firing.STATIC, max_batch_size=8, max_queue=8))
+    scheduler.submit(Item(0, 0.0, rows=3))
+    scheduler.submit(Item(1, 0.0, rows=3))
+    assert isinstance(scheduler.next_action(0.0), Wait)
+    with pytest.raises(QueueFull):
+        scheduler.submit(Item(2, 0.0, rows=3))
+    assert isinstance(scheduler.next_action(0.0), Run)
+
+
+def test_aged_items_are_not_counted_twice_when_late_ones_are_dropped() -> None:
+    table = CostTable((1, 8), None, ((0.010,), (0.010,)))
+    scheduler = Scheduler(Policy(max_batch_size=8, ageing_s=0.5), table)
+    scheduler.submit(Item(0, 0.0, priority=Priority.LOW))
+    for number in range(1, 8):
+        scheduler.submit(Item(number, 0.1, deadline=1.0 if number == 1 else 99.0))
+    action = scheduler.next_action(0.995)  # too late for item 1, and 0 has aged
+    if isinstance(action, Refuse):
+        action = scheduler.next_action(0.995)
+    assert isinstance(action, Run)
+    assert {item.id for item in action.batch.items} == {0, 2, 3, 4, 5, 6, 7}

@@ -1,18 +1,26 @@
 """Runs batches in a thread of its own: for plain `def` models, which would block the event loop."""
 
+import logging
 import queue
 import threading
+import weakref
 
 from headway.runtime.jobs import Job
 
+_log = logging.getLogger(__name__)
+_Inbox = queue.SimpleQueue[Job | None]
+
 
 class ThreadWorker:
+    """Its thread knows the inbox only, and ends with the worker that nobody uses any more."""
+
     is_lost = False  # a thread always comes back, or hangs in the model
 
     def __init__(self, name: str) -> None:
-        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._inbox: _Inbox = queue.SimpleQueue()
         # A daemon: a model that hangs must not keep the interpreter from ending.
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        threading.Thread(target=_work, args=(self._inbox,), name=name, daemon=True).start()
+        weakref.finalize(self, self._inbox.put, None).atexit = False
 
     def start(self, job: Job) -> None:
         self._inbox.put(job)
@@ -21,7 +29,11 @@ class ThreadWorker:
         """After the current job, if any."""
         self._inbox.put(None)
 
-    def _work(self) -> None:
-        while (job := self._inbox.get()) is not None:
+
+def _work(inbox: _Inbox) -> None:
+    while (job := inbox.get()) is not None:
+        try:
             job.run()
-            del job  # do not keep a batch's values alive while waiting for the next
+        except BaseException:  # noqa: BLE001  a bug of ours; without its thread every later job would wait
+            _log.exception("a job raised; its worker goes on")
+        del job  # do not keep a batch's values alive while waiting for the next

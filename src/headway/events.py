@@ -1,0 +1,32 @@
+"""What a batcher reports to its observers: every event, and the values in it.
+
+Defined in `headway.runtime.events` and `headway.core`; this is where users import them from.
+"""
+
+from headway.core import Batch, FireReason, Item
+from headway.runtime.events import (
+    BatchFinished,
+    BatchStarted,
+    Cancelled,
+    Crashed,
+    Event,
+    ItemTimes,
+    Observer,
+    Refused,
+    Stopped,
+)
+
+__all__ = [
+    "Batch",
+    "BatchFinished",
+    "BatchStarted",
+    "Cancelled",
+    "Crashed",
+    "Event",
+    "FireReason",
+    "Item",
+    "ItemTimes",
+    "Observer",
+    "Refused",
+    "Stopped",
+]
