@@ -594,7 +594,10 @@ class Queue:
             name = max(loads, key=lambda name: loads[name])
             if loads[name] <= allowed:
                 return
-            item = next(newest[name])
+            item = next(newest[name], None)
+            if item is None:  # all of its own: what is left of the load is rounding
+                del loads[name]
+                continue
             loads[name] -= item.rows / clock.weight(name)
             yield item
 

@@ -5,6 +5,7 @@ import pytest
 
 from headway.core import Item, Order, Policy, Priority, Run, Scheduler
 from headway.core.queue import OVERTAKE_ROWS, Queue
+from headway.errors import QueueFull
 
 
 def queue(**weights: float) -> Queue:
@@ -246,3 +247,16 @@ def test_cancelling_does_not_let_a_newcomer_overtake_its_own_tenant() -> None:
     made.submit(Item(4, 0.0, tenant="b"))
     served = [item.id for item in serve(made) if item.tenant == "b"]
     assert served == [3, 4]
+
+
+def test_pushing_out_all_of_a_tenant_whose_weight_does_not_divide_evenly() -> None:
+    """Pinned: three rows of weight 3 left a load of 1e-16, and nobody to take it from."""
+    made = Scheduler(Policy(max_queue=8, tenant_weights={"a": 3.0}))
+    for number in range(4):
+        made.submit(Item(number, 0.0, priority=Priority.HIGH))
+    for number in range(4, 7):
+        made.submit(Item(number, 0.0, tenant="a"))
+    with pytest.raises(QueueFull):
+        made.submit(Item(7, 0.0, rows=8, priority=Priority.HIGH))
+    made.submit(Item(8, 0.0, rows=4, priority=Priority.HIGH))
+    assert made.queued_rows == 8
