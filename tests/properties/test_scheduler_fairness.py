@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core import Item, Policy, Run, Scheduler
@@ -13,7 +13,6 @@ ROWS = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-@settings(deadline=None, print_blob=True, max_examples=100)
 @given(
     weights=st.tuples(WEIGHTS, WEIGHTS),
     rows=st.tuples(ROWS, ROWS),

@@ -329,9 +329,7 @@ def test_any_policy_under_any_events() -> None:
     run_state_machine_as_test(
         SchedulerMachine,
         settings=settings(
-            deadline=None,
-            print_blob=True,
-            max_examples=150,
+            max_examples=max(150, settings().max_examples),
             stateful_step_count=40,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),

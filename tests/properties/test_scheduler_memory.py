@@ -133,7 +133,7 @@ def test_no_table_grows_with_those_who_have_left(
     assert footprint(scheduler) <= 2 * early + 200
 
 
-@settings(deadline=None, print_blob=True, max_examples=20)
+@settings(max_examples=20)
 @given(
     name=st.sampled_from(sorted(POLICIES)),
     happenings=st.lists(

@@ -134,13 +134,16 @@ def run(arguments: argparse.Namespace) -> int:
     if plot:
         with _naming("--plot"):
             report.check_plot(plot)
-    points = _points(arguments)
     has_curve = len(arguments.load) > 0
-    _check_batch_sizes(policies, points[0].scenario.max_rows)
-    results = [
-        point.result(policy, record=plot is not None and not has_curve)
-        for point, policy in _with_progress(points, policies)
-    ]
+    runs = len(policies) * max(1, len(arguments.load))
+    with _progress(arguments.requests * runs) as on_progress:
+        points = _points(arguments, on_progress)
+        _check_batch_sizes(policies, points[0].scenario.max_rows)
+        results = [
+            point.result(policy, record=plot is not None and not has_curve)
+            for point in points
+            for policy in policies
+        ]
     title = _title(arguments, points[0].scenario)
     if arguments.json:
         print(json.dumps([result.to_json() for result in results], indent=2, allow_nan=False))
@@ -200,7 +203,7 @@ class _Point:
         return Result(spec.text, config, self.load, self.rate_rps, scenario.slo_s, outcome)
 
 
-def _points(arguments: argparse.Namespace) -> list[_Point]:
+def _points(arguments: argparse.Namespace, on_progress: Callable[[int], object]) -> list[_Point]:
     profile = _profile(arguments)
     capacity = capacity_rps(batch_seconds(profile, arguments.max_batch_size), arguments.workers)
     with _naming("--arrivals"):
@@ -219,6 +222,7 @@ def _points(arguments: argparse.Namespace) -> list[_Point]:
             workers=arguments.workers,
             max_queue=arguments.max_queue,
             slo_s=None if arguments.slo_ms is None else arguments.slo_ms / 1e3,
+            on_progress=on_progress,
         )
         for each in arrivals
     ]
@@ -416,15 +420,13 @@ def _title(arguments: argparse.Namespace, scenario: Scenario) -> str:
     return "; ".join(parts)
 
 
-def _with_progress(
-    points: list[_Point], policies: list[_PolicySpec]
-) -> Iterable[tuple[_Point, _PolicySpec]]:
-    """Every policy at every load; a bar for a person who waits."""
-    work = [(point, policy) for point in points for policy in policies]
-    items = sum(point.scenario.requests for point, _ in work)
+@contextmanager
+def _progress(items: int) -> Iterator[Callable[[int], object]]:
+    """Takes how many more items are done; a bar for a person who waits long."""
     if items < _LONG_RUN or not sys.stderr.isatty():
-        return work
+        yield lambda done: None
+        return
     from tqdm import tqdm
 
-    bar: Iterable[tuple[_Point, _PolicySpec]] = tqdm(work, unit="run", leave=False)
-    return bar
+    with tqdm(total=items, unit=" items", unit_scale=True, leave=False) as bar:
+        yield bar.update

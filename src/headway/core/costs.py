@@ -168,6 +168,7 @@ class Costs:
         Of sizes that are as good as equal the largest: a rate that probes cannot tell apart from
         the best must not shrink batches.
         """
+        size = _rounded(size)
         best = self._best.get(size)
         if best is None:
             best = self._best[size] = self._find_best(self._points(size))
@@ -175,6 +176,7 @@ class Costs:
 
     def knee_rows(self, size: int = 0) -> int:
         """The smallest batch size with nearly the best rate: more rows only make everyone wait."""
+        size = _rounded(size)
         knee = self._knees.get(size)
         if knee is None:
             knee = self._knees[size] = self._find_knee(size)
@@ -209,7 +211,8 @@ class Costs:
         else:
             cell.refine(at_cell)
         self._observed += 1
-        if self._observed % _REBUILD_EVERY == 0 or self._observed <= _REBUILD_EVERY:
+        is_news = cell is not None and cell.samples == TRUSTED_SAMPLES
+        if is_news or self._observed % _REBUILD_EVERY == 0:
             self._forget_derived()
 
     def _forget_derived(self) -> None:
@@ -293,10 +296,16 @@ class Costs:
         if best_s is None:
             return best
         enough = KNEE_RATE * best / best_s
-        for rows in range(1, int(KNEE_ROWS * best) + 1):
-            seconds = _interpolated(points, rows, extend=self._was_probed)
-            if seconds is not None and rows / seconds >= enough:
-                return rows
+        below = 0
+        for known_rows, known_s in points:
+            if known_rows / known_s < enough:
+                below = known_rows
+                continue
+            for rows in range(below + 1, min(known_rows, int(KNEE_ROWS * best)) + 1):
+                seconds = _interpolated(points, rows, extend=self._was_probed)
+                if seconds is not None and rows / seconds >= enough:
+                    return rows
+            return best
         return best
 
 

@@ -8,6 +8,7 @@ apart from the scheduler; otherwise the scheduler itself runs every setting.
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import NamedTuple
 
@@ -164,6 +165,7 @@ def _replayed(scenario: Scenario, fixed: Fixed) -> _Scored:
 
 
 def _simulated(scenario: Scenario, fixed: Fixed) -> _Scored:
-    outcome = simulate(scenario, fixed_policy(scenario, fixed))
+    quiet = replace(scenario, on_progress=None)  # only the run that is reported counts
+    outcome = simulate(quiet, fixed_policy(scenario, fixed))
     score = Score(outcome.dropped, outcome.percentile_s(99), outcome.mean_s)
     return _Scored(score, outcome.largest_batch, fixed.max_rows)

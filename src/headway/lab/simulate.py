@@ -8,6 +8,7 @@ cost of Python, threads and models.
 import heapq
 import math
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple, Protocol
@@ -31,6 +32,7 @@ from headway.lab.profiles import Profile, batch_seconds, capacity_rps, noise_fac
 from headway.lab.workload import ClosedLoop, Times
 
 DEFAULT_MAX_QUEUE = 4096
+_PROGRESS_EVERY = 10_000  # items
 _SPINS_ALLOWED = 3  # answers "ask again right now" in a row; rounding makes one of them possible
 
 
@@ -45,6 +47,7 @@ class Scenario:
     workers: int = 1
     max_queue: int = DEFAULT_MAX_QUEUE
     slo_s: float | None = None
+    on_progress: Callable[[int], object] | None = None  # told how many more have arrived
 
     @classmethod
     def build(
@@ -58,6 +61,7 @@ class Scenario:
         workers: int = 1,
         max_queue: int = DEFAULT_MAX_QUEUE,
         slo_s: float | None = None,
+        on_progress: Callable[[int], object] | None = None,
     ) -> "Scenario":
         seconds = batch_seconds(profile, max_rows)
         noise_rng, probe_rng = (np.random.default_rng([seed, stream]) for stream in (1, 2))
@@ -70,6 +74,7 @@ class Scenario:
             workers=workers,
             max_queue=max_queue,
             slo_s=slo_s,
+            on_progress=on_progress,
         )
 
     @property
@@ -252,6 +257,8 @@ class _World:
         self._linger_caps_s = 0.0
         self._is_stuck = False
         self._fired: list[Fired] | None = [] if record else None
+        self._on_progress = scenario.on_progress
+        self._reported = 0
 
     def play(self) -> None:
         source, running = self._source, self._running
@@ -267,7 +274,14 @@ class _World:
                 now = previous
             if source.next_at <= now:
                 self._submit_due(now)
+                if len(self._arrived) - self._reported >= _PROGRESS_EVERY:
+                    self._report_progress()
             wake = self._act(now)
+
+    def _report_progress(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(len(self._arrived) - self._reported)
+        self._reported = len(self._arrived)
 
     def _finish_due(self, now: float) -> None:
         running, latencies = self._running, self._latencies
@@ -344,6 +358,7 @@ class _World:
         return not self._is_stuck
 
     def outcome(self) -> Outcome:
+        self._report_progress()
         arrived = np.array(self._arrived)
         batches = max(1, self._batches)
         return Outcome(
