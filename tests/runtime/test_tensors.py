@@ -279,6 +279,15 @@ async def test_reruns_of_a_fixed_size_are_padded_too() -> None:
     assert {len(batch) for batch in model.batches} <= {4, 8}
 
 
+# ---- prepare
+
+
+async def test_many_prepares_its_values_like_submit() -> None:
+    async with Batcher(Double(), prepare=lambda n: rows(*range(n))) as batcher:
+        answers = await batcher.many([1, 3, 2])
+    assert [column(answer) for answer in answers] == [[0], [0, 2, 4], [0, 2]]
+
+
 # ---- threads
 
 
