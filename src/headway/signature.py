@@ -279,7 +279,7 @@ def _output_hint(model: Model[Any, Any]) -> Any:
     steps = _hints(model, "stream").get("return")
     chunk = _element(_first_argument(steps))
     chunks = [each for each in _alternatives(chunk) if each not in (None, NoneType, End)]
-    return chunks[0] if len(chunks) == 1 else None
+    return chunks[0] if len(chunks) == 1 else _type_argument(model, 1)
 
 
 def _hints(model: Model[Any, Any], method: str) -> dict[str, Any]:

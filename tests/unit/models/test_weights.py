@@ -19,7 +19,9 @@ def installed(folder: Path, version: str = "1.0") -> None:
     (folder / "carrier" / "data" / "model.bin").write_bytes(CONTENT)
     info = folder / f"some_carrier-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: some-carrier\nVersion: {version}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: some-carrier\nVersion: {version}\n"
+    )
 
 
 def weights(sha256: str = hashlib.sha256(CONTENT).hexdigest()) -> PackagedWeights:
