@@ -27,8 +27,8 @@ def parse(body: bytes, model: ServedModel) -> Body:
     """A model of one input gets that key's value (or `text_input`), another gets them all."""
     try:
         keys = msgspec.json.decode(body, type=dict[str, Any])
-        id_ = msgspec.convert(keys.pop("id", None) or "", str)
-        parameters = msgspec.convert(keys.pop("parameters", None) or {}, Parameters)
+        id_ = msgspec.convert(keys.pop("id", None), str | None) or ""
+        parameters = msgspec.convert(keys.pop("parameters", None), Parameters | None) or {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not as expected: {error}") from error
     if len(model.inputs) > 1:
@@ -97,7 +97,7 @@ class _Events:
             return _event(msgspec.json.encode({"error": str(error)}))
 
     async def aclose(self) -> None:
-        self._ended = True
+        self._first, self._ended = None, True
         await _close(self._stream)
 
     async def _next_event(self) -> bytes:

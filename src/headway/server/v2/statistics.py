@@ -4,6 +4,8 @@ but for the batch sizes seen."""
 import time
 from typing import Any, TypeAlias
 
+from headway.runtime.events import BatchFinished, Event
+
 Stat: TypeAlias = dict[str, int]
 
 
@@ -12,12 +14,13 @@ class ModelStatistics:
 
     __slots__ = (
         *("_batches", "_compute_ns", "_executions", "_fail_ns", "_fails", "_last_ms"),
-        *("_queue_ns", "_rows", "_successes"),
+        *("_last_ran_ns", "_queue_ns", "_rows", "_successes"),
     )
 
     def __init__(self) -> None:
         self._successes = self._fails = self._rows = self._executions = self._last_ms = 0
         self._queue_ns = self._compute_ns = self._fail_ns = 0
+        self._last_ran_ns = 0
         self._batches: dict[int, Stat] = {}  # as many as there are batch sizes
 
     def record(self, *, rows: int, queue_ns: int, compute_ns: int, ok: bool) -> None:
@@ -31,6 +34,21 @@ class ModelStatistics:
         self._rows += rows
         self._queue_ns += queue_ns
         self._compute_ns += compute_ns
+
+    def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None:
+        """One request has been answered, of which only the whole time is known: what its batch
+        (the last that was seen to finish) did not take, it waited."""
+        total_ns = round(seconds * 1e9)
+        compute_ns = min(total_ns, self._last_ran_ns)
+        self.record(
+            rows=rows, queue_ns=total_ns - compute_ns, compute_ns=compute_ns, ok=error is None
+        )
+
+    def observe(self, event: Event) -> None:
+        """For `Batcher.observe`: counts the batches."""
+        if isinstance(event, BatchFinished):
+            self._last_ran_ns = round(event.ran_s * 1e9)
+            self.record_batch(rows=event.batch.rows, compute_ns=self._last_ran_ns)
 
     def record_batch(self, *, rows: int, compute_ns: int) -> None:
         """One batch has been run."""
