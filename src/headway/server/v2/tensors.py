@@ -177,6 +177,8 @@ def _names_differ(arrays: Mapping[str, Array], wanted: Mapping[str, object]) -> 
 
 def _fit(name: str, array: Array, shape: tuple[int, ...]) -> Array:
     found = array.shape
+    if found[1:] == shape[1:] and found:
+        return array
     if len(found) == len(shape) + 1 and found[-1] == 1:
         # Triton's clients send [rows, 1] to a model of one value a row; ours says [rows].
         array = array.reshape(found[:-1])
