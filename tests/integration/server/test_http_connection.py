@@ -377,37 +377,35 @@ async def test_close_and_upgrade_are_honoured_and_ignored() -> None:
 @on_both_loops
 async def test_stopping_finishes_what_has_begun_and_takes_nothing_new() -> None:
     probe = Probe()
-    async with serving(probe.app) as server, Client.to(server) as busy:
-        async with Client.to(server) as idle:
-            assert (await idle.get("/path/a")).status == 200
-            await busy.send(b"GET /wait HTTP/1.1\r\n\r\n")
-            await happens(probe.started)
-            stopping = asyncio.ensure_future(server.stop(drain_s=2))
-            assert await idle.rest() == b""
-            with pytest.raises(OSError):  # noqa: PT011 - refused or reset, as the loop has it
-                await asyncio.open_connection("127.0.0.1", server.port)
-            probe.release.set()
-            reply = await busy.reply()
-            assert (reply.body, reply.headers["connection"]) == (b"done", "close")
-            await stopping
-            assert server.connections == 0
+    async with serving(probe.app) as server, Client.to(server) as busy, Client.to(server) as idle:
+        assert (await idle.get("/path/a")).status == 200
+        await busy.send(b"GET /wait HTTP/1.1\r\n\r\n")
+        await happens(probe.started)
+        stopping = asyncio.ensure_future(server.stop(drain_s=2))
+        assert await idle.rest() == b""
+        with pytest.raises(OSError):  # noqa: PT011 - refused or reset, as the loop has it
+            await asyncio.open_connection("127.0.0.1", server.port)
+        probe.release.set()
+        reply = await busy.reply()
+        assert (reply.body, reply.headers["connection"]) == (b"done", "close")
+        await stopping
+        assert server.connections == 0
 
 
 @on_both_loops
 async def test_stopping_at_its_deadline_refuses_what_is_left() -> None:
     probe = Probe()
-    async with serving(probe.app) as server, Client.to(server) as client:
-        async with Client.to(server) as streaming:
-            await client.send(b"GET /wait HTTP/1.1\r\n\r\n")
-            await streaming.send(b"GET /stream HTTP/1.1\r\n\r\n")
-            assert (await streaming.head())[0] == 200
-            assert await streaming.chunk() == b"one"
-            await happens(probe.started)
-            await server.stop(drain_s=0.05)
-            reply = await client.reply()
-            assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-            assert probe.ended.is_set()
-            assert server.connections == 0
+    async with serving(probe.app) as server, Client.to(server) as asks, Client.to(server) as reads:
+        await asks.send(b"GET /wait HTTP/1.1\r\n\r\n")
+        await reads.send(b"GET /stream HTTP/1.1\r\n\r\n")
+        assert (await reads.head())[0] == 200
+        assert await reads.chunk() == b"one"
+        await happens(probe.started)
+        await server.stop(drain_s=0.05)
+        reply = await asks.reply()
+        assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+        assert probe.ended.is_set()
+        assert server.connections == 0
 
 
 @on_both_loops

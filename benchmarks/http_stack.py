@@ -1,0 +1,152 @@
+"""What the HTTP stack alone carries: 16 floats in, doubled, out; no batcher, no validation.
+
+    python -m benchmarks.http_stack [--python PATH_WITH_UVICORN] [--seconds 4]
+
+Needs `wrk` and `taskset`. The server runs on core 1, wrk on core 0. Not part of `make bench`: the
+figures of docs/decisions/0007-http-stack.md come from here.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headway.config import ServerConfig
+from headway.server.app import App
+from headway.server.http.asgi import AsgiApp
+from headway.server.http.messages import Request, Response
+from headway.server.http.server import HttpServer, run
+
+PATH = "/v2/models/double/infer"
+BODY = msgspec.json.encode([number + 0.5 for number in range(16)])
+STACKS = ("bare", "ours-echo", "ours", "ours-asyncio", "uvicorn-raw", "uvicorn-ours")
+
+
+def double(body: bytes) -> bytes:
+    return msgspec.json.encode([2 * each for each in msgspec.json.decode(body, type=list[float])])
+
+
+def make_app(*, is_echo: bool = False) -> App:
+    async def infer(request: Request, model: str) -> Response:
+        return Response(request.body if is_echo else double(request.body))
+
+    app = App()
+    app.add("POST", "/v2/models/{model}/infer", infer)
+    return app
+
+
+async def serve_ours(port: int, *, is_echo: bool) -> None:
+    async with HttpServer(make_app(is_echo=is_echo), ServerConfig(port=port)):
+        await asyncio.Event().wait()
+
+
+class BareProtocol(asyncio.Protocol):
+    """The floor: no headers, no routes, no limits, no clock, no task."""
+
+    def __init__(self) -> None:
+        import httptools
+
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        answer = double(body)
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        self._transport.write(head % len(answer) + answer)
+
+
+async def serve_bare(port: int) -> None:
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(BareProtocol, "127.0.0.1", port) as server:
+        await server.serve_forever()
+
+
+async def raw_asgi(scope: Any, receive: Any, send: Any) -> None:
+    message = await receive()
+    body = double(message["body"])
+    length = str(len(body)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def serve(stack: str, port: int) -> None:
+    if stack == "bare":
+        run(serve_bare(port))
+    elif stack == "ours-asyncio":
+        asyncio.run(serve_ours(port, is_echo=False))
+    elif stack.startswith("ours"):
+        run(serve_ours(port, is_echo=stack == "ours-echo"))
+    else:
+        import uvicorn
+
+        app = raw_asgi if stack == "uvicorn-raw" else AsgiApp(make_app())
+        uvicorn.run(
+            app, port=port, log_level="warning", lifespan="off", loop="uvloop", http="httptools"
+        )
+
+
+def measure(python: str, stack: str, *, seconds: int) -> None:
+    port = 18_300 + STACKS.index(stack)
+    command = ["taskset", "-c", "1", python, "-m", "benchmarks.http_stack", "--serve", stack]
+    with subprocess.Popen([*command, "--port", str(port)]) as server:
+        try:
+            time.sleep(1.5)
+            for connections in (1, 64, 256):
+                print(
+                    f"{stack:14} c={connections:<4}", load(port, connections, seconds), flush=True
+                )
+        finally:
+            server.terminate()
+
+
+def load(port: int, connections: int, seconds: int) -> str:
+    script = f"wrk.method='POST'; wrk.body='{BODY.decode()}'"
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
+        lua.write(script)
+        lua.flush()
+        command = ["taskset", "-c", "0", "wrk", "-t1", f"-c{connections}", f"-d{seconds}s"]
+        url = f"http://127.0.0.1:{port}{PATH}"
+        output = subprocess.run(
+            [*command, "--latency", "-s", lua.name, url], capture_output=True, text=True, check=True
+        ).stdout
+    found = {
+        name: match[1]
+        for name in ("Requests/sec:", "50%", "99%", "Socket errors:", "Non-2xx")
+        if (match := re.search(rf"{name}\s*(.*)", output))
+    }
+    return "  ".join(f"{name} {value}" for name, value in found.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--serve", choices=STACKS)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--seconds", type=int, default=4)
+    parser.add_argument("--python", default=sys.executable, help="an interpreter with uvicorn")
+    parser.add_argument("stacks", nargs="*", default=STACKS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.port)
+        return
+    os.chdir(Path(__file__).parents[1])
+    for stack in options.stacks:
+        measure(options.python, stack, seconds=options.seconds)
+
+
+if __name__ == "__main__":
+    main()
