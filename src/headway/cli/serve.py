@@ -1,7 +1,6 @@
 """`headway serve`: from what was typed to a configuration, and to the running server."""
 
 import argparse
-import asyncio
 import logging
 import os
 import re
@@ -62,10 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
     config = config_of(arguments, dict(os.environ))
+    from headway.server.http.server import run as run_loop
     from headway.server.run import run as serve
 
     try:
-        asyncio.run(serve(config))
+        run_loop(serve(config))
     except ConfigError:
         raise
     except HeadwayError as error:

@@ -1,6 +1,7 @@
 """The server's life: models start, the front ends listen, everything stops in order."""
 
 import asyncio
+import importlib.metadata
 import logging
 import signal
 from collections.abc import AsyncIterator
@@ -8,9 +9,14 @@ from contextlib import asynccontextmanager
 
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import ConfigError
+from headway.server import plain
 from headway.server.app import App
+from headway.server.http.server import HttpServer
+from headway.server.openai import handlers as openai
 from headway.server.served import Served
 from headway.server.serving import Registry
+from headway.server.v2 import handlers as v2
+from headway.server.v2.statistics import ModelStatistics
 
 _log = logging.getLogger(__name__)
 
@@ -23,13 +29,20 @@ async def run(config: Config) -> None:
 
 def make_app(registry: Registry, config: ServerConfig) -> App:
     """All routes, for these models."""
-    return App(max_body_bytes=config.max_body_bytes, debug=config.debug)
+    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug)
+    version = importlib.metadata.version("headway")
+    for routes, handlers in (
+        (v2.ROUTES, v2.V2(registry, version=version)),
+        (openai.ROUTES, openai.OpenAI(registry)),
+        (plain.ROUTES, plain.Plain(registry, version=version)),
+    ):
+        for method, template, name in routes:
+            app.add(method, template, getattr(handlers, name))
+    return app
 
 
 async def serve_http(app: App, config: ServerConfig) -> None:
     """Listen until the process is asked to stop; then finish what has begun."""
-    from headway.server.http.server import HttpServer
-
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -62,6 +75,9 @@ async def serving(config: Config) -> AsyncIterator[Registry]:
 
 def _made(config: ModelConfig) -> Served:
     try:
-        return Served(config)
+        model = Served(config)
     except ConfigError as error:
         raise ConfigError(f"model {config.name!r}: {error}") from error
+    model.statistics = statistics = ModelStatistics()
+    model.batcher.observe(statistics.observe)
+    return model

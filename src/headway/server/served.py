@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -14,6 +15,7 @@ from headway.errors import ConfigError, HeadwayError, InvalidInput
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.runtime.batcher import Batcher
+from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
 from headway.server.serving import Array, Ask
 from headway.signature import Signature, signature_of
@@ -27,7 +29,7 @@ _REPEATS = 2
 class RequestStatistics(Protocol):
     """Who wants to know of every request."""
 
-    def record(self, *, rows: int, seconds: float, error: HeadwayError | None) -> None: ...
+    def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
 
 
 class Served:
@@ -54,6 +56,7 @@ class Served:
             self.model, config, max_batch_size=self.max_batch_size, batch_sizes=sizes
         )
         self._is_ready = False
+        self._clock: Callable[[], float] = time.monotonic
 
     @property
     def is_ready(self) -> bool:
@@ -63,6 +66,7 @@ class Served:
 
     async def start(self) -> None:
         """Load and warm up; ready afterwards. Raises what the model raises."""
+        self._clock = Home(asyncio.get_running_loop()).clock
         await self.batcher.__aenter__()
         if self.config.warm_up:
             await self._warm_up()
@@ -76,16 +80,28 @@ class Served:
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
-        if self.statistics is None:
-            return await self._infer(inputs, ask)
-        rows = max((len(array) for array in inputs.values() if array.ndim), default=0)
-        return cast(Mapping[str, Array], await self._recorded(self._infer(inputs, ask), rows))
+        started = self._clock()
+        try:
+            if self.signature is None:
+                outputs: Mapping[str, Array] = await self.batcher.submit(inputs, **_options(ask))
+            else:
+                outputs = await self._infer_items(self.signature, inputs, ask)
+        except BaseException as error:
+            self._record(_rows(inputs), started, error)
+            raise
+        self._record(_rows(inputs), started, None)
+        return outputs
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value, as decoded from JSON. The result may hold numpy arrays."""
-        if self.statistics is None:
-            return await self._predict(value, ask)
-        return await self._recorded(self._predict(value, ask), 1)
+        started = self._clock()
+        try:
+            result = await self._predict(value, ask)
+        except BaseException as error:
+            self._record(1, started, error)
+            raise
+        self._record(1, started, None)
+        return result
 
     async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         if self.signature is None:
@@ -98,16 +114,16 @@ class Served:
         finally:
             await cast(Any, chunks).aclose()
 
-    async def _infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
-        if self.signature is None:
-            return cast(Mapping[str, Array], await self.batcher.submit(inputs, **_options(ask)))
+    async def _infer_items(
+        self, signature: Signature, inputs: Mapping[str, Array], ask: Ask
+    ) -> Mapping[str, Array]:
         self._check_answers()
-        values = self.signature.input.values(inputs)
+        values = signature.input.values(inputs)
         if len(values) == 1:
             results = [await self.batcher.submit(values[0], **_options(ask))]
         else:
             results = await self.batcher.many(values, **_options(ask))
-        return self.signature.output.arrays(results)
+        return signature.output.arrays(results)
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:
@@ -123,18 +139,10 @@ class Served:
         if self._only_streams:
             raise InvalidInput(f"{self.name} only streams")
 
-    async def _recorded(self, work: Any, rows: int) -> Any:
-        assert self.statistics is not None
-        loop = asyncio.get_running_loop()
-        started, failure = loop.time(), None
-        try:
-            return await work
-        except HeadwayError as error:
-            failure = error
-            raise
-        finally:
-            seconds = loop.time() - started
-            self.statistics.record(rows=rows, seconds=seconds, error=failure)
+    def _record(self, rows: int, started: float, error: BaseException | None) -> None:
+        if self.statistics is not None:
+            seconds = self._clock() - started
+            self.statistics.record_request(rows=rows, seconds=seconds, error=error)
 
     # ---- starting
 
@@ -224,6 +232,11 @@ def _place(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> None:
         return predict(batch)
 
     model.predict = predict_inline  # type: ignore[assignment]  # the runner awaits what is async
+
+
+def _rows(inputs: Mapping[str, Array]) -> int:
+    first = next(iter(inputs.values()), None)
+    return len(first) if first is not None and first.ndim else 0
 
 
 def _options(ask: Ask) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 import headway
 from headway import ConfigError, InvalidInput, ModelFailed, Tensor
 from headway.config import Config, ModelConfig, ServerConfig
-from headway.errors import Closed, DeadlineExceeded, HeadwayError, NotReady
+from headway.errors import Closed, DeadlineExceeded, NotReady
 from headway.server.run import serving
 from headway.server.served import Served
 from headway.server.serving import Ask, Registry, ServedModel
@@ -240,16 +240,24 @@ async def test_every_request_is_recorded_where_somebody_asks() -> None:
         def __init__(self) -> None:
             self.seen: list[tuple[int, float, str | None]] = []
 
-        def record(self, *, rows: int, seconds: float, error: HeadwayError | None) -> None:
-            self.seen.append((rows, round(seconds, 4), error and error.code))
+        def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None:
+            self.seen.append((rows, round(seconds, 4), error and type(error).__name__))
 
     async with served(Double(), warm_up=False) as made:
         made.statistics = records = Records()
         await made.infer(ints(1, 2), ASK)
         with pytest.raises(ModelFailed):
             await made.predict(0, ASK)
-    assert [(rows, code) for rows, _, code in records.seen] == [(2, None), (1, "model_failed")]
-    assert all(seconds >= 0.001 for _, seconds, _ in records.seen)
+        leaver = asyncio.create_task(made.infer(ints(3), ASK))
+        await asyncio.sleep(0)
+        leaver.cancel()
+        await asyncio.wait([leaver])
+    assert [(rows, code) for rows, _, code in records.seen] == [
+        (2, None),
+        (1, "ModelFailed"),
+        (1, "CancelledError"),
+    ]
+    assert all(seconds >= 0.001 for _, seconds, _ in records.seen[:2])
 
 
 async def test_an_onnx_file_with_fixed_rows_takes_any_number(tmp_path: Any) -> None:
