@@ -95,7 +95,7 @@ class _Output(Struct):
     datatype: str
     shape: tuple[int, ...]
     data: Any = UNSET
-    parameters: dict[str, str | int] | UnsetType = UNSET
+    parameters: dict[str, int] | UnsetType = UNSET
 
 
 class _Response(Struct, omit_defaults=True):
@@ -194,7 +194,7 @@ def encode(
             datatype = BYTES
         output = _Output(want.name, datatype.name, array.shape)
         if want.shared is not None:
-            output.parameters = _share(want, want.shared, to_raw(array, datatype), regions)
+            _share(want, want.shared, to_raw(array, datatype), regions)
         elif want.is_binary:
             is_binary = True
             buffers.append(to_raw(array, datatype))
@@ -437,18 +437,12 @@ def _open(regions: Regions | None, what: str) -> Regions:
     return regions
 
 
-def _share(
-    want: RequestedOutput, where: SharedSlice, raw: bytes, regions: Regions | None
-) -> dict[str, str | int]:
+def _share(want: RequestedOutput, where: SharedSlice, raw: bytes, regions: Regions | None) -> None:
+    """The answer says nothing of it: Triton's C++ client takes any parameters for binary data."""
     what = f"output {want.name!r}"
     if len(raw) > where.byte_size:
         raise InvalidInput(f"{what}: {len(raw)} bytes do not fit the {where.byte_size} given")
     _open(regions, what).write(where, raw)
-    return {
-        "shared_memory_region": where.region,
-        "shared_memory_byte_size": len(raw),
-        "shared_memory_offset": where.offset,
-    }
 
 
 def _json_data(name: str, array: Array, datatype: Datatype) -> Any:

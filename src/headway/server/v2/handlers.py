@@ -159,7 +159,9 @@ class V2:
         return _json({"ready": True})
 
     async def server_metadata(self, request: Request) -> Response:
-        extensions = [*EXTENSIONS, *(("system_shared_memory",) if self._regions else ())]
+        extensions = list(EXTENSIONS)
+        if self._regions is not None:
+            extensions.append("system_shared_memory")
         return _json({"name": "headway", "version": self._version, "extensions": extensions})
 
     async def models(self, request: Request) -> Response:
