@@ -65,7 +65,8 @@ class Registry:
         model = self._models.get(name)
         if model is None or version not in ("", model.version):
             known = ", ".join(self.names()) or "none"
-            raise UnknownModel(f"no model {name!r}{version and f' version {version}'}; there are: {known}")
+            wanted = f"{name!r} version {version}" if version else f"{name!r}"
+            raise UnknownModel(f"no model {wanted}; there are: {known}")
         return model
 
     def get_ready(self, name: str, version: str = "") -> ServedModel:
