@@ -14,8 +14,8 @@ $(VENV)/.ready: pyproject.toml
 		{ echo "Headway needs Python 3.11 or newer; set PYTHON=…"; exit 1; }
 	@echo "Setting up $(VENV) (once; about a minute) …"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --upgrade pip
+	@$(BIN)/python -m pip install -qq --editable '.[dev]'
 	@touch $@
 
 setup: $(VENV)/.ready ## everything for development, into .venv
@@ -39,7 +39,7 @@ test-all: $(VENV)/.ready ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 
 $(VENV)/.bench: $(VENV)/.ready
-	@$(BIN)/python -m pip install --quiet --editable '.[dev,bench]'
+	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'
 	@touch $@
 
 bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 15 minutes; nothing else running)

@@ -4,13 +4,16 @@ import asyncio
 import gc
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import numpy
 import pytest
 
 import headway
 from headway import Batcher, CostTable, DeadlineExceeded, QueueFull, Shed
+from headway.events import Refused
 from headway.testing import FakeModel, GatedModel, Recorder, now
 
 TEN_MS_EACH = CostTable(rows=(1,), sizes=None, seconds=((0.010,),))
@@ -457,11 +460,70 @@ async def test_call_in_the_batchers_own_loop_is_an_error_that_says_what_to_do() 
         ({"slo_percentile": 100}, "slo_percentile"),
         ({"tenants": {"a": 0}}, "tenants"),
         ({"batch_sizes": [4, 2]}, "batch_sizes"),
+        ({"policy": "idle", "max_wait_ms": 5}, "max_wait_ms"),
+        ({"policy": "window", "max_wait_ms": 5, "slo_ms": 50}, "slo_ms"),
+        ({"policy": "static", "slo_ms": 50}, "slo_ms"),
+        ({"max_batch_cost": 10}, "max_batch_cost"),
+        ({"max_wait_ms": "5"}, "max_wait_ms"),
+        ({"slo_ms": "50"}, "slo_ms"),
     ],
 )
 def test_a_wrong_setting_fails_at_once_and_is_named(options: dict[str, Any], field: str) -> None:
     with pytest.raises(headway.ConfigError, match=f"^{field}"):
         Batcher(FakeModel(), **options)
+
+
+def test_an_unknown_policy_is_answered_with_all_that_there_are() -> None:
+    with pytest.raises(headway.ConfigError) as refused:
+        Batcher(FakeModel(), policy="soon")  # type: ignore[arg-type]
+    assert str(refused.value) == ("policy: 'soon' is not one of 'auto', 'idle', 'window', 'static'")
+
+
+def test_settings_that_go_together_are_taken() -> None:
+    class Sized(headway.Model[str, int]):
+        def size(self, item: str) -> int:
+            return len(item)
+
+    Batcher(FakeModel(), policy="idle", max_wait_ms=0)
+    Batcher(FakeModel(), policy="idle", slo_ms=50)
+    Batcher(FakeModel(), max_batch_cost=10, size=len)
+    Batcher(Sized(), max_batch_cost=10)
+    Batcher(headway.TensorModel(), max_batch_cost=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tenant": {"a": 1}}, "tenant must be a string"),
+        ({"tenant": None}, "tenant must be a string"),
+        ({"partition": ["en"]}, "partition must be hashable"),
+        ({"partition": numpy.zeros(2)}, "partition must be hashable"),
+        ({"partition": ("en", {})}, "partition must be hashable"),
+        ({"priority": ["high"]}, "priority"),
+    ],
+)
+async def test_what_cannot_be_sorted_by_is_refused_and_hurts_nobody(
+    options: dict[str, Any], says: str
+) -> None:
+    class Both(headway.Model[int, int]):
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+        def stream(self, items: list[int]) -> Iterator[list[int]]:
+            yield items
+
+    recorder = Recorder()
+    async with Batcher(Both(), observers=[recorder]) as batcher:
+        neighbour = asyncio.create_task(batcher.submit(1))
+        with pytest.raises(headway.InvalidInput, match=says):
+            await batcher.submit(2, **options)
+        with pytest.raises(headway.InvalidInput, match=says):
+            await anext(batcher.stream(2, **options))
+        assert await neighbour == 1
+        assert await batcher.submit(3) == 3
+        assert batcher.statistics().queued_items == 0
+    refusals = [event.reason for event in recorder.events if isinstance(event, Refused)]
+    assert refusals == ["invalid_input", "invalid_input"]
 
 
 def test_something_that_is_no_model_is_refused() -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from headway import Batcher, Closed, Model
-from headway.events import Crashed, Stopped
+from headway.events import Crashed, Refused, Stopped
 from headway.testing import FakeModel, GatedModel, Recorder, now
 
 
@@ -183,6 +183,73 @@ async def test_a_deadline_still_holds_while_draining() -> None:
     assert now() == at(0.050)
     assert running.result() == 2
     assert "deadline" in str(hurried.exception())
+
+
+def just_before_it_is_noted(batcher: Batcher[Any, Any], act: Callable[[], None]) -> None:
+    """Have this happen in another thread while a call has looked at the state and goes on."""
+    home = batcher._driver.home
+    assert home is not None
+    here, clock = threading.current_thread(), home.clock
+    left = [act]
+
+    def slow_clock() -> float:
+        if left and threading.current_thread() is here:
+            thread = threading.Thread(target=left.pop())
+            thread.start()
+            thread.join()
+        return clock()
+
+    home.clock = slow_clock
+
+
+@pytest.mark.real_time
+async def test_a_call_that_races_with_a_close_in_another_thread_is_answered() -> None:
+    recorder = Recorder()
+    batcher = Batcher[int, int](lambda values: values, observers=[recorder])
+    await batcher.__aenter__()
+    just_before_it_is_noted(batcher, lambda: asyncio.run(batcher.close(drain_s=0.0)))
+    async with asyncio.timeout(10):
+        with pytest.raises(Closed, match="is closed"):
+            await batcher.submit(1)
+    assert [event.reason for event in recorder.events if isinstance(event, Refused)] == ["closed"]
+
+
+@pytest.mark.real_time
+async def test_a_call_that_races_with_a_crash_is_answered() -> None:
+    batcher = Batcher[int, int](lambda values: values)
+    await batcher.__aenter__()
+    just_before_it_is_noted(batcher, lambda: batcher._driver._crashed(RuntimeError("a bug")))
+    async with asyncio.timeout(10):
+        with pytest.raises(Closed, match="crashed"):
+            await batcher.submit(1)
+        with pytest.raises(Closed, match="crashed"):
+            await batcher.__aexit__(None, None, None)
+
+
+@pytest.mark.real_time
+async def test_closing_while_it_is_loading_means_that_it_never_opens() -> None:
+    loading, let_go = threading.Event(), threading.Event()
+
+    class Slow(Model[int, int]):
+        def load(self) -> None:
+            loading.set()
+            assert let_go.wait(10)
+
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+    batcher = Batcher(Slow(), name="never-opens")
+    entering = asyncio.create_task(batcher.__aenter__())
+    assert await asyncio.to_thread(loading.wait, 10)
+    await batcher.close()
+    await batcher.close()
+    let_go.set()
+    with pytest.raises(Closed, match="closed while it was loading"):
+        await entering
+    with pytest.raises(Closed, match="is closed"):
+        await batcher.submit(1)
+    assert batcher.statistics().crashed is None
+    assert not [t for t in threading.enumerate() if t.name.startswith("headway-never-opens")]
 
 
 @pytest.mark.real_time

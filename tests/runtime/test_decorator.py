@@ -199,6 +199,67 @@ async def test_a_plain_function_runs_in_a_worker_thread() -> None:
     await where.close()
 
 
+def threads_of(name: str) -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if name in each.name]
+
+
+def test_the_threads_of_an_instance_end_with_it() -> None:
+    class Brief:
+        @headway.batched(name="brief", workers=2, prepare=lambda value: value)
+        def echo(self, values: list[int]) -> list[int]:
+            return values
+
+        @headway.batched(name="brief-async")
+        async def later(self, values: list[int]) -> list[int]:
+            return values
+
+    async def use() -> None:
+        one = Brief()
+        assert await one.echo(1) == 1
+        assert await one.later(1) == 1
+
+    for _ in range(5):
+        one = Brief()
+        assert (one.echo.call(1), one.later.call(1)) == (1, 1)
+        asyncio.run(use())
+    assert len(threads_of("brief")) >= 5  # a cycle of garbage, or the last instance
+    del one
+    gc.collect()
+    for thread in threads_of("brief"):
+        thread.join(1.0)
+    assert threads_of("brief") == []
+
+
+def test_an_instance_that_is_gone_still_answers_those_who_wait() -> None:
+    started, let_go = threading.Event(), threading.Event()
+
+    class Slow:
+        @headway.batched(name="still-answers", max_batch_size=1)
+        def echo(self, values: list[int]) -> list[int]:
+            started.set()
+            assert let_go.wait(10)
+            return values
+
+    answers: list[int] = []
+
+    def ask(value: int, method: Any) -> None:
+        answers.append(method.call(value))
+
+    def start_callers(method: Any) -> list[threading.Thread]:
+        callers = [threading.Thread(target=ask, args=(n, method)) for n in range(3)]
+        for caller in callers:
+            caller.start()
+        return callers
+
+    callers = start_callers(Slow().echo)
+    assert started.wait(10)
+    gc.collect()
+    let_go.set()
+    for caller in callers:
+        caller.join(10)
+    assert sorted(answers) == [0, 1, 2]
+
+
 @pytest.mark.real_time
 async def test_two_threads_that_touch_a_method_first_share_one_batcher() -> None:
     class Plain:

@@ -10,6 +10,7 @@ import pytest
 
 from headway import Batcher, Closed, DeadlineExceeded, Model, ModelFailed
 from headway.events import Crashed
+from headway.runtime.workers.thread import ThreadWorker
 from headway.testing import FakeModel, Recorder
 
 
@@ -150,16 +151,86 @@ async def test_a_caller_that_left_during_the_reruns_is_no_problem() -> None:
         assert await asyncio.gather(*calls[2:]) == [2 * n for n in range(2, 8)]
 
 
-async def test_a_model_whose_own_work_is_cancelled_fails_its_batch_only() -> None:
+def reverse(values: list[int]) -> None:
+    values.reverse()
+
+
+def drop_the_first(values: list[int]) -> None:
+    values.pop(0)
+
+
+mutations = pytest.mark.parametrize("mutate", [reverse, drop_the_first, list.clear])
+
+
+@mutations
+async def test_a_model_that_changes_its_list_and_raises_gets_the_callers_values_again(
+    mutate: Callable[[list[int]], None],
+) -> None:
+    async def model(values: list[int]) -> list[int]:
+        given = list(values)
+        mutate(values)
+        if 3 in given:
+            raise ValueError("three")
+        return [value * 2 for value in given]
+
+    async with Batcher(model) as batcher:
+        results = await outcomes(batcher, range(8))
+    assert isinstance(results.pop(3), ModelFailed)
+    assert results == [0, 2, 4, 8, 10, 12, 14]
+
+
+@pytest.mark.real_time
+@mutations
+async def test_so_does_one_in_a_thread(mutate: Callable[[list[int]], None]) -> None:
+    def model(values: list[int]) -> list[int]:
+        given = list(values)
+        mutate(values)
+        if 3 in given:
+            raise ValueError("three")
+        return [value * 2 for value in given]
+
+    async with Batcher(model) as batcher:
+        results = await outcomes(batcher, range(8))
+    assert isinstance(results.pop(3), ModelFailed)
+    assert results == [0, 2, 4, 8, 10, 12, 14]
+
+
+async def test_a_model_whose_own_work_is_cancelled_fails_like_any_other() -> None:
     async def shaky(values: list[int]) -> list[int]:
         if 1 in values:
             raise asyncio.CancelledError("a task of the model's own")
         return values
 
-    async with Batcher(shaky, max_batch_size=1) as batcher:
+    async with Batcher(shaky) as batcher:
         first, second = await outcomes(batcher, [1, 2])
-    assert isinstance(first, Exception)
+        assert await batcher.submit(3) == 3
+    assert isinstance(first, ModelFailed)
+    assert isinstance(first.__cause__, asyncio.CancelledError)
     assert second == 2
+
+
+async def test_when_a_models_own_work_is_cancelled_every_caller_gets_its_own_exception() -> None:
+    async def shaky(values: list[int]) -> list[int]:
+        raise asyncio.CancelledError
+
+    async with Batcher(shaky, max_reruns=0) as batcher:
+        errors = await outcomes(batcher, range(8))
+    assert {type(error) for error in errors} == {ModelFailed}
+    assert len({id(error) for error in errors}) == 8
+
+
+async def test_callers_of_a_batch_that_was_cancelled_get_an_exception_each() -> None:
+    async def model(values: list[int]) -> list[int]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # as the end of its event loop does
+        await asyncio.sleep(1.0)
+        return values
+
+    async with Batcher(model) as batcher:
+        errors = await outcomes(batcher, range(8))
+    assert {type(error) for error in errors} == {Closed}
+    assert len({id(error) for error in errors}) == 8
 
 
 # ---- broken contracts
@@ -262,7 +333,7 @@ async def test_a_crash_answers_everyone_and_stays_visible(caplog: pytest.LogCapt
     calls = [asyncio.create_task(batcher.submit(1))]
     await asyncio.sleep(0.001)
     calls += [asyncio.create_task(batcher.submit(n)) for n in (2, 3)]
-    calls += [asyncio.create_task(batcher.submit(4, partition=TurnsHostile(3)))]
+    calls += [asyncio.create_task(batcher.submit(4, partition=TurnsHostile(4)))]
     async with asyncio.timeout(1.0):
         results = await asyncio.gather(*calls, return_exceptions=True)
     assert any(isinstance(result, Closed) for result in results)
@@ -308,6 +379,77 @@ async def test_wherever_the_scheduler_breaks_nobody_is_left_waiting(
         assert isinstance(error, Closed | DeadlineExceeded) if error else call.result() == 2 * n
     with pytest.raises(Closed, match="crashed"):
         await batcher.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("good_jobs", range(3))
+async def test_when_a_job_cannot_be_made_nobody_is_left_waiting(
+    good_jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batcher = Batcher(FakeModel(cost_s=0.010), max_batch_size=2, workers=2)
+    make, left = batcher.make_job, good_jobs
+
+    def breaks(*arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise RuntimeError("broken")
+        return make(*arguments)
+
+    await batcher.__aenter__()
+    monkeypatch.setattr(batcher, "make_job", breaks)
+    calls = [asyncio.create_task(batcher.submit(n)) for n in range(8)]
+    _, pending = await asyncio.wait(calls, timeout=1.0)
+    assert not pending
+    for n, call in enumerate(calls):
+        assert isinstance(call.exception(), Closed) or call.result() == 2 * n
+    with pytest.raises(Closed, match="crashed"):
+        await batcher.__aexit__(None, None, None)
+
+
+async def test_a_call_that_breaks_the_scheduler_while_somebody_else_looks_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batcher = Batcher(FakeModel())
+    await batcher.__aenter__()
+
+    def breaks(items: Any) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(batcher._driver.scheduler, "submit_alike", breaks)
+    call = asyncio.create_task(batcher.submit(1))
+    await asyncio.sleep(0)  # noted, not yet queued
+    with pytest.raises(RuntimeError, match="broken"):
+        batcher.statistics()
+    with pytest.raises(Closed, match="crashed"):
+        async with asyncio.timeout(1.0):
+            await call
+    with pytest.raises(Closed, match="crashed"):
+        await batcher.__aexit__(None, None, None)
+
+
+@pytest.mark.real_time
+async def test_a_job_that_raises_does_not_end_the_thread(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def run(self) -> None:
+            raise RuntimeError("a bug of ours")
+
+        async def run_async(self) -> None: ...
+
+    class Sets(Broken):
+        def __init__(self) -> None:
+            self.is_run = threading.Event()
+
+        def run(self) -> None:
+            self.is_run.set()
+
+    worker, second = ThreadWorker("headway-survivor"), Sets()
+    worker.start(Broken())
+    worker.start(second)
+    assert await asyncio.to_thread(second.is_run.wait, 10)
+    worker.stop()
+    assert "a bug of ours" in caplog.text
 
 
 @pytest.mark.real_time

@@ -9,7 +9,16 @@ from typing import Any
 import numpy
 import pytest
 
-from headway import Batcher, Closed, DeadlineExceeded, InvalidInput, Model, ModelFailed
+from headway import (
+    Batcher,
+    Closed,
+    DeadlineExceeded,
+    InvalidInput,
+    Model,
+    ModelFailed,
+    QueueFull,
+)
+from headway.events import Refused
 from headway.testing import FakeModel, Recorder, now
 
 
@@ -281,6 +290,137 @@ async def test_a_caller_that_leaves_during_prepare_is_not_queued() -> None:
         let_go.set()
         assert await staying == 2
     assert seen == [2]
+
+
+class Prepared(Model[int, int]):
+    """Prepares one value at a time, when it is told to."""
+
+    def __init__(self) -> None:
+        self.busy, self.let_go = threading.Event(), threading.Event()
+        self.prepared: list[int] = []
+        self.finished: list[int] = []
+
+    def prepare(self, raw: int) -> int:
+        self.prepared.append(raw)
+        self.busy.set()
+        assert self.let_go.wait(10)
+        return raw
+
+    def predict(self, items: list[int]) -> list[int]:
+        return items
+
+    def finish(self, result: int) -> int:
+        self.finished.append(result)
+        return result
+
+
+@pytest.mark.real_time
+async def test_callers_that_wait_for_prepare_are_limited_like_the_queue() -> None:
+    model, recorder = Prepared(), Recorder()
+    async with Batcher(model, max_queue=3, observers=[recorder]) as batcher:
+        first = asyncio.create_task(batcher.submit(0))
+        assert await asyncio.to_thread(model.busy.wait, 10)
+        waiting = [asyncio.create_task(batcher.submit(n)) for n in (1, 2)]
+        await asyncio.sleep(0)
+        for _ in range(2):
+            with pytest.raises(QueueFull) as refused:
+                await batcher.submit(4)
+            assert refused.value.limit == 3
+        waiting.pop().cancel()
+        await asyncio.sleep(0)
+        waiting.append(asyncio.create_task(batcher.submit(5)))  # there is room again
+        await asyncio.sleep(0)
+        model.let_go.set()
+        assert await asyncio.gather(first, *waiting) == [0, 1, 5]
+    refusals = [event.reason for event in recorder.events if isinstance(event, Refused)]
+    assert refusals == ["queue_full", "queue_full"]
+
+
+@pytest.mark.real_time
+async def test_many_may_be_prepared_with_a_small_queue() -> None:
+    model = Prepared()
+    model.let_go.set()
+    async with Batcher(model, max_queue=3) as batcher:
+        assert await batcher.many(range(50)) == list(range(50))
+
+
+@pytest.mark.real_time
+async def test_nothing_is_prepared_for_callers_that_have_left() -> None:
+    model = Prepared()
+    async with Batcher(model) as batcher:
+        first = asyncio.create_task(batcher.submit(0))
+        assert await asyncio.to_thread(model.busy.wait, 10)
+        leaving = [asyncio.create_task(batcher.submit(n)) for n in range(1, 300)]
+        await asyncio.sleep(0)
+        for call in leaving:
+            call.cancel()
+        await asyncio.wait(leaving)
+        model.let_go.set()
+        assert [await first, await batcher.submit(300)] == [0, 300]
+    assert model.prepared == [0, 300]
+
+
+@pytest.mark.real_time
+async def test_answers_are_finished_before_others_are_prepared() -> None:
+    order: list[str] = []
+    second_is_busy, let_go = threading.Event(), threading.Event()
+
+    class Ordered(Model[int, int]):
+        def prepare(self, raw: int) -> int:
+            order.append(f"prepare {raw}")
+            if raw == 2:
+                second_is_busy.set()
+                assert let_go.wait(10)
+            return raw
+
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+        def finish(self, result: int) -> int:
+            order.append(f"finish {result}")
+            return result
+
+    recorder = Recorder()
+    async with asyncio.timeout(10), Batcher(Ordered(), observers=[recorder]) as batcher:
+        work_ahead = asyncio.create_task(batcher.submit(2))
+        assert await asyncio.to_thread(second_is_busy.wait, 10)
+        calls = [asyncio.create_task(batcher.submit(n)) for n in (3, 4)]
+        await asyncio.sleep(0)
+        # an answer that comes in now: past `prepare`, as its caller had prepared it before
+        answer = asyncio.create_task(batcher._off_loop("finish", Ordered().finish, 1))
+        await asyncio.sleep(0)
+        let_go.set()
+        await asyncio.gather(work_ahead, answer, *calls)
+    assert order[:2] == ["prepare 2", "finish 1"]
+
+
+@pytest.mark.real_time
+async def test_a_slow_finish_alone_closes_the_door_too() -> None:
+    busy, let_go = threading.Event(), threading.Event()
+
+    class Slow(Model[int, int]):
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+        def finish(self, result: int) -> int:
+            busy.set()
+            assert let_go.wait(10)
+            return result
+
+    recorder = Recorder()
+    async with (
+        asyncio.timeout(10),
+        Batcher(Slow(), max_queue=2, observers=[recorder]) as batcher,
+    ):
+        calls = [asyncio.create_task(batcher.submit(0))]
+        assert await asyncio.to_thread(busy.wait, 10)
+        calls += [asyncio.create_task(batcher.submit(n)) for n in (1, 2)]
+        while sum(batch.batch.rows for batch in recorder.batches) < 3:
+            await asyncio.wait([*calls], timeout=0.001)
+        with pytest.raises(QueueFull, match="`finish`"):
+            await batcher.submit(3)
+        let_go.set()
+        assert await asyncio.gather(*calls) == [0, 1, 2]
 
 
 @pytest.mark.real_time

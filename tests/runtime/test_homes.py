@@ -423,6 +423,42 @@ def test_a_closed_batchers_call_says_closed_though_its_loop_is_gone() -> None:
         batcher.call(1)
 
 
+def test_a_batcher_whose_loop_is_gone_says_so_every_time() -> None:
+    batcher = Batcher[int, int](lambda values: values)
+    asyncio.run(batcher.__aenter__())
+
+    async def use() -> list[str]:
+        said = []
+        for n in range(2):
+            with pytest.raises(headway.Closed) as closed:
+                async with asyncio.timeout(PATIENCE_S):
+                    await batcher.submit(n)
+            said.append(str(closed.value))
+        return said
+
+    assert asyncio.run(use()) == ["<lambda>: its event loop has ended"] * 2
+    with pytest.raises(headway.Closed, match="its event loop has ended"):
+        batcher.call(1)
+    asyncio.run(batcher.close())
+
+
+def test_a_batcher_whose_loop_ends_at_the_last_moment_says_so_too() -> None:
+    batcher = Batcher[int, int](lambda values: values)
+    asyncio.run(batcher.__aenter__())
+    home = batcher._driver.home
+    assert home is not None
+
+    class StillOpen(type(home)):  # type: ignore[misc]
+        is_closed = False  # as far as one could see
+
+    home.__class__ = StillOpen
+    for _ in range(2):
+        with pytest.raises(headway.Closed, match="its event loop has ended"):
+            asyncio.run(batcher.submit(1))
+    assert batcher.statistics().queued_items == 0
+    asyncio.run(batcher.close())
+
+
 # ---- virtual and real loops with one decorated function
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway import END, Batcher, InvalidInput, Model, ModelFailed, Shed
+from headway import END, Batcher, Closed, ConfigError, InvalidInput, Model, ModelFailed, Shed
 from headway.runtime.calls import MAX_BACKLOG
 from headway.testing import now
 
@@ -234,6 +234,52 @@ async def test_one_model_may_predict_and_stream_and_the_two_never_share_a_batch(
 
     async with Batcher(Both()) as batcher:
         assert await asyncio.gather(batcher.submit(1), read(batcher, 1)) == [2, [1, 2]]
+
+
+@pytest.mark.parametrize("streams_async", [True, False])
+def test_a_model_that_is_half_async_is_refused(streams_async: bool) -> None:
+    class Plain(Model[int, int]):
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+        async def stream(self, items: list[int]) -> AsyncIterator[list[int]]:
+            yield items
+
+    class Async(Model[int, int]):
+        async def predict(self, items: list[int]) -> list[int]:  # type: ignore[override]
+            return items
+
+        def stream(self, items: list[int]) -> Iterator[list[int]]:
+            yield items
+
+    with pytest.raises(ConfigError, match=r"model: predict and stream of .* must both be `def`"):
+        Batcher(Plain() if streams_async else Async())
+
+
+async def test_a_stream_whose_own_work_is_cancelled_fails_like_any_other() -> None:
+    class Shaky(Model[int, int]):
+        async def stream(self, items: list[int]) -> AsyncIterator[list[int]]:
+            yield items
+            raise asyncio.CancelledError("a task of the model's own")
+
+    async with Batcher(Shaky()) as batcher:
+        errors = await asyncio.gather(*(read(batcher, n) for n in (1, 2)), return_exceptions=True)
+    assert [type(error) for error in errors] == [ModelFailed, ModelFailed]
+    assert errors[0] is not errors[1]
+
+
+async def test_a_stream_that_was_cut_off_does_not_look_complete() -> None:
+    class Ends(Model[int, int]):
+        async def stream(self, items: list[int]) -> AsyncIterator[list[int]]:
+            yield items
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()  # as the end of its event loop does
+            await asyncio.sleep(1.0)
+
+    async with Batcher(Ends()) as batcher:
+        with pytest.raises(Closed):
+            await read(batcher, 1)
 
 
 async def test_a_model_that_does_not_stream_says_so() -> None:

@@ -6,7 +6,15 @@ from typing import Any
 import numpy
 import pytest
 
-from headway import Batcher, InputTooLarge, InvalidInput, ModelFailed, Tensor, TensorModel
+from headway import (
+    Batcher,
+    InputTooLarge,
+    InvalidInput,
+    ModelFailed,
+    QueueFull,
+    Tensor,
+    TensorModel,
+)
 from headway.testing import Recorder, now
 
 Arrays = dict[str, Any]
@@ -279,6 +287,15 @@ async def test_reruns_of_a_fixed_size_are_padded_too() -> None:
     assert {len(batch) for batch in model.batches} <= {4, 8}
 
 
+# ---- prepare
+
+
+async def test_many_prepares_its_values_like_submit() -> None:
+    async with Batcher(Double(), prepare=lambda n: rows(*range(n))) as batcher:
+        answers = await batcher.many([1, 3, 2])
+    assert [column(answer) for answer in answers] == [[0], [0, 2, 4], [0, 2]]
+
+
 # ---- threads
 
 
@@ -293,3 +310,14 @@ async def test_arrays_are_never_crossed_between_threads() -> None:
         answers = await asyncio.gather(*(batcher.submit(value) for value in values))
     for value, answer in zip(values, answers, strict=True):
         assert (answer["y"] == value["x"] * 2).all()
+
+
+async def test_static_moves_on_when_a_request_did_not_fit_into_the_queue() -> None:
+    """Six rows of eight wait for two more; only requests of three come."""
+    async with Batcher(Double(), policy="static", max_batch_size=8, max_queue=8) as batcher:
+        waiting = [asyncio.create_task(batcher.submit(rows(1, 2, 3))) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(QueueFull):
+            await batcher.submit(rows(1, 2, 3))
+        async with asyncio.timeout(1.0):
+            await asyncio.gather(*waiting)

@@ -2,11 +2,13 @@
 
 import asyncio
 import sys
+import threading
 from typing import Any
 
 import numpy
 import pytest
 
+import headway
 from headway import Batcher, Closed, ConfigError, Model, ModelFailed, TensorModel
 from headway.errors import NotReady
 from headway.testing import FakeModel, GatedModel, Recorder, now
@@ -133,6 +135,52 @@ async def test_a_tensor_sample_of_several_rows_is_cut_to_fit() -> None:
         table = await batcher.warm_up({"x": numpy.ones((3, 2))}, repeats=1)
     assert table.rows == (1, 2, 4, 8)
     assert shapes == [1, 1, 2, 2, 4, 4, 8, 8]
+
+
+async def test_a_model_that_empties_its_list_is_timed_all_the_same() -> None:
+    async def empties(values: list[int]) -> list[int]:
+        results = list(values)
+        values.clear()
+        return results
+
+    async with Batcher(empties, max_batch_size=4) as batcher:
+        assert (await batcher.warm_up(1)).rows == (1, 2, 4)
+
+
+async def test_a_model_whose_own_work_is_cancelled_during_its_warm_up_has_failed() -> None:
+    async def shaky(values: list[int]) -> list[int]:
+        raise asyncio.CancelledError
+
+    async with Batcher(shaky) as batcher:
+        with pytest.raises(ModelFailed, match="CancelledError"):
+            await batcher.warm_up(1)
+
+
+def test_a_warm_up_whose_loop_has_ended_leaves_the_worker_fit_for_work() -> None:
+    started, let_go = threading.Event(), threading.Event()
+
+    @headway.batched
+    def echo(values: list[int]) -> list[int]:
+        started.set()
+        assert let_go.wait(10)
+        return values
+
+    async def give_up() -> None:
+        warming = asyncio.create_task(echo.batcher.warm_up(1))
+        assert await asyncio.to_thread(started.wait, 10)
+        warming.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await warming
+
+    async def use() -> int:
+        async with asyncio.timeout(10):
+            let_go.set()
+            answer = await echo(7)
+            await echo.close()
+            return answer
+
+    asyncio.run(give_up())
+    assert asyncio.run(use()) == 7
 
 
 @pytest.mark.real_time

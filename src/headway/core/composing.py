@@ -135,6 +135,11 @@ class Composer:
         if lead is None:
             return True
         queue.lead_leaves(priority, lead)
+        if made.late_before == -math.inf and not lane.size_rows:
+            singles = line.pop_singles(made.goal - made.rows)  # no other limit can keep them out
+            made.items += singles
+            made.rows += len(singles)
+            made.left_rows -= len(singles)
         while made.rows < made.goal:
             entry = line.head()
             if entry is None:

@@ -54,6 +54,24 @@ class Line:
             return min(run[0], heap[0])
         return run[0] if run else heap[0] if heap else None
 
+    def pop_singles(self, most: int) -> list[Item]:
+        """Up to so many items of one row from the head, until one of more rows stands there."""
+        run, heap, live = self.run, self.heap, self._live
+        singles: list[Item] = []
+        while len(singles) < most and (run or heap):
+            from_run = not heap or (run and run[0] < heap[0])
+            entry = run[0] if from_run else heap[0]
+            if entry[1] in live:
+                if entry[3][2] != 1:  # rows
+                    break
+                del live[entry[1]]
+                singles.append(entry[3])
+            if from_run:
+                run.popleft()
+            else:
+                heapq.heappop(heap)
+        return singles
+
     def compact(self) -> None:
         self.run = deque(entry for entry in self.run if entry[1] in self._live)
         self.heap = [entry for entry in self.heap if entry[1] in self._live]

@@ -481,10 +481,7 @@ def _firing(policy: str, *, max_wait_ms: float | None, slo_ms: float | None) -> 
     """The rule for what a person typed: 'idle' is `auto` that never waits."""
     if policy == "idle":
         if max_wait_ms:
-            raise ConfigError(
-                "policy 'idle' never waits; 'auto' may",
-                field="max_wait_ms",
-            )
+            raise ConfigError("policy 'idle' never waits; 'auto' may", field="max_wait_ms")
         return Firing.AUTO
     if policy not in _POLICIES:
         choices = ", ".join(map(repr, _POLICIES))

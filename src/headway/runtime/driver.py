@@ -285,6 +285,7 @@ class Driver:
                 self._order_drive(home, call)
         except HeadwayError as error:
             self.report_refusal(error)
+            self._drive_soon()  # a full queue may be a reason to start a batch that waits
             raise
         return call
 
@@ -337,9 +338,12 @@ class Driver:
         was_queued = self._forget(call.item_ids)
         if self._observers:
             self._report(Cancelled(self.name, started=not was_queued))
-        with self.lock:  # the item may have been what a timer or a drain waits for
+        self._drive_soon()  # the item may have been what a timer or a drain waits for
+
+    def _drive_soon(self) -> None:
+        with self.lock:
             home = self.home
-            if self._drive_is_due or home is None or self.state is State.CLOSED:
+            if self._drive_is_due or home is None or self._is_over:
                 return
             self._drive_is_due = True
         self._post(home, self._drive)

@@ -41,10 +41,10 @@ class FrontThread:
         weakref.finalize(self, self._tasks.end).atexit = False
 
     def check_room(self) -> None:
-        """Raise QueueFull where a newcomer would only lengthen the queue."""
+        """Raise QueueFull when enough callers are here."""
         if len(self._tasks) >= self._max_waiting:
             raise QueueFull(
-                f"{self._max_waiting} callers wait for `prepare` or `finish` already",
+                f"{self._max_waiting} callers are in `prepare` or `finish` already",
                 limit=self._max_waiting,
             )
 
@@ -88,6 +88,7 @@ class _Tasks:
     def __init__(self) -> None:
         self._finishes: OrderedDict[asyncio.Future[Any], _Task] = OrderedDict()  # these go first
         self._prepares: OrderedDict[asyncio.Future[Any], _Task] = OrderedDict()
+        self._taken = 0  # by a thread that has not handed them over yet
         self._lock = threading.Lock()
         self._is_awake = False  # somebody will look for tasks before he sleeps
         # True: there are tasks; False: end. A SimpleQueue: `end` is called by the garbage
@@ -95,7 +96,7 @@ class _Tasks:
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def __len__(self) -> int:
-        return len(self._finishes) + len(self._prepares)
+        return len(self._finishes) + len(self._prepares) + self._taken
 
     def add(self, task: _Task) -> None:
         with self._lock:
@@ -121,9 +122,14 @@ class _Tasks:
         with self._lock:
             for waiting in (self._finishes, self._prepares):
                 if waiting:
+                    self._taken += 1
                     return waiting.popitem(last=False)[1]
             self._is_awake = False
             return None
+
+    def hand_over(self, count: int) -> None:
+        with self._lock:
+            self._taken -= count
 
     def _of(self, kind: Kind) -> "OrderedDict[asyncio.Future[Any], _Task]":
         return self._finishes if kind == "finish" else self._prepares
@@ -138,14 +144,17 @@ def _work(tasks: _Tasks) -> None:
 def _serve_some(tasks: _Tasks) -> bool:
     """What can be done within the time of one hand-over. False: nothing was left to do."""
     hand_over_at = time.monotonic() + _HAND_OVER_S
+    taken = 0
     done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     while (task := tasks.next()) is not None:
+        taken += 1
         if task.future.done():
             continue  # its caller left
         result = _call_in_thread(task.kind, task.function, task.value)
         done.setdefault(task.future.get_loop(), []).append((task.future, result))
         if time.monotonic() >= hand_over_at:
             break
+    tasks.hand_over(taken)  # before: a caller may be back with its next value at once
     for loop, results in done.items():
         _hand_over(loop, results)
     return task is not None
