@@ -264,8 +264,6 @@ def _read_input(
             else:
                 raw = tail.take(wire.name, size or 0)
             return from_raw(wire.name, datatype, wire.shape, raw)
-    if _is_absent(wire.data):
-        raise InvalidInput(f"input {wire.name!r}: there is no data")
     return _read_json(wire, datatype)
 
 
@@ -281,7 +279,10 @@ def _read_json(wire: _WireInput, datatype: Datatype) -> Array:
             f"input {name!r}: {datatype.name} cannot be sent as JSON, only as binary"
         )
     count = count_elements(name, shape)
-    depth = _depth(wire.data)
+    opening = _OPENING.match(wire.data)
+    depth = opening.group().count(b"[") if opening else 0
+    if depth == 0 and _is_absent(wire.data):
+        raise InvalidInput(f"input {name!r}: there is no data")
     if count == 0:
         return _read_empty(wire, datatype)
     if depth not in (1, len(shape)):
@@ -302,11 +303,6 @@ def _read_json(wire: _WireInput, datatype: Datatype) -> Array:
     if datatype is BYTES:
         array = _encoded(name, array)
     return array if array.ndim == len(shape) else shaped(name, array, shape)
-
-
-def _depth(data: Raw) -> int:
-    opening = _OPENING.match(data)
-    return opening.group().count(b"[") if opening else 0
 
 
 def _elements(wire: _WireInput, datatype: Datatype, depth: int) -> Any:
