@@ -152,6 +152,8 @@ class Signature:
             if rows not in (-1, len(array)):
                 raise InvalidInput(f"input {name!r}: {len(array)} rows, the input before {rows}")
             rows = len(array)
+        if not rows:
+            raise InvalidInput(f"input {name!r}: there are no rows")
         return fitted
 
     def output_datatype(self, name: str, array: Array) -> Datatype:

@@ -162,6 +162,19 @@ async def test_what_the_model_does_not_take_is_refused_by_name(
         await serve().infer(request(body), "m")
 
 
+async def test_no_rows_and_uneven_rows_are_refused() -> None:
+    body = infer_body([])
+    body["inputs"][0]["shape"] = [0, 2]
+    with pytest.raises(InvalidInput, match="'x': there are no rows"):
+        await serve().infer(request(body), "m")
+    model = Doubler()
+    model.inputs = [*model.inputs, Tensor("w", "int8", (-1,))]
+    body = infer_body()
+    body["inputs"].append({"name": "w", "shape": [2], "datatype": "INT8", "data": [1, 2]})
+    with pytest.raises(InvalidInput, match="'w': 2 rows, the input before 1"):
+        await serve(model).infer(request(body), "m")
+
+
 async def test_an_unknown_input_or_output_is_refused() -> None:
     body = infer_body()
     body["inputs"].append({"name": "w", "shape": [1], "datatype": "INT8", "data": [1]})
