@@ -105,31 +105,46 @@ def measure(python: str, stack: str, *, seconds: int) -> None:
     command = ["taskset", "-c", "1", python, "-m", "benchmarks.http_stack", "--serve", stack]
     with subprocess.Popen([*command, "--port", str(port)]) as server:
         try:
-            time.sleep(1.5)
+            time.sleep(2)
             for connections in (1, 64, 256):
-                print(
-                    f"{stack:14} c={connections:<4}", load(port, connections, seconds), flush=True
-                )
+                load(port, connections, 1)  # warm
+                before = cpu_s(server.pid)
+                output = load(port, connections, seconds)
+                used = cpu_s(server.pid) - before
+                print(f"{stack:14} c={connections:<4}", summary(output, used), flush=True)
         finally:
             server.terminate()
 
 
+def cpu_s(pid: int) -> float:
+    """What the server itself used: on a busy machine, a steadier figure than the rate."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def load(port: int, connections: int, seconds: int) -> str:
-    script = f"wrk.method='POST'; wrk.body='{BODY.decode()}'"
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
-        lua.write(script)
+        lua.write(f"wrk.method='POST'; wrk.body='{BODY.decode()}'")
         lua.flush()
         command = ["taskset", "-c", "0", "wrk", "-t1", f"-c{connections}", f"-d{seconds}s"]
         url = f"http://127.0.0.1:{port}{PATH}"
-        output = subprocess.run(
+        return subprocess.run(
             [*command, "--latency", "-s", lua.name, url], capture_output=True, text=True, check=True
         ).stdout
-    found = {
-        name: match[1]
-        for name in ("Requests/sec:", "50%", "99%", "Socket errors:", "Non-2xx")
-        if (match := re.search(rf"{name}\s*(.*)", output))
-    }
-    return "  ".join(f"{name} {value}" for name, value in found.items())
+
+
+def summary(output: str, used_s: float) -> str:
+    def find(pattern: str) -> str:
+        match = re.search(pattern, output, re.MULTILINE)
+        return match[1].strip() if match else "-"
+
+    requests = int(find(r"(\d+) requests in"))
+    each_us = used_s / requests * 1e6
+    failed = find(r"^\s+(Socket errors.*|Non-2xx.*)")
+    return (
+        f"{find(r'Requests/sec:(.*)'):>10}/s  server CPU {each_us:5.1f} µs/request  "
+        f"p50 {find(r'^ +50%(.*)')}  p99 {find(r'^ +99%(.*)')}  {failed}"
+    )
 
 
 def main() -> None:

@@ -78,7 +78,11 @@ class App:
             if "content-encoding" in request.headers:
                 await decompress_body(request, limit=self._max_body_bytes)
             answer = await found.route.handler(request, **found.params)
-            if found.route.may_compress and isinstance(answer, Response):
+            if (
+                found.route.may_compress
+                and "accept-encoding" in request.headers
+                and isinstance(answer, Response)
+            ):
                 await compress_answer(request, answer)
             return answer
         except asyncio.CancelledError as error:

@@ -137,6 +137,7 @@ class Connection(asyncio.Protocol):
         if self._task is not None:
             self._task.cancel()
         self._owner.closed(self, self._task)
+        self._parser = None  # type: ignore[assignment]  # it holds us: end the circle here
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
@@ -205,8 +206,12 @@ class Connection(asyncio.Protocol):
             request_id(headers.get(b"x-request-id")),
         )
         self._body = []
-        is_http_10 = parser.get_http_version() == "1.0"
-        received = _Received(request, parser.should_keep_alive(), is_http_10)
+        keep_alive = parser.should_keep_alive()
+        # Asking for the version costs a string; HTTP/1.0 stays open only where a header says so.
+        is_http_10 = (
+            not keep_alive or b"connection" in headers
+        ) and parser.get_http_version() == "1.0"
+        received = _Received(request, keep_alive, is_http_10)
         if self._task is None and not self._waiting:
             self._start(received)
         else:
