@@ -23,8 +23,7 @@ def _curl(model: ServedModel, url: str) -> str:
 def _openai(model: ServedModel, url: str) -> str:
     call = f"print(OpenAI().embeddings.create(model='{model.name}', input='hello').usage)"
     return (
-        f"OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any "
-        f'python -c "from openai import OpenAI; {call}"'
+        f'OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any python -c "from openai import OpenAI; {call}"'
     )
 
 

@@ -12,6 +12,7 @@ from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.config import Config, Flag
+    from headway.server.serving import Registry
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -61,11 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
     config = config_of(arguments, dict(os.environ))
+    from headway.cli.greeting import greeting
     from headway.server.http.server import run as run_loop
     from headway.server.run import run as serve
 
+    def announce(url: str, registry: "Registry") -> None:
+        print(greeting(registry, url, None), flush=True)
+
     try:
-        run_loop(serve(config))
+        run_loop(serve(config, announce))
     except ConfigError:
         raise
     except HeadwayError as error:

@@ -3,9 +3,11 @@
 import asyncio
 import importlib.metadata
 import logging
+import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import ConfigError
@@ -21,10 +23,19 @@ from headway.server.v2.statistics import ModelStatistics
 _log = logging.getLogger(__name__)
 
 
-async def run(config: Config) -> None:
-    """Serve until asked to stop."""
+Announce: TypeAlias = Callable[[str, Registry], None]
+
+
+async def run(config: Config, announce: Announce | None = None) -> None:
+    """Serve until asked to stop. `announce` learns the address, and that everything is ready."""
     async with serving(config) as registry:
-        await serve_http(make_app(registry, config.server), config.server)
+
+        def say(url: str) -> None:
+            _log.info("listening on %s", url)
+            if announce is not None:
+                announce(url, registry)
+
+        await serve_http(make_app(registry, config.server), config.server, say)
 
 
 def make_app(registry: Registry, config: ServerConfig) -> App:
@@ -41,19 +52,32 @@ def make_app(registry: Registry, config: ServerConfig) -> App:
     return app
 
 
-async def serve_http(app: App, config: ServerConfig) -> None:
+async def serve_http(app: App, config: ServerConfig, say: Callable[[str], None]) -> None:
     """Listen until the process is asked to stop; then finish what has begun."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, stop.set)
     try:
-        async with HttpServer(app, config) as server:
-            _log.info("listening on %s", server.url)
+        server = await _listening(app, config)
+        try:
+            say(server.url)
             await stop.wait()
+        finally:
+            await server.stop()
     finally:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
+
+
+async def _listening(app: App, config: ServerConfig) -> HttpServer:
+    server = HttpServer(app, config)
+    try:
+        await server.start()
+    except OSError as error:  # taken, not ours, no such address
+        reason = os.strerror(error.errno) if error.errno else error
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
+    return server
 
 
 @asynccontextmanager
@@ -65,12 +89,19 @@ async def serving(config: Config) -> AsyncIterator[Registry]:
         registry.add(model)
     try:
         for model in models:  # one after the other: probes must not disturb each other
-            await model.start()
+            await _start(model)
             _log.info("%s is ready", model.name, extra={"model": model.name})
         yield registry
     finally:
         drain_s = config.server.drain_s
         await asyncio.gather(*(model.close(drain_s=drain_s) for model in models))
+
+
+async def _start(model: Served) -> None:
+    try:
+        await model.start()
+    except ConfigError as error:
+        raise ConfigError(f"model {model.name!r}: {error}") from error
 
 
 def _made(config: ModelConfig) -> Served:

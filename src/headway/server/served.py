@@ -147,6 +147,8 @@ class Served:
     # ---- starting
 
     def _read_signature(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        if not any(overrides(self.model, method) for method in ("predict", "stream")):
+            raise ConfigError(f"{type(self.model).__name__} does not define predict()")
         if isinstance(self.model, Model):
             self.signature = signature_of(self.model)
             return self.signature.inputs, self.signature.outputs

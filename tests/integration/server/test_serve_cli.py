@@ -2,8 +2,14 @@
 
 import argparse
 import json
+import shlex
+import signal
+import socket
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -135,3 +141,66 @@ def test_listing_models_loads_no_model_runtime() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+APP = """
+import headway
+
+class Shout(headway.Model[str, str]):
+    def predict(self, items: list[str]) -> list[str]:
+        return [item.upper() for item in items]
+
+class Broken(headway.Model[str, str]):
+    def load(self) -> None:
+        raise headway.ConfigError("no weights here")
+
+    def predict(self, items: list[str]) -> list[str]:
+        return items
+"""
+
+
+@contextmanager
+def command(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    (folder / "shouting.py").write_text(APP)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headway", "serve", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def test_a_model_in_this_folder_is_served_until_asked_to_stop(tmp_path: Path) -> None:
+    with command(tmp_path, "shouting:Shout", "--port", "0", "--grpc-port", "-1") as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        line = next(line for line in lines if line.strip().startswith("curl"))
+        _, url, _, body = shlex.split(line)
+        with urllib.request.urlopen(url, data=body.encode(), timeout=30) as response:
+            answer = json.load(response)
+        assert answer == "HELLO"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_port_that_is_taken_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with command(tmp_path, "shouting:Shout", "--port", port) as process:
+            _, error = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in error
+    assert "Traceback" not in error
+
+
+def test_a_model_that_cannot_be_set_up_is_named(tmp_path: Path) -> None:
+    with command(tmp_path, "shouting:Broken", "--port", "0") as process:
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "model 'broken': no weights here" in error

@@ -42,6 +42,11 @@ class Scale(headway.TensorModel):
         return {"y": batch["x"] * 2}
 
 
+class Bare(headway.TensorModel):
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch
+
+
 class Letters(headway.Model[str, str]):
     def stream(self, items: list[str]) -> Iterator[list[Any]]:
         for step in range(max(map(len, items)) + 1):
@@ -225,7 +230,8 @@ async def test_a_plain_model_can_run_inline() -> None:
         (Double(), {"worker": "thread"}, "worker: m is async"),
         (Letters(), {"worker": "inline"}, "worker: m streams"),
         (Scale(), {"policy": "window"}, "max_wait"),
-        (headway.TensorModel(), {}, "must declare its inputs"),
+        (Bare(), {}, "Bare must declare its inputs"),
+        (headway.TensorModel(), {}, "TensorModel does not define predict"),
     ],
 )
 def test_settings_that_do_not_fit_the_model_fail_at_start(
