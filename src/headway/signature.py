@@ -7,6 +7,7 @@ It knows nothing of protocols: they only need `inputs`, `outputs` and the conver
 import dataclasses
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
 
@@ -80,9 +81,22 @@ class Field:
                         f"shape {list(array.shape)}; {list(self.tensor.shape[1:])} is expected"
                     )
                 return array
-            return value if self.hint is None else msgspec.convert(value, self.hint)
+            if self.hint is None:
+                return value
+            return msgspec.convert(value, self.hint, dec_hook=_numpy_scalar)
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"input {self.name!r}: {error}") from error
+
+    def json_schema(self) -> dict[str, Any]:
+        """One value of it, for an OpenAPI page."""
+        if self.hint is not None and not self._is_array:
+            with suppress(TypeError):  # a kind that msgspec does not know
+                return msgspec.json.schema(self.hint)
+        schema: dict[str, Any] = {"type": _json_type(self.tensor.dtype)}
+        for axis in reversed(self.tensor.shape[1:]):
+            limits = {} if axis == -1 else {"minItems": axis, "maxItems": axis}
+            schema = {"type": "array", "items": schema, **limits}
+        return schema
 
     def samples(self, *, varies: bool) -> list[Any]:
         """Typical values for a first look at the model's speed; none where they would mislead."""
@@ -185,6 +199,12 @@ class Side:
             raise InvalidInput(f"an object with {sorted(map(str, names))} is expected")
         return self._made(field.decode(value[field.key]) for field in self.fields)
 
+    def json_schema(self) -> dict[str, Any]:
+        if self.record is None:
+            return self.fields[0].json_schema()
+        properties = {field.key or field.name: field.json_schema() for field in self.fields}
+        return {"type": "object", "properties": properties, "required": list(properties)}
+
     def samples(self, *, varies: bool) -> list[Any]:
         columns = [field.samples(varies=varies) for field in self.fields]
         if self.record is None or not all(columns):
@@ -232,14 +252,15 @@ def signature_of(model: Model[Any, Any]) -> Signature:
 def _side(model: Model[Any, Any], which: str, hint: Any) -> Side:
     declared = getattr(model, which, ())
     if declared:
-        return _declared(declared, hint)
+        return side_of(declared, hint)
     side = _derived(hint, which.removesuffix("s"))
     if side is None:
         raise ConfigError(_how_to_declare(type(model).__name__, which, hint))
     return side
 
 
-def _declared(tensors: Sequence[Tensor], hint: Any) -> Side:
+def side_of(tensors: Sequence[Tensor], hint: Any = None) -> Side:
+    """Declared tensors: one is the value itself, several are a dict of them."""
     if len(tensors) == 1:
         return Side((Field(tensors[0], hint),))
     return Side(tuple(Field(tensor, key=tensor.name) for tensor in tensors), record=dict)
@@ -393,6 +414,18 @@ def _fits(shape: Sequence[int], want: Sequence[int]) -> bool:
     if len(shape) != len(want):
         return False
     return all(each in (-1, have) for have, each in zip(shape[1:], want[1:], strict=True))
+
+
+def _numpy_scalar(kind: Any, value: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, numpy.generic):
+        return kind(value)
+    raise NotImplementedError
+
+
+def _json_type(dtype: str) -> str:
+    if dtype == BYTES:
+        return "string"
+    return {"b": "boolean", "i": "integer", "u": "integer"}.get(numpy.dtype(dtype).kind, "number")
 
 
 def _get(row: Any, key: str) -> Any:

@@ -283,6 +283,7 @@ def test_a_result_that_breaks_its_promise_is_the_models_fault(
     [
         (str, "a", "a"),
         (float, 1, 1.0),
+        (numpy.float32, 1.5, numpy.float32(1.5)),
         (list[float], [1, 2.5], [1.0, 2.5]),
         (Pair, {"left": 1, "right": "cg=="}, Pair(1, b"r")),
         (Point, {"x": 1, "label": "a"}, {"x": 1.0, "label": "a"}),
@@ -302,6 +303,8 @@ def test_json_lists_become_arrays_where_the_hint_is_one() -> None:
     ("hint", "value", "message"),
     [
         (str, 3, "input 'input': Expected `str`, got `int`"),
+        (numpy.float32, "x", "input 'input'"),
+        (numpy.float32, [1], "input 'input'"),
         (Image, [1, 2], r"input 'image': shape \[2\]; \[2, 2\] is expected"),
         (Image, [[1], [2, 3]], "input 'image'"),
         (Image, "text", "input 'image'"),
@@ -327,3 +330,41 @@ def test_samples_come_from_the_hints_where_they_would_not_mislead() -> None:
     assert isinstance(side(bytes).samples(varies=False)[0], bytes)
     assert side(list[float]).samples(varies=True) == []
     assert len(side(Point).samples(varies=True)) == 4
+
+
+# ---- schemas
+
+
+@pytest.mark.parametrize(
+    ("hint", "schema"),
+    [
+        (str, {"type": "string"}),
+        (list[float], {"type": "array", "items": {"type": "number"}}),
+        (numpy.float32, {"type": "number"}),
+        (
+            Image,
+            {
+                "type": "array",
+                "minItems": 2,
+                "maxItems": 2,
+                "items": {
+                    "type": "array",
+                    "minItems": 2,
+                    "maxItems": 2,
+                    "items": {"type": "number"},
+                },
+            },
+        ),
+        (
+            Point,
+            {
+                "type": "object",
+                "properties": {"x": {"type": "number"}, "label": {"type": "string"}},
+                "required": ["x", "label"],
+            },
+        ),
+    ],
+    ids=str,
+)
+def test_a_hint_is_a_json_schema(hint: Any, schema: dict[str, Any]) -> None:
+    assert side(hint).json_schema() == schema

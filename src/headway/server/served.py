@@ -18,7 +18,7 @@ from headway.runtime.batcher import Batcher
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
 from headway.server.serving import Array, Ask
-from headway.signature import Signature, signature_of
+from headway.signature import Signature, side_of, signature_of
 
 _log = logging.getLogger(__name__)
 _WARM_UP_S = 2.0  # for the whole warm-up: a slow model is served cold rather than late
@@ -61,6 +61,12 @@ class Served:
     @property
     def is_ready(self) -> bool:
         return self._is_ready and self.batcher.is_open
+
+    def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Of what `predict` takes and gives."""
+        if self.signature is not None:
+            return self.signature.input.json_schema(), self.signature.output.json_schema()
+        return side_of(self.inputs).json_schema(), side_of(self.outputs).json_schema()
 
     # ---- life
 

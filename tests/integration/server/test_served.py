@@ -119,6 +119,13 @@ async def test_one_value_as_json_for_either_kind_of_model() -> None:
                 await made.predict(wrong, ASK)
 
 
+async def test_the_json_of_a_model_is_described() -> None:
+    pair = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+    assert Served(config(), model=Scale()).json_schemas() == (pair, pair)
+    number = {"type": "integer"}
+    assert Served(config(), model=Double()).json_schemas() == (number, number)
+
+
 async def test_streams_come_in_chunks() -> None:
     async with served(Letters()) as made:
         assert made.streams
