@@ -146,7 +146,11 @@ def decode(
         wire.id or "",
         inputs,
         datatypes,
-        _requested(wire.outputs, is_binary=is_binary) if wire.outputs else (),
+        requested_outputs(
+            ((each.name, each.parameters) for each in wire.outputs), is_binary=is_binary
+        )
+        if wire.outputs
+        else (),
         parameters,
         is_binary,
     )
@@ -185,16 +189,10 @@ def encode(
     buffers: list[bytes] = []
     is_binary = False
     for want in wanted:
-        array = outputs.get(want.name)
-        if array is None:
-            raise _unknown_output(want.name, outputs)
-        datatype = signature.output_datatype(want.name, array)
-        if want.classes:
-            array = classify(want, array, datatype, (labels or {}).get(want.name, ()))
-            datatype = BYTES
+        array, datatype = take_output(want, outputs, signature, labels)
         output = _Output(want.name, datatype.name, array.shape)
         if want.shared is not None:
-            _share(want, want.shared, to_raw(array, datatype), regions)
+            share(want, want.shared, to_raw(array, datatype), regions)
         elif want.is_binary:
             is_binary = True
             buffers.append(to_raw(array, datatype))
@@ -206,6 +204,22 @@ def encode(
     if not is_binary:
         return head, JSON, None
     return b"".join([head, *buffers]), BINARY, len(head)
+
+
+def take_output(
+    want: RequestedOutput,
+    outputs: Mapping[str, Array],
+    signature: Signature,
+    labels: Mapping[str, Sequence[str]] | None,
+) -> tuple[Array, Datatype]:
+    """What is to be sent for one output, and as what."""
+    array = outputs.get(want.name)
+    if array is None:
+        raise _unknown_output(want.name, outputs)
+    datatype = signature.output_datatype(want.name, array)
+    if want.classes:
+        return classify(want, array, datatype, (labels or {}).get(want.name, ())), BYTES
+    return array, datatype
 
 
 def _parse(body: Buffer) -> _WireRequest:
@@ -253,14 +267,14 @@ def _read_input(
     if parameters:
         what = f"input {wire.name!r}"
         size = _whole(parameters, "binary_data_size", what)
-        shared = _shared(parameters, what)
+        shared = shared_slice(parameters, what)
         if size is not None or shared is not None:
             if not _is_absent(wire.data) or (size is not None and shared is not None):
                 raise InvalidInput(
                     f"{what}: give one of data, binary_data_size and shared_memory_region"
                 )
             if shared is not None:
-                raw: Buffer = _open(regions, what).read(shared)
+                raw: Buffer = open_regions(regions, what).read(shared)
             else:
                 raw = tail.take(wire.name, size or 0)
             return from_raw(wire.name, datatype, wire.shape, raw)
@@ -381,25 +395,27 @@ def _raw_shape(name: str, datatype: Datatype, declared: Sequence[int], size: int
     return shape
 
 
-def _requested(wires: list[_WireOutput], *, is_binary: bool) -> tuple[RequestedOutput, ...]:
+def requested_outputs(
+    named: Iterable[tuple[str, Parameters | None]], *, is_binary: bool
+) -> tuple[RequestedOutput, ...]:
     found: dict[str, RequestedOutput] = {}
-    for wire in wires:
-        if wire.name in found:
-            raise InvalidInput(f"output {wire.name!r} is asked for twice")
-        if not wire.parameters:
-            found[wire.name] = RequestedOutput(wire.name, is_binary)
+    for name, parameters in named:
+        if name in found:
+            raise InvalidInput(f"output {name!r} is asked for twice")
+        if not parameters:
+            found[name] = RequestedOutput(name, is_binary)
             continue
-        what = f"output {wire.name!r}"
-        found[wire.name] = RequestedOutput(
-            wire.name,
-            _flag(wire.parameters, "binary_data", what, default=is_binary),
-            _whole(wire.parameters, "classification", what) or 0,
-            _shared(wire.parameters, what),
+        what = f"output {name!r}"
+        found[name] = RequestedOutput(
+            name,
+            _flag(parameters, "binary_data", what, default=is_binary),
+            _whole(parameters, "classification", what) or 0,
+            shared_slice(parameters, what),
         )
     return tuple(found.values())
 
 
-def _shared(parameters: Parameters, what: str) -> SharedSlice | None:
+def shared_slice(parameters: Parameters, what: str) -> SharedSlice | None:
     region = parameters.get("shared_memory_region")
     if region is None:
         return None
@@ -427,18 +443,18 @@ def _whole(parameters: Parameters, key: str, what: str) -> int | None:
     return value
 
 
-def _open(regions: Regions | None, what: str) -> Regions:
+def open_regions(regions: Regions | None, what: str) -> Regions:
     if regions is None:
         raise InvalidInput(f"{what}: shared memory is off")
     return regions
 
 
-def _share(want: RequestedOutput, where: SharedSlice, raw: bytes, regions: Regions | None) -> None:
+def share(want: RequestedOutput, where: SharedSlice, raw: bytes, regions: Regions | None) -> None:
     """The answer says nothing of it: Triton's C++ client takes any parameters for binary data."""
     what = f"output {want.name!r}"
     if len(raw) > where.byte_size:
         raise InvalidInput(f"{what}: {len(raw)} bytes do not fit the {where.byte_size} given")
-    _open(regions, what).write(where, raw)
+    open_regions(regions, what).write(where, raw)
 
 
 def _json_data(name: str, array: Array, datatype: Datatype) -> Any:
