@@ -75,7 +75,7 @@ class Field:
         """A value that came as JSON, as the model wants it. Raises InvalidInput."""
         try:
             if self._is_array:
-                array = numpy.asarray(value, self.tensor.dtype)
+                array = numpy.asarray(value, self.tensor.array_dtype)
                 if not _fits((1, *array.shape), self.tensor.shape):
                     raise ValueError(
                         f"shape {list(array.shape)}; {list(self.tensor.shape[1:])} is expected"
@@ -92,7 +92,7 @@ class Field:
         if self.hint is not None and not self._is_array:
             with suppress(TypeError):  # a kind that msgspec does not know
                 return msgspec.json.schema(self.hint)
-        schema: dict[str, Any] = {"type": _json_type(self.tensor.dtype)}
+        schema: dict[str, Any] = {"type": _json_type(self.tensor.array_dtype)}
         for axis in reversed(self.tensor.shape[1:]):
             limits = {} if axis == -1 else {"minItems": axis, "maxItems": axis}
             schema = {"type": "array", "items": schema, **limits}
@@ -107,7 +107,7 @@ class Field:
             return values if self.is_scalar else []
         if -1 in shape:
             return []
-        row = numpy.ones(shape, self.tensor.dtype)
+        row = numpy.ones(shape, self.tensor.array_dtype)
         return [row.tolist() if self.is_scalar or _is_sequence(self.hint) else row]
 
     @property
@@ -124,7 +124,7 @@ class Field:
         )
 
     def _check_dtype(self, array: Array) -> None:
-        want = self.tensor.dtype
+        want = self.tensor.array_dtype
         if array.dtype.kind in "OSU" if want == BYTES else array.dtype == numpy.dtype(want):
             return
         raise InvalidInput(f"input {self.name!r} has dtype {array.dtype}, not {want}")
@@ -152,8 +152,8 @@ class Field:
             array[:] = encoded
             return array
         if rows and isinstance(rows[0], numpy.ndarray):
-            return numpy.stack(rows).astype(self.tensor.dtype, copy=False)
-        return numpy.array(rows, dtype=self.tensor.dtype)
+            return numpy.stack(rows).astype(self.tensor.array_dtype, copy=False)
+        return numpy.array(rows, dtype=self.tensor.array_dtype)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

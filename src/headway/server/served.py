@@ -46,6 +46,7 @@ class Served:
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
         self.inputs, self.outputs = self._read_signature()
+        _check_dtypes([*self.inputs, *self.outputs])
         self.streams = overrides(self.model, "stream")
         self._only_streams = self.streams and not overrides(self.model, "predict")
         _place(self.model, config)
@@ -199,6 +200,17 @@ class Served:
         return [{tensor.name: _sample(tensor) for tensor in self.inputs}]
 
 
+def _check_dtypes(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        try:
+            numpy.dtype(tensor.array_dtype)
+        except TypeError as error:
+            raise ConfigError(
+                f"tensor {tensor.name!r}: dtype {tensor.dtype!r} is not a name of numpy's, such as "
+                "float32, int64, bool, object (for texts), nor bfloat16"
+            ) from error
+
+
 def _batcher(
     model: "Model[Any, Any] | TensorModel",
     config: ModelConfig,
@@ -270,7 +282,7 @@ def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
     row = {}
     for tensor in inputs:
         try:
-            row[tensor.name] = numpy.asarray(value[tensor.name], tensor.dtype)[None]
+            row[tensor.name] = numpy.asarray(value[tensor.name], tensor.array_dtype)[None]
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"input {tensor.name!r}: {error}") from error
     return row
@@ -281,8 +293,8 @@ def _sample(tensor: Tensor) -> Array:
     if tensor.dtype == "object":
         return numpy.full(shape, b"sample", dtype=object)
     # Ones for measurements; zeros for what may be an index into a table.
-    whole = numpy.dtype(tensor.dtype).kind in "iu"
-    return numpy.zeros(shape, tensor.dtype) if whole else numpy.ones(shape, tensor.dtype)
+    dtype = numpy.dtype(tensor.array_dtype)
+    return numpy.zeros(shape, dtype) if dtype.kind in "iu" else numpy.ones(shape, dtype)
 
 
 def _merged(tables: Sequence[CostTable]) -> CostTable:

@@ -47,6 +47,16 @@ class Bare(headway.TensorModel):
         return batch
 
 
+class Misnamed(Bare):
+    inputs: ClassVar = [Tensor("x", "FP32", (-1, 2))]
+    outputs: ClassVar = [Tensor("y", "FP32", (-1, 2))]
+
+
+class Half(Bare):
+    inputs: ClassVar = [Tensor("x", "bfloat16", (-1, 2))]
+    outputs: ClassVar = [Tensor("x", "bfloat16", (-1, 2))]
+
+
 class Letters(headway.Model[str, str]):
     def stream(self, items: list[str]) -> Iterator[list[Any]]:
         for step in range(max(map(len, items)) + 1):
@@ -104,6 +114,13 @@ async def test_a_tensor_model_gets_its_arrays_as_they_are() -> None:
             await made.infer({"x": numpy.ones((3, 3), numpy.float32)}, ASK)
         with pytest.raises(InvalidInput, match=r"takes inputs \['x'\], not \['z'\]"):
             await made.infer({"z": numpy.ones((3, 2), numpy.float32)}, ASK)
+
+
+async def test_a_bfloat16_tensor_is_float32_in_memory() -> None:
+    async with served(Half()) as made:
+        outputs = await made.infer({"x": numpy.ones((1, 2), numpy.float32)}, ASK)
+        assert outputs["x"].tolist() == [[1.0, 1.0]]
+        assert (await made.predict([1, 2], ASK)).dtype == numpy.float32
 
 
 async def test_one_value_as_json_for_either_kind_of_model() -> None:
@@ -238,6 +255,7 @@ async def test_a_plain_model_can_run_inline() -> None:
         (Letters(), {"worker": "inline"}, "worker: m streams"),
         (Scale(), {"policy": "window"}, "max_wait"),
         (Bare(), {}, "Bare must declare its inputs"),
+        (Misnamed(), {}, "tensor 'x': dtype 'FP32' is not a name of numpy's"),
         (headway.TensorModel(), {}, "TensorModel does not define predict"),
     ],
 )
