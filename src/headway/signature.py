@@ -24,6 +24,23 @@ _SEQUENCES = (list, tuple, Sequence, Iterable)
 _WORDS = (1, 8, 32, 128)  # of sample texts, where the length matters
 
 
+def array_of(value: Any, dtype: str) -> Array:
+    """A JSON value as an array. Raises ValueError for what only resembles it: text for numbers,
+    null for NaN, fractions for whole numbers, a number that the dtype cannot hold."""
+    if dtype == BYTES:
+        return numpy.asarray(value, dtype)
+    wanted, found = numpy.dtype(dtype), numpy.asarray(value)
+    allowed = {"b": "b", "i": "iu", "u": "iu"}.get(wanted.kind, "iuf")
+    if found.size and found.dtype.kind not in allowed:
+        raise ValueError(f"{wanted} is expected")
+    with numpy.errstate(over="ignore"):
+        array = found.astype(wanted)
+    is_held = numpy.isfinite(array) if wanted.kind == "f" else array == found
+    if not is_held.all():
+        raise ValueError(f"a number is beyond {wanted}")
+    return array
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
     """One tensor, and what one row of it is in Python."""
@@ -75,7 +92,7 @@ class Field:
         """A value that came as JSON, as the model wants it. Raises InvalidInput."""
         try:
             if self._is_array:
-                array = numpy.asarray(value, self.tensor.array_dtype)
+                array = array_of(value, self.tensor.array_dtype)
                 if not _fits((1, *array.shape), self.tensor.shape):
                     raise ValueError(
                         f"shape {list(array.shape)}; {list(self.tensor.shape[1:])} is expected"

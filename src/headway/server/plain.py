@@ -32,7 +32,7 @@ class Plain:
         served = self._registry.get_ready(model)
         try:
             value = msgspec.json.decode(request.body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not JSON: {error}") from error
         ask = ask_of({}, request.headers)
         if isinstance(value, dict) and value.keys() == {"items"}:

@@ -18,7 +18,7 @@ from headway.runtime.batcher import Batcher
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
 from headway.server.serving import Array, Ask
-from headway.signature import Signature, side_of, signature_of
+from headway.signature import Signature, array_of, side_of, signature_of
 
 _log = logging.getLogger(__name__)
 _WARM_UP_S = 2.0  # for the whole warm-up: a slow model is served cold rather than late
@@ -282,7 +282,7 @@ def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
     row = {}
     for tensor in inputs:
         try:
-            row[tensor.name] = numpy.asarray(value[tensor.name], tensor.array_dtype)[None]
+            row[tensor.name] = array_of(value[tensor.name], tensor.array_dtype)[None]
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"input {tensor.name!r}: {error}") from error
     return row

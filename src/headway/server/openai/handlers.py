@@ -68,7 +68,7 @@ class OpenAI:
 def _decoded(body: bytes) -> EmbeddingsRequest:
     try:
         return msgspec.json.decode(body, type=EmbeddingsRequest)
-    except msgspec.DecodeError as error:  # also the wrong types and missing fields
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(str(error)) from error
 
 
