@@ -30,14 +30,13 @@ def array_of(value: Any, dtype: str) -> Array:
     if dtype == BYTES:
         return numpy.asarray(value, dtype)
     wanted, found = numpy.dtype(dtype), numpy.asarray(value)
-    allowed = {"b": "b", "i": "iu", "u": "iu"}.get(wanted.kind, "iuf")
-    if found.size and found.dtype.kind not in allowed:
+    if found.size and found.dtype.kind not in ("b" if wanted.kind == "b" else "iuf"):
         raise ValueError(f"{wanted} is expected")
-    with numpy.errstate(over="ignore"):
+    with numpy.errstate(over="ignore", invalid="ignore"):
         array = found.astype(wanted)
     is_held = numpy.isfinite(array) if wanted.kind == "f" else array == found
     if not is_held.all():
-        raise ValueError(f"a number is beyond {wanted}")
+        raise ValueError(f"a number is not {wanted}")
     return array
 
 

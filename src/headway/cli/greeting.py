@@ -1,5 +1,8 @@
 """What `headway serve` tells a person once it listens: lines to copy that work."""
 
+import numpy
+
+from headway.model import Tensor
 from headway.server.serving import Registry, ServedModel
 
 
@@ -17,6 +20,8 @@ def greeting(registry: Registry, url: str, grpc_address: str | None) -> str:
 
 
 def _curl(model: ServedModel, url: str) -> str:
+    if model.streams:
+        return f"curl -N {url}/v2/models/{model.name}/generate_stream -d '{_example(model)}'"
     return f"curl {url}/v1/predict/{model.name} -d '{_example(model)}'"
 
 
@@ -28,14 +33,23 @@ def _openai(model: ServedModel, url: str) -> str:
 
 
 def _example(model: ServedModel) -> str:
-    tensor = model.inputs[0]
-    if tensor.dtype == "object":
-        return '"hello"'
-    values = ", ".join(["1.0"] * max(1, abs(tensor.shape[-1])))
-    row = f"[{values}]" if len(tensor.shape) > 1 else "1.0"
-    return row if len(model.inputs) == 1 else f'{{"{tensor.name}": {row}}}'
+    if len(model.inputs) == 1 and not model.streams:
+        return _row(model.inputs[0])
+    return "{" + ", ".join(f'"{each.name}": {_row(each)}' for each in model.inputs) + "}"
+
+
+def _row(tensor: Tensor) -> str:
+    kind = "O" if tensor.dtype == "object" else numpy.dtype(tensor.array_dtype).kind
+    row = {"O": '"hello"', "b": "true", "f": "1.0"}.get(kind, "1")
+    for size in reversed(tensor.shape[1:]):
+        row = "[" + ", ".join([row] * abs(size)) + "]"
+    return row
 
 
 def _embeds(model: ServedModel) -> bool:
     outputs = model.outputs
-    return len(outputs) == 1 and outputs[0].dtype == "float32" and len(outputs[0].shape) == 2
+    return (
+        [each.dtype for each in model.inputs] == ["object"]
+        and [each.dtype for each in outputs] == ["float32"]
+        and len(outputs[0].shape) == 2
+    )

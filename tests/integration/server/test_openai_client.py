@@ -146,12 +146,13 @@ def test_a_mistake_is_a_bad_request_in_openais_shape(
     assert error.body.keys() == {"message", "type", "param", "code"}
 
 
-def test_a_model_that_does_not_embed_says_so(server: Server) -> None:
+@pytest.mark.parametrize("model", ["upper", "double", "arithmetic"])
+def test_a_model_that_does_not_embed_says_so(server: Server, model: str) -> None:
     with (
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-        pytest.raises(openai.BadRequestError, match="'upper' does not make embeddings"),
+        pytest.raises(openai.BadRequestError, match=f"'{model}' does not make embeddings"),
     ):
-        client.embeddings.create(model="upper", input="a")
+        client.embeddings.create(model=model, input="a")
 
 
 def test_an_impossible_deadline_is_an_error_of_the_servers_kind(minilm: Server) -> None:

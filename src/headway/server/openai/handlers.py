@@ -91,7 +91,9 @@ def _inputs(given: str | list[Any]) -> list[str | list[int]]:
 
 def _check_embeds(served: ServedModel) -> None:
     outputs = served.outputs
-    if len(outputs) != 1 or outputs[0].dtype != "float32" or len(outputs[0].shape) != 2:
+    takes_texts = [each.dtype for each in served.inputs] == ["object"]
+    gives_vectors = [each.dtype for each in outputs] == ["float32"] and len(outputs[0].shape) == 2
+    if not (takes_texts and gives_vectors):
         raise InvalidInput(f"model {served.name!r} does not make embeddings")
 
 

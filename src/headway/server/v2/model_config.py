@@ -15,7 +15,7 @@ def metadata_of(model: ServedModel) -> dict[str, Any]:
         "name": model.name,
         "versions": [model.version],
         "platform": PLATFORM,
-        "inputs": _tensors(model.inputs, model),
+        "inputs": _tensors(_sent(model.inputs), model),
         "outputs": _tensors(model.outputs, model),
     }
 
@@ -28,13 +28,22 @@ def config_of(model: ServedModel) -> dict[str, Any]:
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": model.max_batch_size,
-        "input": _ports(model.inputs, model),
+        "input": _ports(_sent(model.inputs), model),
         "output": _ports(model.outputs, model),
         "dynamic_batching": {},
         "instance_group": [{"name": model.name, "kind": "KIND_CPU", "count": 1}],
         "model_transaction_policy": {"decoupled": model.streams},
         "response_cache": {"enable": False},
     }
+
+
+def _sent(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """One value a row is [rows, 1] to Triton's clients: perf_analyzer sends nothing else. We take
+    [rows] as well."""
+    return [
+        each if len(each.shape) > 1 else Tensor(each.name, each.dtype, (*each.shape, 1))
+        for each in tensors
+    ]
 
 
 def _tensors(tensors: Sequence[Tensor], model: ServedModel) -> list[dict[str, Any]]:
