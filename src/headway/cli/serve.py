@@ -12,6 +12,7 @@ from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.config import Config, Flag
+    from headway.server.run import Addresses
     from headway.server.serving import Registry
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -66,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     from headway.server.http.server import run as run_loop
     from headway.server.run import run as serve
 
-    def announce(url: str, registry: "Registry") -> None:
-        print(greeting(registry, url, None), flush=True)
+    def announce(addresses: "Addresses", registry: "Registry") -> None:
+        print(greeting(registry, addresses.http, addresses.grpc), flush=True)
 
     try:
         run_loop(serve(config, announce))

@@ -5,9 +5,9 @@ import importlib.metadata
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import ConfigError
@@ -20,22 +20,43 @@ from headway.server.serving import Registry
 from headway.server.v2 import handlers as v2
 from headway.server.v2.statistics import ModelStatistics
 
+if TYPE_CHECKING:
+    from headway.server.grpc.server import GrpcServer
+
 _log = logging.getLogger(__name__)
 
 
-Announce: TypeAlias = Callable[[str, Registry], None]
+class Addresses(NamedTuple):
+    """Where clients find us."""
+
+    http: str  # a URL
+    grpc: str | None  # host:port; None: not served
+
+
+Announce: TypeAlias = Callable[[Addresses, Registry], None]
+
+
+class FrontEnd(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
 
 
 async def run(config: Config, announce: Announce | None = None) -> None:
-    """Serve until asked to stop. `announce` learns the address, and that everything is ready."""
+    """Serve until asked to stop. `announce` learns the addresses, and that everything is ready."""
     async with serving(config) as registry:
+        http = HttpServer(make_app(registry, config.server), config.server)
+        grpc = make_grpc(registry, config.server)
 
-        def say(url: str) -> None:
-            _log.info("listening on %s", url)
+        def say() -> None:
+            addresses = Addresses(http.url, None if grpc is None else grpc.address)
+            _log.info("listening on %s", addresses.http)
+            if addresses.grpc is not None:
+                _log.info("listening for gRPC on %s", addresses.grpc)
             if announce is not None:
-                announce(url, registry)
+                announce(addresses, registry)
 
-        await serve_http(make_app(registry, config.server), config.server, say)
+        await serve([http] if grpc is None else [http, grpc], config.server, say)
 
 
 def make_app(registry: Registry, config: ServerConfig) -> App:
@@ -52,32 +73,45 @@ def make_app(registry: Registry, config: ServerConfig) -> App:
     return app
 
 
-async def serve_http(app: App, config: ServerConfig, say: Callable[[str], None]) -> None:
-    """Listen until the process is asked to stop; then finish what has begun."""
+def make_grpc(registry: Registry, config: ServerConfig) -> "GrpcServer | None":
+    """None where it is not wanted, or not installed: then HTTP serves alone."""
+    if config.grpc_port < 0:
+        return None
+    try:
+        from headway.server.grpc.server import GrpcServer
+    except ImportError as error:
+        _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
+        return None
+    return GrpcServer(registry, config, version=importlib.metadata.version("headway"))
+
+
+async def serve(
+    front_ends: Sequence[FrontEnd], config: ServerConfig, say: Callable[[], None]
+) -> None:
+    """Listen until the process is asked to stop; then finish what has begun, on all at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, stop.set)
     try:
-        server = await _listening(app, config)
         try:
-            say(server.url)
+            for front_end in front_ends:
+                await _listen(front_end, config)
+            say()
             await stop.wait()
         finally:
-            await server.stop()
+            await asyncio.gather(*(front_end.stop() for front_end in front_ends))
     finally:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
 
 
-async def _listening(app: App, config: ServerConfig) -> HttpServer:
-    server = HttpServer(app, config)
+async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
     try:
-        await server.start()
+        await front_end.start()
     except OSError as error:  # taken, not ours, no such address
         reason = os.strerror(error.errno) if error.errno else error
         raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
-    return server
 
 
 @asynccontextmanager
