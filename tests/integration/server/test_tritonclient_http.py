@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 from uuid import uuid4
 
@@ -320,32 +321,46 @@ def test_asynchronous_calls_of_the_gevent_client(server: Server) -> None:
 
 
 def test_tensors_in_system_shared_memory(client: Client) -> None:
-    shm = pytest.importorskip("tritonclient.utils.shared_memory")
+    """The region is Python's own: tritonclient's module for it needs pkg_resources, which is gone
+    from today's setuptools."""
     if "system_shared_memory" not in client.get_server_metadata()["extensions"]:
         with pytest.raises(InferenceServerException, match="shared memory is off"):
             client.register_system_shared_memory("r", "/absent", 4)
         assert client.get_system_shared_memory_status() == []
-        pytest.skip("the server has shared memory switched off, and says so")
-    key = f"/test-{uuid4().hex}"
-    region = shm.create_shared_memory_region("region", key, 2 * ROW.nbytes)
+        return
+    half = ROW.nbytes
+    region = SharedMemory(f"test-{uuid4().hex}", create=True, size=2 * half)
     try:
-        shm.set_shared_memory_region(region, [ROW])
-        client.register_system_shared_memory("region", key, 2 * ROW.nbytes)
-        [listed] = client.get_system_shared_memory_status()
-        assert listed["key"] == key
+        region.buf[:half] = ROW.tobytes()
+        client.register_system_shared_memory("region", f"/{region.name}", 2 * half)
+        [listed] = client.get_system_shared_memory_status("region")
+        assert (listed["key"], listed["byte_size"]) == (f"/{region.name}", 2 * half)
         given = triton.InferInput("x", [1, 16], "FP32")
-        given.set_shared_memory("region", ROW.nbytes)
+        given.set_shared_memory("region", half)
         wanted = triton.InferRequestedOutput("y")
-        wanted.set_shared_memory("region", ROW.nbytes, offset=ROW.nbytes)
+        wanted.set_shared_memory("region", half, offset=half)
         answer = client.infer("double", [given], outputs=[wanted])
-        assert answer.as_numpy("y") is None
-        found = shm.get_contents_as_numpy(region, numpy.float32, [1, 16], offset=ROW.nbytes)
-        numpy.testing.assert_array_equal(found, ROW * 2)
+        assert answer.get_output("y")["shape"] == [1, 16]
+        found = numpy.frombuffer(bytes(region.buf[half : 2 * half]), numpy.float32)
+        numpy.testing.assert_array_equal(found, ROW[0] * 2)
+        wanted.set_shared_memory("region", half, offset=half + 1)
+        with pytest.raises(InferenceServerException, match="are asked for"):
+            client.infer("double", [given], outputs=[wanted])
         client.unregister_system_shared_memory("region")
         assert client.get_system_shared_memory_status() == []
+        with pytest.raises(InferenceServerException, match="not registered"):
+            client.infer("double", [given])
     finally:
         client.unregister_system_shared_memory()
-        shm.destroy_shared_memory_region(region)
+        region.close()
+        region.unlink()
+
+
+def test_a_region_that_is_not_there_is_told(client: Client) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        client.register_system_shared_memory("r", "/../etc/passwd", 4)
+    assert str(caught.value.status()) in ("400", "403")
+    assert client.get_system_shared_memory_status() == []
 
 
 def test_cuda_shared_memory_is_refused_in_words(client: Client) -> None:
