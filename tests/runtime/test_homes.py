@@ -11,6 +11,7 @@ import pytest
 
 import headway
 from headway import BatchedFunction, Batcher
+from headway.runtime.home import BackgroundLoop
 from headway.testing import run as run_on_virtual_time
 
 T = TypeVar("T")
@@ -457,6 +458,19 @@ def test_a_batcher_whose_loop_ends_at_the_last_moment_says_so_too() -> None:
             asyncio.run(batcher.submit(1))
     assert batcher.statistics().queued_items == 0
     asyncio.run(batcher.close())
+
+
+def test_a_background_loop_that_is_stopped_again_finishes_its_tasks_all_the_same() -> None:
+    async def ends_slowly() -> int:
+        await asyncio.sleep(0.05)
+        return 7
+
+    background = BackgroundLoop("headway-stopped-twice")
+    task = asyncio.run_coroutine_threadsafe(ends_slowly(), background.loop)
+    stopping = [in_thread(background.stop) for _ in range(3)]
+    for each in stopping:
+        each.result(PATIENCE_S)
+    assert task.result(PATIENCE_S) == 7
 
 
 # ---- virtual and real loops with one decorated function

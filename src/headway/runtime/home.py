@@ -50,11 +50,13 @@ class BackgroundLoop:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
-        weakref.finalize(self, _stop, self.loop).atexit = False
+        # Once only: a second stop would cut short what the loop does at its end.
+        self._stop_once = weakref.finalize(self, _stop, self.loop)
+        self._stop_once.atexit = False
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread. Harmless when called twice."""
-        _stop(self.loop)
+        self._stop_once()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 
