@@ -793,6 +793,25 @@ async def test_stopping_answers_what_has_begun_and_no_idle_stream_delays_it() ->
         assert caught.value.code() is Code.UNAVAILABLE
 
 
+async def test_a_stream_that_is_cancelled_withdraws_what_it_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = Gate()
+    async with connected(gate) as (_, channel):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stream = stub.ModelStreamInfer()
+        with gate.closed():
+            for n in range(5):
+                await stream.write(request("gate", ("input", "FP64", [1], "fp64_contents", [n])))
+            await asyncio.to_thread(gate.entered.wait, WAIT_S)
+            stream.cancel()
+            await stub.ServerLive(service_pb2.ServerLiveRequest())  # seen by now
+        last = request("gate", ("input", "FP64", [1], "fp64_contents", [9]))
+        assert (await stub.ModelInfer(last)).raw_output_contents
+    assert gate.seen == [0, 9]
+    assert not caplog.records
+
+
 async def test_stopping_gives_up_at_its_deadline() -> None:
     gate = Gate()
     async with connected(gate, drain_s=0.1) as (server, channel):
