@@ -79,6 +79,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     body_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's body")] = 60.0
     keep_alive_s: Annotated[float, Meta(gt=0, description="idle time before a hang-up")] = 75.0
     drain_s: Annotated[float, Meta(ge=0, description="time to finish when asked to stop")] = 30.0
+    shared_memory: Annotated[
+        bool, Meta(description="clients on this machine may pass tensors in /dev/shm")
+    ] = False
     debug: Annotated[bool, Meta(description="tracebacks in error answers")] = False
 
 

@@ -5,8 +5,8 @@ import importlib.metadata
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from headway.config import Config, ModelConfig, ServerConfig
@@ -18,6 +18,7 @@ from headway.server.openai import handlers as openai
 from headway.server.served import Served
 from headway.server.serving import Registry
 from headway.server.v2 import handlers as v2
+from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.statistics import ModelStatistics
 
 if TYPE_CHECKING:
@@ -44,27 +45,30 @@ class FrontEnd(Protocol):
 
 async def run(config: Config, announce: Announce | None = None) -> None:
     """Serve until asked to stop. `announce` learns the addresses, and that everything is ready."""
-    async with serving(config) as registry:
-        http = HttpServer(make_app(registry, config.server), config.server)
-        grpc = make_grpc(registry, config.server)
+    with _regions(config.server) as regions:
+        async with serving(config) as registry:
+            http = HttpServer(make_app(registry, config.server, regions=regions), config.server)
+            grpc = make_grpc(registry, config.server, regions=regions)
 
-        def say() -> None:
-            addresses = Addresses(http.url, None if grpc is None else grpc.address)
-            _log.info("listening on %s", addresses.http)
-            if addresses.grpc is not None:
-                _log.info("listening for gRPC on %s", addresses.grpc)
-            if announce is not None:
-                announce(addresses, registry)
+            def say() -> None:
+                addresses = Addresses(http.url, None if grpc is None else grpc.address)
+                _log.info("listening on %s", addresses.http)
+                if addresses.grpc is not None:
+                    _log.info("listening for gRPC on %s", addresses.grpc)
+                if announce is not None:
+                    announce(addresses, registry)
 
-        await serve([http] if grpc is None else [http, grpc], config.server, say)
+            await serve([http] if grpc is None else [http, grpc], config.server, say)
 
 
-def make_app(registry: Registry, config: ServerConfig) -> App:
+def make_app(
+    registry: Registry, config: ServerConfig, *, regions: SharedRegions | None = None
+) -> App:
     """All routes, for these models."""
     app = App(max_body_bytes=config.max_body_bytes, debug=config.debug)
     version = importlib.metadata.version("headway")
     for routes, handlers in (
-        (v2.ROUTES, v2.V2(registry, version=version)),
+        (v2.ROUTES, v2.V2(registry, version=version, regions=regions)),
         (openai.ROUTES, openai.OpenAI(registry)),
         (plain.ROUTES, plain.Plain(registry, version=version)),
     ):
@@ -73,7 +77,9 @@ def make_app(registry: Registry, config: ServerConfig) -> App:
     return app
 
 
-def make_grpc(registry: Registry, config: ServerConfig) -> "GrpcServer | None":
+def make_grpc(
+    registry: Registry, config: ServerConfig, *, regions: SharedRegions | None = None
+) -> "GrpcServer | None":
     """None where it is not wanted, or not installed: then HTTP serves alone."""
     if config.grpc_port < 0:
         return None
@@ -82,7 +88,19 @@ def make_grpc(registry: Registry, config: ServerConfig) -> "GrpcServer | None":
     except ImportError as error:
         _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
         return None
-    return GrpcServer(registry, config, version=importlib.metadata.version("headway"))
+    version = importlib.metadata.version("headway")
+    return GrpcServer(registry, config, version=version, regions=regions)
+
+
+@contextmanager
+def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
+    """Shared memory that clients register, over whichever front end; None: it is off."""
+    regions = SharedRegions() if config.shared_memory else None
+    try:
+        yield regions
+    finally:
+        if regions is not None:
+            regions.close()
 
 
 async def serve(

@@ -22,6 +22,7 @@ TOML = f"""
 [server]
 port = 0
 grpc_port = -1
+shared_memory = true
 body_timeout_s = {BODY_TIMEOUT_S}
 max_body_bytes = {MAX_BODY_BYTES}
 """ + "".join(
