@@ -70,10 +70,11 @@ class Server(NamedTuple):
 
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[Server]:
+    ours = {name: text for name, text in os.environ.items() if not name.startswith("HEADWAY_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "headway", "serve", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])},
+        env={**ours, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])},
         stderr=subprocess.PIPE,
         text=True,
     )

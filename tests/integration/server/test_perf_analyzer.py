@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 from real_server import Server
 
-CACHE = Path(os.environ.get("HEADWAY_TEST_CACHE", Path.home() / ".cache" / "headway-tests"))
+CACHE = Path(os.environ.get("PERF_ANALYZER_CACHE", Path.home() / ".cache" / "headway-tests"))
 WHEELS = {  # sha256 by requirement: a binary is run only if it is the one we know
     "tritonclient==2.41.1": "22ad56ae5ab25518862dec85af0a8246a32a1e14e2ee1d86f1444ce432c254e1",
     "nvidia-cuda-runtime-cu12==12.3.101": (
