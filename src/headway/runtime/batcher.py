@@ -438,9 +438,18 @@ class Batcher(Generic[In, Out]):
             repeats=repeats,
             limit_s=limit_s,
         )
-        with driver.lock:
-            driver.scheduler.learn(table)
+        self.learn(table)
         return table
+
+    def learn(self, table: CostTable) -> None:
+        """Decide by these batch times from now on; what was learned before is forgotten."""
+        with self._driver.lock:
+            self._driver.scheduler.learn(table)
+
+    @property
+    def is_open(self) -> bool:
+        """Are calls taken? False before it is entered, once it closes, and after a crash."""
+        return self._driver.state is State.OPEN
 
     def observe(self, observer: Observer) -> None:
         """Report every event to this callable from now on, in the batcher's event loop."""

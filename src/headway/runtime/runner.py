@@ -148,7 +148,7 @@ class TensorRunner:
         tensor = self._inputs.get(name)
         if tensor is None:
             return
-        if array.dtype != self._numpy.dtype(tensor.dtype):
+        if array.dtype != self._numpy.dtype(tensor.array_dtype):
             raise InvalidInput(f"input {name!r} has dtype {array.dtype}, not {tensor.dtype}")
         if not _fits(array.shape, tensor):
             raise InvalidInput(

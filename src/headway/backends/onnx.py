@@ -1,0 +1,87 @@
+"""ONNX files, run by onnxruntime. It is imported with the first model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import ConfigError
+from headway.model import Arrays, Tensor, TensorModel
+
+if TYPE_CHECKING:
+    import numpy
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(bool)": "bool",
+    "tensor(string)": "object",
+    **{
+        f"tensor({sign}int{bits})": f"{sign}int{bits}"
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+}
+
+
+class OnnxModel(TensorModel):
+    """An .onnx file as it is. It is opened at once: only the file knows its signature.
+
+    `batch_sizes` is empty, or the one number of rows that the file was exported with.
+    """
+
+    inputs: tuple[Tensor, ...] = ()  # type: ignore[misc]  # of this file, not of the class
+    outputs: tuple[Tensor, ...] = ()  # type: ignore[misc]
+
+    def __init__(self, path: str | Path, *, threads: int = 1) -> None:
+        self._path = Path(path)
+        self._session = open_session(self._path, threads=threads)
+        self.inputs = tuple(_tensor(each, self._path) for each in self._session.get_inputs())
+        self.outputs = tuple(_tensor(each, self._path) for each in self._session.get_outputs())
+        self.batch_sizes = _fixed_rows(self._session.get_inputs(), self._path)
+        self._names = [tensor.name for tensor in self.outputs]
+
+    def predict(self, batch: "dict[str, numpy.ndarray[Any, Any]]") -> Arrays:
+        return dict(zip(self._names, self._session.run(self._names, batch), strict=True))
+
+
+def open_session(path: Path, *, threads: int = 1) -> Any:
+    """An onnxruntime session on the CPU. `threads`: for one batch."""
+    onnxruntime = _onnxruntime()
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file")
+    if not (isinstance(threads, int) and threads >= 1):
+        raise ConfigError(f"must be a whole number of at least 1, not {threads!r}", field="threads")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors; it warns of harmless things on every start
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its own tree of exceptions: not a model, too new, weights missing
+        raise ConfigError(f"{path}: onnxruntime cannot load it: {error}") from error
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ConfigError("ONNX models need onnxruntime: pip install 'headway[onnx]'") from error
+    return onnxruntime
+
+
+def _tensor(node: Any, path: Path) -> Tensor:
+    dtype = _DTYPES.get(node.type)
+    if dtype is None:
+        raise ConfigError(f"{path}: {node.name!r} is a {node.type}, which Headway cannot serve")
+    shape = tuple(axis if isinstance(axis, int) and axis > 0 else -1 for axis in node.shape)
+    if not shape:
+        raise ConfigError(f"{path}: {node.name!r} is a scalar; its first axis must be the rows")
+    return Tensor(node.name, dtype, (-1, *shape[1:]))
+
+
+def _fixed_rows(nodes: Any, path: Path) -> tuple[int, ...]:
+    fixed = {node.shape[0] for node in nodes if node.shape and isinstance(node.shape[0], int)}
+    sizes = tuple(sorted(size for size in fixed if size > 0))
+    if len(sizes) > 1:
+        raise ConfigError(f"{path}: its inputs have different first axes {sizes}, not rows")
+    return sizes

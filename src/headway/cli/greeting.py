@@ -1,0 +1,55 @@
+"""What `headway serve` tells a person once it listens: lines to copy that work."""
+
+import numpy
+
+from headway.model import Tensor
+from headway.server.serving import Registry, ServedModel
+
+
+def greeting(registry: Registry, url: str, grpc_address: str | None) -> str:
+    """The addresses, and for the first model a call with curl and, where it embeds, with openai."""
+    lines = [f"Serving {', '.join(registry.names())}", f"  HTTP  {url}"]
+    if grpc_address is not None:
+        lines.append(f"  gRPC  {grpc_address}")
+    model = registry.get(registry.names()[0])
+    lines += ["", "Try it:", f"  {_curl(model, url)}"]
+    if _embeds(model):
+        lines.append(f"  {_openai(model, url)}")
+    lines += ["", "Ctrl-C stops: running requests are finished, new ones refused."]
+    return "\n".join(lines)
+
+
+def _curl(model: ServedModel, url: str) -> str:
+    if model.streams:
+        return f"curl -N {url}/v2/models/{model.name}/generate_stream -d '{_example(model)}'"
+    return f"curl {url}/v1/predict/{model.name} -d '{_example(model)}'"
+
+
+def _openai(model: ServedModel, url: str) -> str:
+    call = f"print(OpenAI().embeddings.create(model='{model.name}', input='hello').usage)"
+    return (
+        f'OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any python -c "from openai import OpenAI; {call}"'
+    )
+
+
+def _example(model: ServedModel) -> str:
+    if len(model.inputs) == 1 and not model.streams:
+        return _row(model.inputs[0])
+    return "{" + ", ".join(f'"{each.name}": {_row(each)}' for each in model.inputs) + "}"
+
+
+def _row(tensor: Tensor) -> str:
+    kind = "O" if tensor.dtype == "object" else numpy.dtype(tensor.array_dtype).kind
+    row = {"O": '"hello"', "b": "true", "f": "1.0"}.get(kind, "1")
+    for size in reversed(tensor.shape[1:]):
+        row = "[" + ", ".join([row] * abs(size)) + "]"
+    return row
+
+
+def _embeds(model: ServedModel) -> bool:
+    outputs = model.outputs
+    return (
+        [each.dtype for each in model.inputs] == ["object"]
+        and [each.dtype for each in outputs] == ["float32"]
+        and len(outputs[0].shape) == 2
+    )

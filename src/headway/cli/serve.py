@@ -1,0 +1,123 @@
+"""`headway serve`: from what was typed to a configuration, and to the running server."""
+
+import argparse
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import ConfigError, HeadwayError
+
+if TYPE_CHECKING:
+    from headway.config import Config, Flag
+    from headway.server.run import Addresses
+    from headway.server.serving import Registry
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_DESCRIPTION = """\
+Serves models over HTTP and gRPC, to clients that already exist: KServe v2 / Triton, OpenAI, plain
+JSON. Calls that come together are batched; nothing needs tuning.
+
+  headway serve                      the built-in text-embedding model
+  headway serve app:Sentiment        a headway.Model of yours: class Sentiment in app.py
+  headway serve model.onnx           an ONNX file
+  headway serve headway.toml         several models, with all their settings
+"""
+_EPILOGUE = """\
+Every setting has three places; the first one wins: the flag (--slo-ms 50), the variable
+(HEADWAY_SLO_MS=50), the file (slo_ms = 50). With a file of several models, a model's flag or
+variable is for all of them.
+"""
+
+
+def add_parser(commands: "Commands") -> None:
+    from headway.config import ModelConfig, ServerConfig, flags
+
+    parser = commands.add_parser(
+        "serve",
+        help="serve models over HTTP and gRPC",
+        description=_DESCRIPTION,
+        epilog=_EPILOGUE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="MODEL",
+        help="module:Class, a .onnx file, a name from `headway models`, or a .toml file "
+        "(default: minilm)",
+    )
+    parser.add_argument("--name", metavar="TEXT", help="what clients call it (not with a file)")
+    for title, struct in (("the server", ServerConfig), ("the model", ModelConfig)):
+        group = parser.add_argument_group(title)
+        for flag in flags(struct):
+            _add(group, flag)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
+    config = config_of(arguments, dict(os.environ))
+    from headway.cli.greeting import greeting
+    from headway.server.http.server import run as run_loop
+    from headway.server.run import run as serve
+
+    def announce(addresses: "Addresses", registry: "Registry") -> None:
+        print(greeting(registry, addresses.http, addresses.grpc), flush=True)
+
+    try:
+        run_loop(serve(config, announce))
+    except ConfigError:
+        raise
+    except HeadwayError as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Config":
+    """The whole configuration: flags before environment before file before defaults."""
+    from headway.config import ModelConfig, ServerConfig, flags, read, resolve
+    from headway.models.catalogue import DEFAULT
+
+    target = arguments.target or DEFAULT
+    where, base = target, {}
+    if target.endswith(".toml"):
+        base = read(Path(target))
+        if not base.get("models"):
+            raise ConfigError(f"{target}: it has no [[models]]")
+        if arguments.name:
+            raise ConfigError("the file names its models", field="--name")
+    else:
+        base = {"models": [{"name": arguments.name or name_for(target), "target": target}]}
+    typed = {
+        flag.field: value
+        for struct in (ServerConfig, ModelConfig)
+        for flag in flags(struct)
+        if (value := getattr(arguments, flag.field)) is not None
+    }
+    return resolve(base, where=where, environment=environment, typed=typed)
+
+
+def name_for(target: str) -> str:
+    """`app:BigModel` is served as big-model, `path/to/net.onnx` as net."""
+    if Path(target).is_dir():
+        raise ConfigError(f"{target} is a folder; a model or a .toml file is expected")
+    if ":" in target:
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", target.rpartition(":")[2])
+        return words.lower()
+    return Path(target).stem
+
+
+def _add(group: Any, flag: "Flag") -> None:
+    if flag.is_switch:
+        group.add_argument(
+            flag.name, dest=flag.field, action=argparse.BooleanOptionalAction, help=flag.help
+        )
+    else:
+        group.add_argument(flag.name, dest=flag.field, metavar=flag.metavar, help=flag.help)

@@ -1,0 +1,323 @@
+"""Everything configurable, once. Files, variables and flags all come from these structs.
+
+A typo fails at start, by name: unknown fields are errors, and every field has a limit and a line of
+description, which becomes its `--help`.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from headway.errors import ConfigError
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model: what it is, and the levers of its scheduler. Only name and target must be."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="what clients call it")]
+    target: Annotated[
+        str, Meta(description="`module:Class`, a .onnx file, or a name from `headway models`")
+    ]
+    max_batch_size: Annotated[int, Meta(ge=1, description="most rows in one batch")] = 64
+    max_wait_ms: (
+        Annotated[float, Meta(ge=0, description="longest wait for company; absent: learned")] | None
+    ) = None
+    max_batch_cost: (
+        Annotated[int, Meta(ge=1, description="most rows × largest size in a batch")] | None
+    ) = None
+    slo_ms: (
+        Annotated[float, Meta(gt=0, description="answer within this; refuse early what cannot be")]
+        | None
+    ) = None
+    slo_percentile: Annotated[float, Meta(gt=0, lt=100, description="share the SLO holds for")] = (
+        99.0
+    )
+    max_queue: Annotated[int, Meta(ge=1, description="most rows waiting")] = 4096
+    policy: Annotated[
+        Literal["auto", "idle", "window", "static"], Meta(description="when batches leave")
+    ] = "auto"
+    order: Annotated[Literal["fifo", "shortest"], Meta(description="who is next in a class")] = (
+        "fifo"
+    )
+    worker: Annotated[
+        Literal["auto", "inline", "thread"], Meta(description="where the model runs")
+    ] = "auto"
+    workers: Annotated[int, Meta(ge=1, description="batches that run at once")] = 1
+    tenants: Annotated[dict[str, float], Meta(description="weight by tenant; absent: 1")] = {}
+    batch_sizes: Annotated[
+        tuple[int, ...], Meta(description="the only batch sizes the model runs at")
+    ] = ()
+    warm_up: Annotated[
+        bool, Meta(description="time the model on typical batches before traffic")
+    ] = True
+    options: Annotated[
+        dict[str, Any], Meta(description="handed to the model's own constructor")
+    ] = {}
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where to listen, and what to accept."""
+
+    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="HTTP; 0: any free one")] = 8000
+    grpc_port: Annotated[
+        int, Meta(ge=-1, le=65535, description="gRPC; 0: any free one, -1: none")
+    ] = 8001
+    max_body_bytes: Annotated[int, Meta(ge=1, description="largest request body")] = 64 * 2**20
+    max_header_bytes: Annotated[int, Meta(ge=256, description="largest request head")] = 32 * 2**10
+    header_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's head")] = (
+        10.0
+    )
+    body_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's body")] = 60.0
+    keep_alive_s: Annotated[float, Meta(gt=0, description="idle time before a hang-up")] = 75.0
+    drain_s: Annotated[float, Meta(ge=0, description="time to finish when asked to stop")] = 30.0
+    shared_memory: Annotated[
+        bool, Meta(description="clients on this machine may pass tensors in /dev/shm")
+    ] = False
+    debug: Annotated[bool, Meta(description="tracebacks in error answers")] = False
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A whole `headway.toml`: `[server]`, and one `[[models]]` table for each model."""
+
+    server: ServerConfig = ServerConfig()
+    models: tuple[ModelConfig, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"two models are named {sorted(twice)[0]!r}")
+
+
+Struct: TypeAlias = type[ModelConfig] | type[ServerConfig]
+PREFIX = "HEADWAY_"
+_NOT_TYPED = frozenset(["name", "target"])  # what is served is the command's own argument
+# Kubernetes puts HEADWAY_SERVICE_HOST, HEADWAY_PORT=tcp://… and the like into every container
+# beside a service that is called "headway".
+_KUBERNETES = re.compile(r"HEADWAY_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_\w+)")
+
+
+def load(path: Path) -> Config:
+    """Read a TOML file. Every mistake is a ConfigError that says where it is."""
+    return _convert(read(path), str(path))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A TOML file as it is, not checked yet."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def resolve(
+    base: Mapping[str, Any],
+    *,
+    where: str,
+    environment: Mapping[str, str],
+    typed: Mapping[str, str | bool],
+) -> Config:
+    """What was typed on the command line before the environment before the file (`base`).
+
+    A model's setting that is typed, or in the environment, is for every model of the file.
+    """
+    settings = {**_from_environment(environment), **_from_flags(typed)}
+    _convert(base, where)  # a mistake in the file is the file's, whatever was typed
+    tables: Any = base
+    return _convert(
+        {
+            **base,
+            "server": {**tables.get("server", {}), **_of(ServerConfig, settings)},
+            "models": [{**each, **_of(ModelConfig, settings)} for each in tables.get("models", ())],
+        },
+        where,
+    )
+
+
+def _convert(tables: Mapping[str, Any], where: str) -> Config:
+    try:
+        return msgspec.convert(tables, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+# ---- flags and variables
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One setting as a flag: `parser.add_argument(*flag.names, **flag.arguments)`."""
+
+    field: str
+    description: str
+    default: object
+    kind: Any
+
+    @property
+    def name(self) -> str:
+        return "--" + self.field.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.field.upper()
+
+    @property
+    def is_switch(self) -> bool:
+        return self.kind is bool
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name, "--no-" + self.name[2:]] if self.is_switch else [self.name]
+
+    @property
+    def help(self) -> str:
+        default = "" if self.default in (None, {}, ()) else f" (default: {_shown(self.default)})"
+        return (self.description + default).replace("%", "%%")
+
+    @property
+    def metavar(self) -> str | None:
+        return None if self.is_switch else _metavar(self.kind)
+
+    def parse(self, text: str) -> Any:
+        """The value that this text means. Raises ValueError with the reason."""
+        kind, value = self.kind, _split(text, self.kind)
+        return msgspec.convert(value, kind, strict=False)
+
+
+def flags(struct: Struct) -> list[Flag]:
+    """Every setting of a struct, as a flag."""
+    hints = get_type_hints(struct, include_extras=True)
+    return [
+        Flag(
+            field=field.name,
+            description=_description(hints[field.name]),
+            default=field.default
+            if field.default_factory is msgspec.NODEFAULT
+            else field.default_factory(),
+            kind=_without_doc(hints[field.name]),
+        )
+        for field in msgspec.structs.fields(struct)
+        if field.name not in _NOT_TYPED
+    ]
+
+
+def _all_flags() -> list[Flag]:
+    return [*flags(ServerConfig), *flags(ModelConfig)]
+
+
+def _of(struct: Struct, settings: Mapping[str, Any]) -> dict[str, Any]:
+    fields = set(struct.__struct_fields__)
+    return {name: value for name, value in settings.items() if name in fields}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    known = {flag.variable: flag for flag in _all_flags()}
+    settings = {}
+    for variable, text in environment.items():
+        if not variable.startswith(PREFIX) or _is_from_kubernetes(variable, text):
+            continue
+        flag = known.get(variable)
+        if flag is None:
+            raise ConfigError(f"no such setting{_nearest(variable, known)}", field=variable)
+        settings[flag.field] = _parsed(flag, text, variable)
+    return settings
+
+
+def _from_flags(typed: Mapping[str, str | bool]) -> dict[str, Any]:
+    known = {flag.field: flag for flag in _all_flags()}
+    return {
+        field: value if isinstance(value, bool) else _parsed(known[field], value, known[field].name)
+        for field, value in typed.items()
+    }
+
+
+def _parsed(flag: Flag, text: str, where: str) -> Any:
+    try:
+        return flag.parse(text)
+    except ValueError as error:  # msgspec's are ValueErrors
+        raise ConfigError(f"{error}; it was {text!r}", field=where) from error
+
+
+def _is_from_kubernetes(variable: str, text: str) -> bool:
+    return bool(_KUBERNETES.fullmatch(variable)) or (
+        variable == "HEADWAY_PORT" and text.startswith(("tcp://", "udp://"))
+    )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+# ---- types of settings
+
+
+def _split(text: str, kind: Any) -> Any:
+    """Text as it is, or in the parts that a table or list has: `a=1,b=2` and `1,2,4`."""
+    origin = get_origin(kind)
+    if origin is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if origin is not dict:
+        return text
+    table = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"NAME=VALUE is expected, not {part!r}")
+        table[key.strip()] = _guessed(value) if get_args(kind)[1] is Any else value.strip()
+    return table
+
+
+def _guessed(text: str) -> Any:
+    """A number, true or false where it looks like one; else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _description(hint: Any) -> str:
+    for part in (hint, *get_args(hint)):
+        for meta in getattr(part, "__metadata__", ()):
+            if isinstance(meta, Meta) and meta.description:
+                return meta.description
+    return ""
+
+
+def _without_doc(hint: Any) -> Any:
+    """Plain where nothing but the description is annotated, so that its kind is easy to see."""
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return hint if kind in (int, float, str) else kind
+
+
+def _metavar(kind: Any) -> str:
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    origin = get_origin(plain)
+    if origin is Literal:
+        return "{" + ",".join(get_args(plain)) + "}"
+    if origin is dict:
+        return "NAME=VALUE,…"
+    if origin is tuple:
+        return "N,N,…"
+    inner = [each for each in (plain, *get_args(plain)) if each not in (type(None),)]
+    names = {int: "N", float: "X", str: "TEXT"}
+    for each in inner:
+        bare = get_args(each)[0] if get_origin(each) is Annotated else each
+        if bare in names:
+            return names[bare]
+    return "VALUE"
+
+
+def _shown(value: object) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)

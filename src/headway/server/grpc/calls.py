@@ -1,0 +1,103 @@
+"""Around every method: its calls are counted, and what it raises becomes a status."""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import grpc
+
+from headway.errors import Closed, HeadwayError
+from headway.server.errors import retry_after_s, status_of
+from headway.server.grpc import inference_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
+
+
+class Refusal(NamedTuple):
+    """An error as the caller is told of it."""
+
+    code: grpc.StatusCode
+    message: str
+    metadata: tuple[tuple[str, str], ...]
+
+
+class Calls:
+    """The calls under way."""
+
+    def __init__(self, *, debug: bool = False) -> None:
+        self._debug = debug
+        self._active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def handler(self, service: object) -> grpc.GenericRpcHandler:
+        """Every method that the .proto names, as the service has it."""
+        handlers = {}
+        for method in SERVICE.methods:
+            made = (
+                grpc.stream_stream_rpc_method_handler
+                if method.client_streaming
+                else grpc.unary_unary_rpc_method_handler
+            )
+            handlers[method.name] = made(
+                self._watched(getattr(service, method.name)),
+                request_deserializer=getattr(pb, method.input_type.name).FromString,
+                response_serializer=getattr(pb, method.output_type.name).SerializeToString,
+            )
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+    def refusal_of(self, error: BaseException) -> Refusal:
+        """Only what is our own fault is logged, and only our own words are passed on."""
+        if isinstance(error, asyncio.CancelledError):
+            # What the method waited for was cancelled, not the call: it deserves an answer.
+            closed = Closed("the work was cancelled")
+            closed.__cause__ = error
+            error = closed
+        status = status_of(error)
+        is_ours = isinstance(error, HeadwayError)
+        if not is_ours or status.http == 500:
+            _log.error("a call failed", exc_info=error)
+        message = str(error) if is_ours else "internal error"
+        if self._debug and (not is_ours or error.__cause__ is not None):
+            message += "\n" + "".join(traceback.format_exception(error))
+        seconds = retry_after_s(error)
+        metadata = () if seconds is None else (("retry-after", str(seconds)),)
+        return Refusal(grpc.StatusCode[status.grpc], message, metadata)
+
+    def _watched(self, method: Method) -> Method:
+        async def call(request: Any, context: Any) -> Any:
+            self._active += 1
+            self._idle.clear()
+            context.add_done_callback(self._finished)  # when the answer has left, not before
+            try:
+                return await method(request, context)
+            except grpc.aio.AbortError:
+                raise
+            except asyncio.CancelledError as error:
+                if is_asked_to_stop():
+                    raise
+                refusal = self.refusal_of(error)
+            except Exception as error:  # noqa: BLE001 - user code; every caller is answered
+                refusal = self.refusal_of(error)
+            return await context.abort(refusal.code, refusal.message, refusal.metadata)
+
+        return call
+
+    def _finished(self, _: Any) -> None:
+        self._active -= 1
+        if not self._active:
+            self._idle.set()
+
+
+def is_asked_to_stop() -> bool:
+    """Whether it is this task that is being cancelled, not what it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -1,0 +1,166 @@
+"""Inference messages to named arrays and back. What HTTP says in JSON is said here in protobuf;
+everything behind that is the codec's, so that both refuse the same things in the same words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+
+from headway.errors import InvalidInput
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.v2.codec import (
+    InferRequest,
+    Parameters,
+    Regions,
+    RequestedOutput,
+    SharedSlice,
+    open_regions,
+    requested_outputs,
+    share,
+    shared_slice,
+    take_output,
+)
+from headway.server.v2.dtypes import BYTES, Datatype
+from headway.server.v2.tensors import (
+    Array,
+    Signature,
+    count_elements,
+    datatype_named,
+    from_raw,
+    objects,
+    shaped,
+    to_raw,
+)
+
+_NO_PARAMETERS: Parameters = {}
+_LISTS = {  # the list that each datatype's elements are in
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+
+def decode(request: pb.ModelInferRequest, *, regions: Regions | None = None) -> InferRequest:
+    """Tensors are either all raw or all typed, but for those in shared memory."""
+    raws = request.raw_input_contents
+    is_raw = bool(raws)
+    inputs: dict[str, Array] = {}
+    datatypes: dict[str, Datatype] = {}
+    taken = 0
+    for tensor in request.inputs:
+        name = tensor.name
+        if name in inputs:
+            raise InvalidInput(f"input {name!r} is given twice")
+        datatype = datatypes[name] = datatype_named(name, tensor.datatype)
+        shape = tuple(tensor.shape)
+        where = _where(tensor)
+        if where is not None:
+            raw = open_regions(regions, f"input {name!r}").read(where)
+            inputs[name] = from_raw(name, datatype, shape, raw)
+        elif not is_raw:
+            inputs[name] = _from_contents(name, datatype, shape, tensor.contents)
+        elif tensor.HasField("contents"):
+            raise InvalidInput(
+                f"input {name!r} has contents beside raw_input_contents: send all raw or none"
+            )
+        elif taken == len(raws):
+            raise InvalidInput(f"input {name!r} has no data: raw_input_contents has {taken}")
+        else:
+            inputs[name] = from_raw(name, datatype, shape, raws[taken])
+            taken += 1
+    if taken != len(raws):
+        raise InvalidInput(f"raw_input_contents has {len(raws)}, the inputs take {taken}")
+    return InferRequest(
+        request.id,
+        inputs,
+        datatypes,
+        _wanted(request) if request.outputs else (),
+        parameters_of(request.parameters) if request.parameters else _NO_PARAMETERS,
+        is_binary=True,
+    )
+
+
+def encode(
+    model_name: str,
+    version: str,
+    request: InferRequest,
+    outputs: Mapping[str, Array],
+    *,
+    signature: Signature,
+    labels: Mapping[str, Sequence[str]] | None = None,
+    regions: Regions | None = None,
+) -> pb.ModelInferResponse:
+    """Raw, as clients read them by position; in shared memory's place stands an empty one."""
+    response = pb.ModelInferResponse(model_name=model_name, model_version=version, id=request.id)
+    for want in request.outputs or [RequestedOutput(name) for name in outputs]:
+        array, datatype = take_output(want, outputs, signature, labels)
+        raw = to_raw(array, datatype)
+        if want.shared is not None:
+            share(want, want.shared, raw, regions)
+            raw = b""
+        response.outputs.add(name=want.name, datatype=datatype.name, shape=array.shape)
+        response.raw_output_contents.append(raw)
+    return response
+
+
+def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> Parameters:
+    """Whichever of its kinds a parameter has; one without a value says nothing."""
+    found: Parameters = {}
+    for key, value in parameters.items():
+        kind = value.WhichOneof("parameter_choice")
+        if kind is not None:
+            found[key] = getattr(value, kind)
+    return found
+
+
+def _wanted(request: pb.ModelInferRequest) -> tuple[RequestedOutput, ...]:
+    return requested_outputs(
+        ((each.name, parameters_of(each.parameters)) for each in request.outputs), is_binary=True
+    )
+
+
+def _where(tensor: pb.ModelInferRequest.InferInputTensor) -> SharedSlice | None:
+    if not tensor.parameters:
+        return None
+    return shared_slice(parameters_of(tensor.parameters), f"input {tensor.name!r}")
+
+
+def _from_contents(
+    name: str, datatype: Datatype, shape: Sequence[int], contents: pb.InferTensorContents
+) -> Array:
+    count = count_elements(name, shape)
+    field = _LISTS.get(datatype.name)
+    if field is None:
+        raise InvalidInput(f"input {name!r}: {datatype.name} travels in raw_input_contents only")
+    for filled, _ in contents.ListFields():
+        if filled.name != field:
+            raise InvalidInput(
+                f"input {name!r}: {datatype.name} is sent as {field}, not {filled.name}"
+            )
+    elements = getattr(contents, field)
+    if len(elements) != count:
+        raise InvalidInput(
+            f"input {name!r}: shape {list(shape)} takes {count} elements, {len(elements)} came"
+        )
+    if datatype is BYTES:
+        return shaped(name, objects(list(elements)), shape)
+    return shaped(name, _numbers(name, datatype, elements), shape)
+
+
+def _numbers(name: str, datatype: Datatype, elements: Any) -> Array:
+    """The narrow types share a list with a wider one: what does not fit is refused."""
+    memory = datatype.memory
+    if datatype.kind != "int" or memory.itemsize >= 4:
+        return numpy.array(elements, memory)
+    wide = numpy.array(elements, numpy.int64)
+    limits = numpy.iinfo(memory)
+    if wide.size and (wide.min() < limits.min or wide.max() > limits.max):
+        raise InvalidInput(
+            f"input {name!r}: {datatype.name} goes from {limits.min} to {limits.max}"
+        )
+    return wide.astype(memory)

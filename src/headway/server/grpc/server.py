@@ -1,0 +1,152 @@
+"""The gRPC server: listens, tells its health, and stops without losing an answer."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any, Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from headway.config import ServerConfig
+from headway.errors import ConfigError, UnknownModel
+from headway.server.grpc import pool
+from headway.server.grpc.calls import SERVICE, Calls
+from headway.server.grpc.service import Inference
+from headway.server.serving import Registry
+from headway.server.v2.shared_memory import SharedRegions
+
+_log = logging.getLogger(__name__)
+
+_MOST_BYTES = 2**31 - 1
+_OPTIONS = [
+    ("grpc.max_send_message_length", _MOST_BYTES),
+    ("grpc.max_receive_message_length", _MOST_BYTES),
+    ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
+]
+
+
+class GrpcServer:
+    """`async with GrpcServer(registry, config) as server:` serves until the block ends, then
+    drains."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        config: ServerConfig,
+        *,
+        version: str = "0",
+        regions: SharedRegions | None = None,
+    ) -> None:
+        self._registry = registry
+        self._config = config
+        self._version = version
+        self._regions = regions
+        self._running: _Running | None = None
+        self.port = config.grpc_port
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def address(self) -> str:
+        return f"{_bracketed(self._config.host)}:{self.port}"
+
+    async def start(self) -> None:
+        """Raises ConfigError where the port is taken."""
+        running = _Running(self._registry, self._config, self._version, self._regions)
+        try:
+            self.port = running.server.add_insecure_port(self.address)
+        except RuntimeError as error:
+            raise ConfigError(f"cannot listen on {self.address} for gRPC: {error}") from error
+        await running.server.start()
+        self._running = running
+
+    async def stop(self, drain_s: float | None = None) -> None:
+        """Accept nothing, finish what has begun, cancel the rest at the deadline."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running.stop(self._config.drain_s if drain_s is None else drain_s)
+
+
+class _Running:
+    """What there is between start and stop."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        config: ServerConfig,
+        version: str,
+        regions: SharedRegions | None,
+    ) -> None:
+        self.server = grpc.aio.server(options=_OPTIONS)
+        self._calls = Calls(debug=config.debug)
+        self._service = Inference(registry, self._calls, version=version, regions=regions)
+        self._health = Health(registry)
+        self.server.add_generic_rpc_handlers((self._calls.handler(self._service),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        _reflect(self.server)
+
+    async def stop(self, drain_s: float) -> None:
+        await self._health.enter_graceful_shutdown()
+        stopping = asyncio.create_task(self.server.stop(drain_s))  # new calls are refused
+        self._service.finish_streams()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(drain_s):
+                    await self._calls.wait_idle()
+            # Whoever watches our health or reflects would hold the rest of the drain up.
+            await self.server.stop(None)
+        finally:
+            await stopping
+
+
+class Health(health.aio.HealthServicer):  # type: ignore[misc]  # it has no types
+    """`grpc.health.v1`: asked for nothing or the service, of all models; else of the one named."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__()
+        self._registry = registry
+        self._is_stopping = False
+        self._server_status[SERVICE.full_name] = health_pb2.HealthCheckResponse.SERVING
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        try:
+            is_ready = self._is_ready(request.service)
+        except UnknownModel as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        is_serving = is_ready and not self._is_stopping
+        return health_pb2.HealthCheckResponse(
+            status=health_pb2.HealthCheckResponse.SERVING
+            if is_serving
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+
+    async def enter_graceful_shutdown(self) -> None:
+        self._is_stopping = True
+        await super().enter_graceful_shutdown()
+
+    def _is_ready(self, service: str) -> bool:
+        if service in ("", SERVICE.full_name):
+            return self._registry.is_ready
+        return self._registry.get(service).is_ready
+
+
+def _reflect(server: Any) -> None:
+    """Our pool learns the other services' files, so that every name listed can be looked up."""
+    files = pool.Default()
+    others = (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
+    for file in others:
+        files.AddSerializedFile(file.serialized_pb)
+    names = [SERVICE.full_name]
+    names += [each.full_name for file in others for each in file.services_by_name.values()]
+    reflection.enable_server_reflection(names, server, pool=files)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,250 @@
+"""`inference.GRPCInferenceService`: each method takes a message and answers with one. Errors are
+raised; `calls.py` turns them into statuses. Codec, checks and registry are HTTP's."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, cast
+
+import grpc
+from google.protobuf import json_format
+
+from headway.errors import Forbidden, HeadwayError, InvalidInput
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc import messages
+from headway.server.grpc.asking import ask_of_call
+from headway.server.grpc.calls import Calls
+from headway.server.grpc.streams import Streams
+from headway.server.serving import Array, Registry, ServedModel
+from headway.server.v2 import codec
+from headway.server.v2.handlers import EXTENSIONS, LOG_SETTINGS, TRACE_SETTINGS, statistics_of
+from headway.server.v2.model_config import config_of, metadata_of
+from headway.server.v2.shared_memory import SharedRegions
+from headway.server.v2.tensors import Signature
+
+
+class Inference:
+    """The service over one registry. The methods with the .proto's names are called from afar."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        calls: Calls,
+        *,
+        version: str = "0",
+        regions: SharedRegions | None = None,
+    ) -> None:
+        self._registry = registry
+        self._version = version
+        self._regions = regions  # None: shared memory is off
+        self._signatures: dict[str, tuple[ServedModel, Signature]] = {}
+        self._streams = Streams(self, calls)
+
+    # ---- work
+
+    async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Any:
+        return await self.answer(request, context)
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
+        await self._streams.serve(requests, context)
+
+    def finish_streams(self) -> None:
+        self._streams.finish()
+
+    def streams(self, request: pb.ModelInferRequest) -> bool:
+        try:
+            return self._registry.get(request.model_name, request.model_version).streams
+        except HeadwayError:  # said when it is answered
+            return False
+
+    async def answer(self, request: pb.ModelInferRequest, context: Any) -> pb.ModelInferResponse:
+        served = self._registry.get_ready(request.model_name, request.model_version)
+        signature = self._signature_of(served)
+        asked = messages.decode(request, regions=self._regions)
+        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
+        codec.check_outputs(asked, signature)
+        outputs = await served.infer(inputs, ask_of_call(asked.parameters, context))
+        return self._encode(served, asked, outputs)
+
+    @asynccontextmanager
+    async def stream(
+        self, request: pb.ModelInferRequest, context: Any
+    ) -> AsyncIterator[AsyncIterator[pb.ModelInferResponse]]:
+        served = self._registry.get_ready(request.model_name, request.model_version)
+        signature = self._signature_of(served)
+        asked = messages.decode(request, regions=self._regions)
+        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
+        codec.check_outputs(asked, signature)
+        ask = ask_of_call(asked.parameters, context)
+        chunks = served.stream(_value_of(served, inputs), ask)
+        async with aclosing(cast(Any, chunks)):
+            yield (
+                self._encode(served, asked, cast(Any, served).signature.output.arrays([chunk]))
+                async for chunk in chunks
+            )
+
+    def _signature_of(self, model: ServedModel) -> Signature:
+        """Worked out once per model; a model put in another's place is seen."""
+        known = self._signatures.get(model.name)
+        if known is not None and known[0] is model:
+            return known[1]
+        signature = Signature(model.inputs, model.outputs)
+        self._signatures[model.name] = (model, signature)
+        return signature
+
+    def _encode(
+        self, served: ServedModel, asked: codec.InferRequest, outputs: Mapping[str, Array]
+    ) -> pb.ModelInferResponse:
+        return messages.encode(
+            served.name,
+            served.version,
+            asked,
+            outputs,
+            signature=self._signature_of(served),
+            labels=getattr(served, "labels", None),
+            regions=self._regions,
+        )
+
+    # ---- health
+
+    async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> Any:
+        return pb.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: pb.ServerReadyRequest, context: Any) -> Any:
+        return pb.ServerReadyResponse(ready=self._registry.is_ready)
+
+    async def ModelReady(self, request: pb.ModelReadyRequest, context: Any) -> Any:
+        """A model that is not there is not ready: the clients' question is one of yes or no."""
+        try:
+            is_ready = self._registry.get(request.name, request.version).is_ready
+        except HeadwayError:
+            is_ready = False
+        return pb.ModelReadyResponse(ready=is_ready)
+
+    # ---- what there is
+
+    async def ServerMetadata(self, request: pb.ServerMetadataRequest, context: Any) -> Any:
+        extensions = list(EXTENSIONS)
+        if self._regions is not None:
+            extensions.append("system_shared_memory")
+        return pb.ServerMetadataResponse(
+            name="headway", version=self._version, extensions=extensions
+        )
+
+    async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> Any:
+        found = metadata_of(self._registry.get(request.name, request.version))
+        return json_format.ParseDict(found, pb.ModelMetadataResponse())
+
+    async def ModelConfig(self, request: pb.ModelConfigRequest, context: Any) -> Any:
+        found = config_of(self._registry.get(request.name, request.version))
+        return json_format.ParseDict({"config": found}, pb.ModelConfigResponse())
+
+    async def ModelStatistics(self, request: pb.ModelStatisticsRequest, context: Any) -> Any:
+        names = [request.name] if request.name else self._registry.names()
+        served = [self._registry.get(name, request.version) for name in names]
+        found = {"model_stats": [statistics_of(each) for each in served]}
+        return json_format.ParseDict(found, pb.ModelStatisticsResponse())
+
+    # ---- models
+
+    async def RepositoryIndex(self, request: pb.RepositoryIndexRequest, context: Any) -> Any:
+        response = pb.RepositoryIndexResponse()
+        for name in self._registry.names():
+            model = self._registry.get(name)
+            if model.is_ready or not request.ready:
+                state = "READY" if model.is_ready else "UNAVAILABLE"
+                response.models.add(name=name, version=model.version, state=state)
+        return response
+
+    async def RepositoryModelLoad(
+        self, request: pb.RepositoryModelLoadRequest, context: Any
+    ) -> Any:
+        raise Forbidden("models are loaded at start; this server does not load or unload them")
+
+    async def RepositoryModelUnload(
+        self, request: pb.RepositoryModelUnloadRequest, context: Any
+    ) -> Any:
+        raise Forbidden("models are loaded at start; this server does not load or unload them")
+
+    # ---- shared memory
+
+    async def SystemSharedMemoryStatus(
+        self, request: pb.SystemSharedMemoryStatusRequest, context: Any
+    ) -> Any:
+        found = self._regions.list(request.name) if self._regions is not None else []
+        regions = {each.name: each.as_triton() for each in found}
+        return json_format.ParseDict({"regions": regions}, pb.SystemSharedMemoryStatusResponse())
+
+    async def SystemSharedMemoryRegister(
+        self, request: pb.SystemSharedMemoryRegisterRequest, context: Any
+    ) -> Any:
+        if self._regions is None:
+            raise Forbidden("shared memory is off on this server")
+        self._regions.register(
+            request.name, request.key, offset=request.offset, byte_size=request.byte_size
+        )
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    async def SystemSharedMemoryUnregister(
+        self, request: pb.SystemSharedMemoryUnregisterRequest, context: Any
+    ) -> Any:
+        if self._regions is not None:
+            if request.name:
+                self._regions.unregister(request.name)
+            else:
+                self._regions.close()
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    async def CudaSharedMemoryStatus(
+        self, request: pb.CudaSharedMemoryStatusRequest, context: Any
+    ) -> Any:
+        return pb.CudaSharedMemoryStatusResponse()
+
+    async def CudaSharedMemoryRegister(
+        self, request: pb.CudaSharedMemoryRegisterRequest, context: Any
+    ) -> Any:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "CUDA shared memory is not supported")
+
+    async def CudaSharedMemoryUnregister(
+        self, request: pb.CudaSharedMemoryUnregisterRequest, context: Any
+    ) -> Any:
+        """There is nothing to forget; perf_analyzer asks for it with any shared memory."""
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+    # ---- settings, which can be read; setting one to what it is changes nothing
+
+    async def TraceSetting(self, request: pb.TraceSettingRequest, context: Any) -> Any:
+        if request.model_name:
+            self._registry.get(request.model_name)
+        known = {
+            key: value if isinstance(value, list) else [value]
+            for key, value in TRACE_SETTINGS.items()
+        }
+        for key, setting in request.settings.items():
+            if setting.value and list(setting.value) != known.get(key):
+                raise InvalidInput(f"{key!r} cannot be changed here")
+        settings = {key: {"value": value} for key, value in known.items()}
+        return json_format.ParseDict({"settings": settings}, pb.TraceSettingResponse())
+
+    async def LogSettings(self, request: pb.LogSettingsRequest, context: Any) -> Any:
+        for key, setting in request.settings.items():
+            kind = setting.WhichOneof("parameter_choice")
+            if kind is not None and getattr(setting, kind) != LOG_SETTINGS.get(key):
+                raise InvalidInput(f"{key!r} cannot be changed here")
+        response = pb.LogSettingsResponse()
+        kinds = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+        for key, value in LOG_SETTINGS.items():
+            setattr(response.settings[key], kinds[type(value)], value)
+        return response
+
+
+def _value_of(served: ServedModel, inputs: Mapping[str, Array]) -> Any:
+    """The one row that a stream takes, as `ServedModel.stream` wants it."""
+    signature = getattr(served, "signature", None)
+    if signature is None:
+        raise InvalidInput(f"{served.name} does not stream tensors")
+    columns = {field.key: field.column(inputs[field.name]) for field in signature.input.fields}
+    rows = {len(column) for column in columns.values()}
+    if rows != {1}:
+        raise InvalidInput(f"a stream takes one row, not {max(rows)}")
+    row = {key: column[0] for key, column in columns.items()}
+    return row if signature.input.record is not None else next(iter(row.values()))

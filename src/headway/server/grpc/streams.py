@@ -1,0 +1,129 @@
+"""`ModelStreamInfer`: many requests on one call, each answered once, or often by a model that
+streams. A request's error is its own message; the stream goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from headway.errors import Closed
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc.calls import Calls, is_asked_to_stop
+
+MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
+_WANTS_END = "triton_enable_empty_final_response"
+_IS_END = "triton_final_response"
+
+
+class Answers(Protocol):
+    """What the streams need of the service. All may raise."""
+
+    def streams(self, request: pb.ModelInferRequest) -> bool: ...
+
+    async def answer(
+        self, request: pb.ModelInferRequest, context: Any
+    ) -> pb.ModelInferResponse: ...
+
+    def stream(
+        self, request: pb.ModelInferRequest, context: Any
+    ) -> AbstractAsyncContextManager[AsyncIterator[pb.ModelInferResponse]]: ...
+
+
+class Streams:
+    """The open ones."""
+
+    def __init__(self, service: Answers, calls: Calls) -> None:
+        self._service = service
+        self._calls = calls
+        self._readers: set[asyncio.Task[None]] = set()
+
+    def finish(self) -> None:
+        """Read no more; answer what has been read."""
+        for reader in self._readers:
+            reader.cancel()
+
+    async def serve(self, requests: AsyncIterator[pb.ModelInferRequest], context: Any) -> None:
+        stream = _Stream(self._service, self._calls, context)
+        async with asyncio.TaskGroup() as tasks:  # a call that is cancelled cancels them all
+            reader = tasks.create_task(stream.read(requests, tasks))
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
+        if reader.cancelled():
+            raise Closed("the server stops")
+
+
+class _Stream:
+    def __init__(self, service: Answers, calls: Calls, context: Any) -> None:
+        self._service = service
+        self._calls = calls
+        self._context = context
+        self._writing = asyncio.Lock()  # gRPC takes one message at a time
+        self._room = asyncio.Semaphore(MAX_WAITING)
+
+    async def read(
+        self, requests: AsyncIterator[pb.ModelInferRequest], tasks: asyncio.TaskGroup
+    ) -> None:
+        """Single answers go out in the order of their requests; streamed ones as they come."""
+        before = asyncio.Event()
+        before.set()
+        async for request in requests:
+            await self._room.acquire()
+            if self._service.streams(request):
+                tasks.create_task(self._answer_often(request))
+                continue
+            after = asyncio.Event()
+            tasks.create_task(self._answer_once(request, before, after))
+            before = after
+
+    async def _answer_once(
+        self, request: pb.ModelInferRequest, before: asyncio.Event, after: asyncio.Event
+    ) -> None:
+        try:
+            try:
+                response = await self._service.answer(request, self._context)
+                response.parameters[_IS_END].bool_param = True
+                message = pb.ModelStreamInferResponse(infer_response=response)
+            except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
+                message = self._refused(request, error)
+            await before.wait()
+            await self._write(message)
+        finally:
+            after.set()
+            self._room.release()
+
+    async def _answer_often(self, request: pb.ModelInferRequest) -> None:
+        try:
+            try:
+                async with self._service.stream(request, self._context) as responses:
+                    async for response in responses:
+                        response.parameters[_IS_END].bool_param = False
+                        await self._write(pb.ModelStreamInferResponse(infer_response=response))
+            except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
+                await self._write(self._refused(request, error))
+            else:
+                if request.parameters and request.parameters[_WANTS_END].bool_param:
+                    await self._write(_end_of(request))
+        finally:
+            self._room.release()
+
+    async def _write(self, message: pb.ModelStreamInferResponse) -> None:
+        async with self._writing:
+            await self._context.write(message)
+
+    def _refused(
+        self, request: pb.ModelInferRequest, error: BaseException
+    ) -> pb.ModelStreamInferResponse:
+        if not isinstance(error, Exception) and is_asked_to_stop():
+            raise error
+        return pb.ModelStreamInferResponse(
+            error_message=self._calls.refusal_of(error).message,
+            infer_response=pb.ModelInferResponse(id=request.id),
+        )
+
+
+def _end_of(request: pb.ModelInferRequest) -> pb.ModelStreamInferResponse:
+    response = pb.ModelInferResponse(
+        model_name=request.model_name, model_version=request.model_version, id=request.id
+    )
+    response.parameters[_IS_END].bool_param = True
+    return pb.ModelStreamInferResponse(infer_response=response)

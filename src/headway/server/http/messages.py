@@ -1,0 +1,64 @@
+"""What a handler sees of HTTP: a request in, a response out. It knows no sockets and no ASGI."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TypeAlias
+
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+JSON = "application/json"
+
+
+class Request:
+    """One request, complete with its body. Header names are lower case."""
+
+    __slots__ = ("body", "headers", "id", "method", "path", "query")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,  # as sent, percent-encoded; without the query
+        query: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        request_id: str,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.id = request_id
+
+
+class Response:
+    """A whole answer."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self, body: bytes = b"", status: int = 200, content_type: str = JSON, headers: Headers = ()
+    ) -> None:
+        self.body = body
+        self.status = status
+        self.content_type = content_type
+        self.headers = headers
+
+
+class StreamResponse:
+    """An answer that is written as it comes. Its iterator is closed when the client leaves."""
+
+    __slots__ = ("chunks", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        status: int = 200,
+        content_type: str = "text/event-stream; charset=utf-8",
+        headers: Headers = (),
+    ) -> None:
+        self.chunks = chunks
+        self.status = status
+        self.content_type = content_type
+        self.headers = headers
+
+
+Answer: TypeAlias = Response | StreamResponse

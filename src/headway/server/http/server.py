@@ -1,0 +1,117 @@
+"""The default HTTP server: listens, holds the connections, and stops without losing an answer."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+from headway.config import ServerConfig
+from headway.server.app import App
+from headway.server.http.protocol import Connection
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_LAST_WORDS_S = 1.0  # for the refusals to leave and for cancelled handlers to clean up
+
+
+class HttpServer:
+    """`async with HttpServer(app, config) as server:` serves until the block ends, then drains."""
+
+    def __init__(
+        self,
+        app: App,
+        config: ServerConfig,
+        *,
+        max_connections: int = 4096,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._app = app
+        self._config = config
+        self._max_connections = max_connections
+        self._tls = tls
+        self._listener: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+        self._leaving: set[asyncio.Task[None]] = set()  # cancelled handlers
+        self._empty = asyncio.Event()
+        self.port = config.port
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        host = self._config.host
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Connection(self._app, self._config, loop, self),
+            self._config.host,
+            self._config.port,
+            ssl=self._tls,
+            backlog=1024,
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def stop(self, drain_s: float | None = None) -> None:
+        """Accept nothing, finish what has begun, refuse the rest at the deadline."""
+        if self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        listener.close()
+        for connection in list(self._connections):
+            connection.finish()
+        if not await self._wait_empty(self._config.drain_s if drain_s is None else drain_s):
+            logger.warning("stopping with %d connections busy", len(self._connections))
+            for connection in list(self._connections):
+                connection.cut()
+            await self._wait_empty(_LAST_WORDS_S)
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=_LAST_WORDS_S)
+
+    async def _wait_empty(self, timeout_s: float) -> bool:
+        if self._connections:
+            self._empty.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._empty.wait()
+            except TimeoutError:
+                return False
+        return True
+
+    # --- the connections call
+
+    def opened(self, connection: Connection) -> bool:
+        has_room = len(self._connections) < self._max_connections and self._listener is not None
+        self._connections.add(connection)
+        return has_room
+
+    def closed(self, connection: Connection, task: asyncio.Task[None] | None) -> None:
+        self._connections.discard(connection)
+        if task is not None:
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        if not self._connections:
+            self._empty.set()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)

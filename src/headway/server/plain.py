@@ -1,0 +1,94 @@
+"""The plain JSON route: one value in, one result out, for models written in Python.
+
+`POST /v1/predict/{model}` with `3.0`, `"text"` or `{…}` answers the result; with
+`{"items": […]}` it answers `{"results": […]}`, each a result or `{"error": …}`.
+"""
+
+import asyncio
+from typing import Any, Literal
+
+import msgspec
+import numpy
+
+from headway.errors import HeadwayError, InvalidInput
+from headway.server.http.messages import Request, Response
+from headway.server.serving import Ask, Registry, ServedModel
+from headway.server.v2.asking import ask_of
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("POST", "/v1/predict/{model}", "predict"),
+    ("GET", "/openapi.json", "openapi"),
+]
+
+
+class Plain:
+    """The handlers that ROUTES names, over one registry."""
+
+    def __init__(self, registry: Registry, *, version: str = "0") -> None:
+        self._registry = registry
+        self._version = version
+
+    async def predict(self, request: Request, model: str) -> Response:
+        served = self._registry.get_ready(model)
+        try:
+            value = msgspec.json.decode(request.body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise InvalidInput(f"the body is not JSON: {error}") from error
+        ask = ask_of({}, request.headers)
+        if isinstance(value, dict) and value.keys() == {"items"}:
+            if not isinstance(value["items"], list):
+                raise InvalidInput("items: a list is expected")
+            results = await asyncio.gather(
+                *(_result_or_error(served, item, ask) for item in value["items"])
+            )
+            return Response(_json({"results": results}))
+        return Response(_json(await served.predict(value, ask)))
+
+    async def openapi(self, request: Request) -> Response:
+        """What can be called, as OpenAPI 3.1."""
+        paths = {
+            f"/v1/predict/{name}": {
+                "post": {
+                    "operationId": f"predict_{name}",
+                    "summary": f"One value, or several as {{'items': […]}}, through {name}",
+                    "requestBody": {"required": True, "content": {"application/json": {}}},
+                    "responses": {
+                        "200": {"description": "the result"},
+                        "4XX": {"description": "the request is at fault", "content": _ERROR},
+                        "5XX": {"description": "the model failed, or no room", "content": _ERROR},
+                    },
+                }
+            }
+            for name in self._registry.names()
+        }
+        document = {
+            "openapi": "3.1.0",
+            "info": {"title": "Headway", "version": self._version},
+            "paths": paths,
+        }
+        return Response(msgspec.json.encode(document))
+
+
+_ERROR = {
+    "application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}
+}
+
+
+async def _result_or_error(served: ServedModel, item: Any, ask: Ask) -> Any:
+    try:
+        return await served.predict(item, ask)
+    except HeadwayError as error:
+        return {"error": str(error)}
+
+
+def _json(result: Any) -> bytes:
+    try:
+        return msgspec.json.encode(result, enc_hook=_plain)
+    except (TypeError, NotImplementedError) as error:
+        raise HeadwayError(f"the result is not JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, numpy.ndarray | numpy.generic):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")

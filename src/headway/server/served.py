@@ -1,0 +1,315 @@
+"""A model from the configuration, on a batcher of its own: what every front end calls."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+import numpy
+
+from headway.config import ModelConfig
+from headway.core import CostTable
+from headway.errors import ConfigError, HeadwayError, InvalidInput
+from headway.model import Model, Tensor, TensorModel, overrides
+from headway.models import catalogue
+from headway.runtime.batcher import Batcher
+from headway.runtime.home import Home
+from headway.runtime.runner import runner_for
+from headway.server.serving import Array, Ask
+from headway.signature import Signature, array_of, side_of, signature_of
+
+_log = logging.getLogger(__name__)
+_WARM_UP_S = 2.0  # for the whole warm-up: a slow model is served cold rather than late
+_PROBE_S = 0.15  # for one size, before its largest batch
+_REPEATS = 2
+
+
+class RequestStatistics(Protocol):
+    """Who wants to know of every request."""
+
+    def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
+
+
+class Served:
+    """One model being served. `start()` before, `close()` after."""
+
+    def __init__(
+        self, config: ModelConfig, *, model: "Model[Any, Any] | TensorModel | None" = None
+    ) -> None:
+        self.config = config
+        self.name = config.name
+        self.version = "1"
+        self.model = catalogue.build(config.target, config.options) if model is None else model
+        self.signature: Signature | None = None  # None: a tensor model, which is its own
+        self.statistics: RequestStatistics | None = None
+        self.costs: CostTable | None = None  # as timed at start
+        self.inputs, self.outputs = self._read_signature()
+        _check_dtypes([*self.inputs, *self.outputs])
+        self.streams = overrides(self.model, "stream")
+        self._only_streams = self.streams and not overrides(self.model, "predict")
+        _place(self.model, config)
+        # A file that was exported with a fixed number of rows runs at that number only.
+        sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
+        self.max_batch_size = min((config.max_batch_size, *sizes[-1:]))
+        self.batcher: Batcher[Any, Any] = _batcher(
+            self.model, config, max_batch_size=self.max_batch_size, batch_sizes=sizes
+        )
+        self._is_ready = False
+        self._clock: Callable[[], float] = time.monotonic
+
+    @property
+    def is_ready(self) -> bool:
+        return self._is_ready and self.batcher.is_open
+
+    def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Of what `predict` takes and gives."""
+        if self.signature is not None:
+            return self.signature.input.json_schema(), self.signature.output.json_schema()
+        return side_of(self.inputs).json_schema(), side_of(self.outputs).json_schema()
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Load and warm up; ready afterwards. Raises what the model raises."""
+        self._clock = Home(asyncio.get_running_loop()).clock
+        await self.batcher.__aenter__()
+        if self.config.warm_up:
+            await self._warm_up()
+        self._is_ready = True
+
+    async def close(self, *, drain_s: float = 30.0) -> None:
+        self._is_ready = False
+        await self.batcher.close(drain_s=drain_s)
+
+    # ---- calling
+
+    async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
+        """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        started = self._clock()
+        try:
+            if self.signature is None:
+                outputs: Mapping[str, Array] = await self.batcher.submit(inputs, **_options(ask))
+            else:
+                outputs = await self._infer_items(self.signature, inputs, ask)
+        except BaseException as error:
+            self._record(_rows(inputs), started, error)
+            raise
+        self._record(_rows(inputs), started, None)
+        return outputs
+
+    async def predict(self, value: Any, ask: Ask) -> Any:
+        """One value, as decoded from JSON. The result may hold numpy arrays."""
+        started = self._clock()
+        try:
+            result = await self._predict(value, ask)
+        except BaseException as error:
+            self._record(1, started, error)
+            raise
+        self._record(1, started, None)
+        return result
+
+    async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        if self.signature is None:
+            raise InvalidInput(f"{self.name} does not stream")
+        value = self.signature.input.decode(value)
+        chunks = self.batcher.stream(value, **_options(ask))
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            await cast(Any, chunks).aclose()
+
+    async def _infer_items(
+        self, signature: Signature, inputs: Mapping[str, Array], ask: Ask
+    ) -> Mapping[str, Array]:
+        self._check_answers()
+        values = signature.input.values(inputs)
+        if len(values) == 1:
+            results = [await self.batcher.submit(values[0], **_options(ask))]
+        else:
+            results = await self.batcher.many(values, **_options(ask))
+        return signature.output.arrays(results)
+
+    async def _predict(self, value: Any, ask: Ask) -> Any:
+        if self.signature is not None:
+            self._check_answers()
+            value = self.signature.input.decode(value)
+            return await self.batcher.submit(value, **_options(ask))
+        row = _as_row(value, self.inputs)
+        results = await self.batcher.submit(row, **_options(ask))
+        named = {name: array[0] for name, array in results.items()}
+        return named if len(named) > 1 else next(iter(named.values()))
+
+    def _check_answers(self) -> None:
+        if self._only_streams:
+            raise InvalidInput(f"{self.name} only streams")
+
+    def _record(self, rows: int, started: float, error: BaseException | None) -> None:
+        if self.statistics is not None:
+            seconds = self._clock() - started
+            self.statistics.record_request(rows=rows, seconds=seconds, error=error)
+
+    # ---- starting
+
+    def _read_signature(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        if not any(overrides(self.model, method) for method in ("predict", "stream")):
+            raise ConfigError(f"{type(self.model).__name__} does not define predict()")
+        if isinstance(self.model, Model):
+            self.signature = signature_of(self.model)
+            return self.signature.inputs, self.signature.outputs
+        for which in ("inputs", "outputs"):
+            if not getattr(self.model, which):
+                raise ConfigError(
+                    f"{type(self.model).__name__} must declare its {which} on the class, rows "
+                    f'first: {which} = [headway.Tensor("x", "float32", (-1, 4))]'
+                )
+        return self.model.inputs, self.model.outputs
+
+    async def _warm_up(self) -> None:
+        """Times by rows and size; cheap sizes up to large batches, dear ones as far as time goes.
+
+        A probe that is under way when the time is up only delays the first batch.
+        """
+        tables: list[CostTable] = []
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WARM_UP_S):
+                    for sample in self._samples():
+                        tables.append(
+                            await self.batcher.warm_up(sample, repeats=_REPEATS, limit_s=_PROBE_S)
+                        )
+        except HeadwayError as error:
+            _log.warning("%s is served without a warm-up: %s", self.name, error)
+        if tables:
+            self.costs = _merged(tables)
+            self.batcher.learn(self.costs)
+
+    def _samples(self) -> list[Any]:
+        """Typical values, cheap ones first: the model's own, or made from its signature."""
+        own: Callable[[], list[Any]] | None = getattr(self.model, "samples", None)
+        if own is not None:
+            return list(own())
+        if self.signature is not None:
+            if self._only_streams:
+                return []
+            return self.signature.input.samples(varies=overrides(self.model, "size"))
+        if any(-1 in tensor.shape[1:] for tensor in self.inputs):
+            return []  # times of one length would mislead about the others
+        return [{tensor.name: _sample(tensor) for tensor in self.inputs}]
+
+
+def _check_dtypes(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        try:
+            numpy.dtype(tensor.array_dtype)
+        except TypeError as error:
+            raise ConfigError(
+                f"tensor {tensor.name!r}: dtype {tensor.dtype!r} is not a name of numpy's, such as "
+                "float32, int64, bool, object (for texts), nor bfloat16"
+            ) from error
+
+
+def _batcher(
+    model: "Model[Any, Any] | TensorModel",
+    config: ModelConfig,
+    *,
+    max_batch_size: int,
+    batch_sizes: tuple[int, ...],
+) -> Batcher[Any, Any]:
+    return Batcher(
+        model,
+        max_batch_size=max_batch_size,
+        max_wait_ms=config.max_wait_ms,
+        max_batch_cost=config.max_batch_cost,
+        slo_ms=config.slo_ms,
+        slo_percentile=config.slo_percentile,
+        max_queue=config.max_queue,
+        policy=config.policy,
+        order=config.order,
+        workers=config.workers,
+        tenants=config.tenants,
+        batch_sizes=batch_sizes,
+        name=config.name,
+    )
+
+
+def _place(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> None:
+    """A plain model runs in a thread, an async one in the event loop, unless it is told to."""
+    is_async = runner_for(model, config.name).is_async
+    if config.worker == "thread" and is_async:
+        raise ConfigError(f"{config.name} is async: it runs in the event loop", field="worker")
+    if config.worker != "inline" or is_async:
+        return
+    if overrides(model, "stream"):
+        raise ConfigError(
+            f"{config.name} streams: write it as `async def` to run it inline", field="worker"
+        )
+    predict: Callable[[Any], Any] = model.predict
+
+    async def predict_inline(batch: Any) -> Any:
+        return predict(batch)
+
+    model.predict = predict_inline  # type: ignore[assignment]  # the runner awaits what is async
+
+
+def _rows(inputs: Mapping[str, Array]) -> int:
+    first = next(iter(inputs.values()), None)
+    return len(first) if first is not None and first.ndim else 0
+
+
+def _options(ask: Ask) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if ask.priority != "normal":
+        options["priority"] = ask.priority
+    if ask.deadline_ms is not None:
+        options["deadline_ms"] = ask.deadline_ms
+    if ask.tenant:
+        options["tenant"] = ask.tenant
+    if ask.partition is not None:
+        options["partition"] = ask.partition
+    return options
+
+
+def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
+    """One row of every input, from JSON: `{"x": […]}`, or just `[…]` where there is one input."""
+    names = {tensor.name for tensor in inputs}
+    if not (isinstance(value, Mapping) and value.keys() == names):
+        if isinstance(value, Mapping) or len(inputs) > 1:
+            raise InvalidInput(f"an object with {sorted(names)} is expected")
+        value = {inputs[0].name: value}
+    row = {}
+    for tensor in inputs:
+        try:
+            row[tensor.name] = array_of(value[tensor.name], tensor.array_dtype)[None]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidInput(f"input {tensor.name!r}: {error}") from error
+    return row
+
+
+def _sample(tensor: Tensor) -> Array:
+    shape = (1, *tensor.shape[1:])
+    if tensor.dtype == "object":
+        return numpy.full(shape, b"sample", dtype=object)
+    # Ones for measurements; zeros for what may be an index into a table.
+    dtype = numpy.dtype(tensor.array_dtype)
+    return numpy.zeros(shape, dtype) if dtype.kind in "iu" else numpy.ones(shape, dtype)
+
+
+def _merged(tables: Sequence[CostTable]) -> CostTable:
+    """One table of all sizes. Where a size was not timed, its rows cost what its last ones did."""
+    rows = max((table.rows for table in tables), key=len)
+    columns: dict[int, list[float]] = {}
+    for table in tables:
+        column = [line[0] for line in table.seconds]
+        last_s, last_rows = column[-1], table.rows[-1]
+        column += [last_s * more / last_rows for more in rows[len(column) :]]
+        columns[table.sizes[0] if table.sizes else 0] = column
+    sizes = sorted(columns)
+    return CostTable(
+        rows=rows,
+        sizes=None if sizes == [0] else tuple(sizes),
+        seconds=tuple(tuple(columns[size][i] for size in sizes) for i in range(len(rows))),
+        errors=tuple(error for table in tables for error in table.errors),
+    )

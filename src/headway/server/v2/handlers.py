@@ -1,0 +1,289 @@
+"""The v2 routes: each takes a request and its path's parts and answers. Errors are raised; the
+app turns them into `{"error": ...}`. It knows no sockets and no scheduler."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from headway.errors import Forbidden, InvalidInput, NotReady
+from headway.server.http.messages import Answer, Request, Response
+from headway.server.serving import Ask, Registry, ServedModel
+from headway.server.v2 import codec, generating
+from headway.server.v2.asking import ask_of
+from headway.server.v2.model_config import config_of, metadata_of
+from headway.server.v2.shared_memory import SharedRegions
+from headway.server.v2.statistics import ModelStatistics
+from headway.server.v2.tensors import Signature
+
+Method = Literal["GET", "POST"]
+HEADER_LENGTH = "inference-header-content-length"
+
+_M = "/v2/models/{model}"
+_V = "/v2/models/{model}/versions/{version}"
+_SHM = "/v2/systemsharedmemory"
+_CUDA = "/v2/cudasharedmemory"
+
+# Fixed paths stand before the templates that would match them too.
+ROUTES: list[tuple[Method, str, str]] = [
+    ("GET", "/v2", "server_metadata"),
+    ("GET", "/v2/health/live", "live"),
+    ("GET", "/v2/health/ready", "ready"),
+    ("GET", "/v2/models", "models"),
+    ("GET", "/v2/models/stats", "statistics"),
+    *(
+        route
+        for path in (_M, _V)
+        for route in (
+            ("POST", f"{path}/infer", "infer"),
+            ("GET", path, "model_metadata"),
+            ("GET", f"{path}/ready", "model_ready"),
+            ("GET", f"{path}/config", "model_config"),
+            ("GET", f"{path}/stats", "statistics"),
+            ("POST", f"{path}/generate", "generate"),
+            ("POST", f"{path}/generate_stream", "generate_stream"),
+        )
+    ),
+    ("POST", "/v2/repository/index", "repository_index"),
+    ("POST", "/v2/repository/{repository}/index", "repository_index"),
+    ("POST", "/v2/repository/models/{model}/load", "repository_change"),
+    ("POST", "/v2/repository/models/{model}/unload", "repository_change"),
+    *(
+        (method, path, "trace_setting")
+        for path in ("/v2/trace/setting", f"{_M}/trace/setting")
+        for method in ("GET", "POST")
+    ),
+    ("GET", "/v2/logging", "logging"),
+    ("POST", "/v2/logging", "logging"),
+    ("GET", f"{_SHM}/status", "shared_memory_status"),
+    ("GET", f"{_SHM}/region/{{region}}/status", "shared_memory_status"),
+    ("POST", f"{_SHM}/region/{{region}}/register", "shared_memory_register"),
+    ("POST", f"{_SHM}/unregister", "shared_memory_unregister"),
+    ("POST", f"{_SHM}/region/{{region}}/unregister", "shared_memory_unregister"),
+    ("GET", f"{_CUDA}/status", "cuda_memory_status"),
+    ("GET", f"{_CUDA}/region/{{region}}/status", "cuda_memory_status"),
+    ("POST", f"{_CUDA}/region/{{region}}/register", "cuda_memory_register"),
+    ("POST", f"{_CUDA}/unregister", "cuda_memory_unregister"),
+    ("POST", f"{_CUDA}/region/{{region}}/unregister", "cuda_memory_unregister"),
+]
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
+TRACE_SETTINGS: dict[str, Any] = {
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_file": "",
+    "trace_mode": "triton",
+}
+LOG_SETTINGS: dict[str, Any] = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+
+
+class _IndexBody(msgspec.Struct):
+    ready: bool = False
+
+
+class _RegisterBody(msgspec.Struct):
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
+class V2:
+    """The handlers that ROUTES names, over one registry. Path parts come percent-decoded."""
+
+    def __init__(
+        self, registry: Registry, *, version: str = "0", regions: SharedRegions | None = None
+    ) -> None:
+        self._registry = registry
+        self._version = version
+        self._regions = regions  # None: shared memory is off
+        self._signatures: dict[str, tuple[ServedModel, Signature]] = {}
+
+    async def infer(self, request: Request, model: str, version: str = "") -> Response:
+        served = self._registry.get_ready(model, version)
+        signature = self.signature_of(served)
+        headers = request.headers
+        asked = codec.decode(
+            request.body, _header_length(headers), signature=signature, regions=self._regions
+        )
+        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
+        codec.check_outputs(asked, signature)
+        outputs = await served.infer(inputs, ask_of(asked.parameters, headers))
+        body, content_type, header_length = codec.encode(
+            served.name,
+            served.version,
+            asked,
+            outputs,
+            signature=signature,
+            labels=getattr(served, "labels", None),
+            regions=self._regions,
+        )
+        if header_length is None:
+            return Response(body)
+        return Response(
+            body,
+            content_type=content_type,
+            headers=(("Inference-Header-Content-Length", str(header_length)),),
+        )
+
+    def signature_of(self, model: ServedModel) -> Signature:
+        """Worked out once per model; a model put in another's place is seen."""
+        known = self._signatures.get(model.name)
+        if known is not None and known[0] is model:
+            return known[1]
+        signature = Signature(model.inputs, model.outputs)
+        self._signatures[model.name] = (model, signature)
+        return signature
+
+    async def live(self, request: Request) -> Response:
+        return _json({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        if not self._registry.is_ready:
+            raise NotReady("not every model is ready", retry_after_s=1.0)
+        return _json({"ready": True})
+
+    async def server_metadata(self, request: Request) -> Response:
+        extensions = list(EXTENSIONS)
+        if self._regions is not None:
+            extensions.append("system_shared_memory")
+        return _json({"name": "headway", "version": self._version, "extensions": extensions})
+
+    async def models(self, request: Request) -> Response:
+        return _json({"models": self._registry.names()})
+
+    async def model_ready(self, request: Request, model: str, version: str = "") -> Response:
+        return _json({"name": self._registry.get_ready(model, version).name, "ready": True})
+
+    async def model_metadata(self, request: Request, model: str, version: str = "") -> Response:
+        return _json(metadata_of(self._registry.get(model, version)))
+
+    async def model_config(self, request: Request, model: str, version: str = "") -> Response:
+        return _json(config_of(self._registry.get(model, version)))
+
+    async def statistics(self, request: Request, model: str = "", version: str = "") -> Response:
+        names = [model] if model else self._registry.names()
+        served = [self._registry.get(name, version) for name in names]
+        return _json({"model_stats": [statistics_of(each) for each in served]})
+
+    async def generate(self, request: Request, model: str, version: str = "") -> Response:
+        served = self._registry.get_ready(model, version)
+        body = generating.parse(request.body, served)
+        return await generating.answer(served, body, self._ask(request, body))
+
+    async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
+        served = self._registry.get_ready(model, version)
+        body = generating.parse(request.body, served)
+        return await generating.answer_stream(served, body, self._ask(request, body))
+
+    async def repository_index(self, request: Request, repository: str = "") -> Response:
+        only_ready = _parse(request, _IndexBody).ready
+        entries = []
+        for name in self._registry.names():
+            model = self._registry.get(name)
+            if model.is_ready or not only_ready:
+                state = "READY" if model.is_ready else "UNAVAILABLE"
+                entries.append(
+                    {"name": name, "version": model.version, "state": state, "reason": ""}
+                )
+        return _json(entries)
+
+    async def repository_change(self, request: Request, model: str) -> Response:
+        raise Forbidden("models are loaded at start; this server does not load or unload them")
+
+    async def trace_setting(self, request: Request, model: str = "") -> Response:
+        if model:
+            self._registry.get(model)
+        return _fixed(request, TRACE_SETTINGS)
+
+    async def logging(self, request: Request) -> Response:
+        return _fixed(request, LOG_SETTINGS)
+
+    async def shared_memory_status(self, request: Request, region: str = "") -> Response:
+        found = self._regions.list(region) if self._regions is not None else []
+        return _json([each.as_triton() for each in found])
+
+    async def shared_memory_register(self, request: Request, region: str) -> Response:
+        body = _parse(request, _RegisterBody)
+        self._open_regions().register(
+            region, body.key, offset=body.offset, byte_size=body.byte_size
+        )
+        return Response()
+
+    async def shared_memory_unregister(self, request: Request, region: str = "") -> Response:
+        if self._regions is not None:
+            if region:
+                self._regions.unregister(region)
+            else:
+                self._regions.close()
+        return Response()
+
+    async def cuda_memory_status(self, request: Request, region: str = "") -> Response:
+        return _json([])
+
+    async def cuda_memory_register(self, request: Request, region: str) -> Response:
+        raise InvalidInput("CUDA shared memory is not supported")
+
+    async def cuda_memory_unregister(self, request: Request, region: str = "") -> Response:
+        return Response()  # there is nothing to forget
+
+    def _open_regions(self) -> SharedRegions:
+        if self._regions is None:
+            raise Forbidden("shared memory is off on this server")
+        return self._regions
+
+    def _ask(self, request: Request, body: generating.Body) -> Ask:
+        return ask_of(body.parameters, request.headers)
+
+
+def statistics_of(model: ServedModel) -> dict[str, Any]:
+    """Of a model that keeps none: zeros."""
+    statistics = getattr(model, "statistics", None)
+    if not isinstance(statistics, ModelStatistics):
+        statistics = ModelStatistics()
+    return statistics.as_triton(model.name, model.version)
+
+
+def _header_length(headers: Mapping[str, str]) -> int | None:
+    text = headers.get(HEADER_LENGTH)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidInput(f"Inference-Header-Content-Length is {text!r}, not a whole number")
+    return int(text)
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value))
+
+
+def _parse(request: Request, kind: type[Any]) -> Any:
+    """The body as `kind`; clients leave it out where every field has a default."""
+    try:
+        return msgspec.json.decode(request.body or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"the body is not as expected: {error}") from error
+
+
+def _fixed(request: Request, settings: dict[str, Any]) -> Response:
+    """Settings that can be read. Setting one to what it is, or clearing it, changes nothing."""
+    if request.method == "POST":
+        for key, value in _parse(request, dict[str, Any]).items():
+            if value is not None and value != settings.get(key):
+                raise InvalidInput(f"{key!r} cannot be changed here")
+    return _json(settings)

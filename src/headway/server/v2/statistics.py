@@ -1,0 +1,95 @@
+"""What a model has done so far, in Triton's shape. Sums only: cheap to add to, constant in size
+but for the batch sizes seen."""
+
+import time
+from typing import Any, TypeAlias
+
+from headway.runtime.events import BatchFinished, Event
+
+Stat: TypeAlias = dict[str, int]
+
+
+class ModelStatistics:
+    """Owned by a served model, which records each request and, where it can, each batch."""
+
+    __slots__ = (
+        *("_batches", "_compute_ns", "_executions", "_fail_ns", "_fails", "_last_ms"),
+        *("_last_ran_ns", "_queue_ns", "_rows", "_successes"),
+    )
+
+    def __init__(self) -> None:
+        self._successes = self._fails = self._rows = self._executions = self._last_ms = 0
+        self._queue_ns = self._compute_ns = self._fail_ns = 0
+        self._last_ran_ns = 0
+        self._batches: dict[int, Stat] = {}  # as many as there are batch sizes
+
+    def record(self, *, rows: int, queue_ns: int, compute_ns: int, ok: bool) -> None:
+        """One request has been answered."""
+        self._last_ms = time.time_ns() // 1_000_000
+        if not ok:
+            self._fails += 1
+            self._fail_ns += queue_ns + compute_ns
+            return
+        self._successes += 1
+        self._rows += rows
+        self._queue_ns += queue_ns
+        self._compute_ns += compute_ns
+
+    def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None:
+        """One request has been answered, of which only the whole time is known: what its batch
+        (the last that was seen to finish) did not take, it waited."""
+        total_ns = round(seconds * 1e9)
+        compute_ns = min(total_ns, self._last_ran_ns)
+        self.record(
+            rows=rows, queue_ns=total_ns - compute_ns, compute_ns=compute_ns, ok=error is None
+        )
+
+    def observe(self, event: Event) -> None:
+        """For `Batcher.observe`: counts the batches."""
+        if isinstance(event, BatchFinished):
+            self._last_ran_ns = round(event.ran_s * 1e9)
+            self.record_batch(rows=event.batch.rows, compute_ns=self._last_ran_ns)
+
+    def record_batch(self, *, rows: int, compute_ns: int) -> None:
+        """One batch has been run."""
+        self._executions += 1
+        batch = self._batches.setdefault(rows, _stat())
+        batch["count"] += 1
+        batch["ns"] += compute_ns
+
+    def as_triton(self, name: str, version: str) -> dict[str, Any]:
+        """perf_analyzer reads every field unchecked: all there, whole, compute counts equal."""
+        count = self._successes
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": self._last_ms,
+            "inference_count": self._rows,
+            # Without word of batches, a request is its own.
+            "execution_count": self._executions or count,
+            "inference_stats": {
+                "success": _stat(count, self._queue_ns + self._compute_ns),
+                "fail": _stat(self._fails, self._fail_ns),
+                "queue": _stat(count, self._queue_ns),
+                "compute_input": _stat(count),
+                "compute_infer": _stat(count, self._compute_ns),
+                "compute_output": _stat(count),
+                "cache_hit": _stat(),
+                "cache_miss": _stat(),
+            },
+            "response_stats": {},
+            "batch_stats": [
+                {
+                    "batch_size": rows,
+                    "compute_input": _stat(batch["count"]),
+                    "compute_infer": dict(batch),
+                    "compute_output": _stat(batch["count"]),
+                }
+                for rows, batch in sorted(self._batches.items())
+            ],
+            "memory_usage": [],
+        }
+
+
+def _stat(count: int = 0, ns: int = 0) -> Stat:
+    return {"count": count, "ns": ns}

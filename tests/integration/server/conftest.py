@@ -1,0 +1,28 @@
+"""Servers that the tests of this folder share: started once, stopped at the end."""
+
+from collections.abc import Iterator
+
+import pytest
+from real_server import TOML, Server, served
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("serve")
+    (folder / "headway.toml").write_text(TOML)
+    with served(folder, "headway.toml") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("tokenizers")
+    from headway.models.embed import MINILM_WEIGHTS
+
+    if not MINILM_WEIGHTS.is_installed:
+        pytest.skip(f"the weights are not installed: {MINILM_WEIGHTS.requirement}")
+    with served(
+        tmp_path_factory.mktemp("minilm"), "minilm", "--port", "0", "--grpc-port", "-1"
+    ) as running:
+        yield running

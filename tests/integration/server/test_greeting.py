@@ -1,0 +1,27 @@
+"""What `headway serve` prints to try it with works, whatever the model takes."""
+
+import shlex
+from typing import Any
+
+import pytest
+import served_models
+from real_server import Server
+
+from headway.cli.greeting import greeting
+from headway.config import ModelConfig
+from headway.server.served import Served
+from headway.server.serving import Registry
+
+
+@pytest.mark.parametrize("kind", ["Double", "Arithmetic", "Half", "Upper", "Root", "Letters"])
+def test_the_curl_line_works(server: Server, kind: str) -> None:
+    model: Any = getattr(served_models, kind)()
+    registry = Registry()
+    registry.add(Served(ModelConfig(name=kind.lower(), target="x:Y"), model=model))
+    said = greeting(registry, server.url, None)
+    [line] = [line for line in said.splitlines() if line.strip().startswith("curl")]
+    words = shlex.split(line)
+    [url] = [word for word in words if word.startswith("http")]
+    answer = server.http.post(url, content=words[words.index("-d") + 1])
+    assert answer.status_code == 200, answer.text
+    assert "openai" not in said  # none of them embeds

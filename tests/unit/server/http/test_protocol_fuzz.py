@@ -1,0 +1,137 @@
+"""However the bytes are cut and whatever they are, a connection answers in order or hangs up."""
+
+import asyncio
+import re
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.config import ServerConfig
+from headway.server.app import App
+from headway.server.http.messages import Request, Response
+from headway.server.http.protocol import Connection
+from headway.testing.virtual_time import run
+
+REQUESTS = (
+    b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\r\nContent-Length: 5\r\n\r\nhello"
+    b"GET /nothing HTTP/1.1\r\nX-Request-Id: b\r\n\r\n"
+    b"POST /echo HTTP/1.1\r\nX-Request-Id: c\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    b"\r\nHEAD /echo HTTP/1.1\r\nX-Request-Id: d\r\nConnection: close\r\n\r\n"
+)
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what is written; a reader that is always fast enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.can_read = asyncio.Event()
+        self.can_read.set()
+        self._is_closing = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self._is_closing = True
+        self.can_read.set()
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.can_read.clear()
+
+    def resume_reading(self) -> None:
+        self.can_read.set()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class FakeOwner:
+    def opened(self, _: Connection) -> bool:
+        return True
+
+    def closed(self, _: Connection, task: asyncio.Task[None] | None) -> None:
+        assert task is None or task.cancelling()
+
+
+async def echo(request: Request) -> Response:
+    await asyncio.sleep(0.001)
+    return Response(request.body)
+
+
+async def exchange(pieces: list[bytes]) -> bytes:
+    app = App()
+    app.add("POST", "/echo", echo)
+    loop = asyncio.get_running_loop()
+    config = ServerConfig(max_header_bytes=256, max_body_bytes=100)
+    connection, transport = Connection(app, config, loop, FakeOwner()), FakeTransport()
+    connection.connection_made(transport)
+    for piece in pieces:
+        await transport.can_read.wait()
+        if transport.is_closing():
+            break
+        connection.data_received(piece)
+    await asyncio.sleep(1)
+    connection.connection_lost(None)
+    return re.sub(rb"Date: [^\r]*", b"Date", transport.written)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(place % len(data) for place in places)})
+    return [data[start:end] for start, end in pairwise(edges)]
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=12))
+def test_answers_do_not_depend_on_how_the_requests_were_cut(places: list[int]) -> None:
+    answers = run(exchange(cut(REQUESTS, places)))
+    assert answers == run(exchange([REQUESTS]))
+    assert re.findall(rb"X-Request-Id: (.)", answers) == [b"a", b"b", b"c", b"d"]
+    assert answers.count(b"HTTP/1.1 ") == 4
+
+
+wire_words = st.sampled_from(
+    [
+        *(
+            b"GET ",
+            b"POST ",
+            b"/echo",
+            b" HTTP/1.1",
+            b" HTTP/1.0",
+            b"\r\n",
+            b"\r\n\r\n",
+            b"\n",
+            b":",
+        ),
+        *(b"Content-Length: 3", b"Transfer-Encoding: chunked", b"Connection: close", b"3\r\nabc"),
+        *(b"0\r\n\r\n", b"abc", b"Expect: 100-continue", b"Upgrade: x\r\nConnection: upgrade"),
+        *(b"CONNECT x:1", b"x" * 300, b"Content-Length: 99999999999999999999999", b"?", b"%"),
+    ]
+)
+
+
+@given(st.lists(st.one_of(wire_words, st.binary(max_size=8)), max_size=30))
+def test_any_bytes_are_answered_or_hung_up_on(pieces: list[bytes]) -> None:
+    answers = run(exchange([piece for piece in pieces if piece]))
+    assert not answers or answers.startswith(b"HTTP/1.1 ")
+
+
+@given(st.lists(wire_words, max_size=6), st.integers(0, 10_000))
+def test_a_damaged_follower_takes_nothing_from_those_before_it(
+    words: list[bytes], place: int
+) -> None:
+    first = REQUESTS[: REQUESTS.index(b"GET")]
+    answers = run(exchange(cut(first + b"".join(words) + b"\x00", [place])))
+    assert answers.startswith(b"HTTP/1.1 200 OK")
+    assert b"\r\n\r\nhello" in answers
