@@ -135,7 +135,7 @@ class Composer:
         if lead is None:
             return True
         queue.lead_leaves(priority, lead)
-        if made.late_before == -math.inf and not lane.size_rows:
+        if made.late_before == -math.inf and not lane.size_rows and not made.size:
             singles = line.pop_singles(made.goal - made.rows)  # no other limit can keep them out
             made.items += singles
             made.rows += len(singles)

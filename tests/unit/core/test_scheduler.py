@@ -243,3 +243,15 @@ def test_aged_items_are_not_counted_twice_when_late_ones_are_dropped() -> None:
         action = scheduler.next_action(0.995)
     assert isinstance(action, Run)
     assert {item.id for item in action.batch.items} == {0, 2, 3, 4, 5, 6, 7}
+
+
+def test_an_aged_item_with_a_size_keeps_its_batch_within_the_budget() -> None:
+    """Pinned: once it was taken, nobody left in the lane had a size, and the budget was forgotten."""
+    policy = Policy(firing=Firing.STATIC, max_batch_size=4, max_batch_cost=4, ageing_s=0.01)
+    scheduler = Scheduler(policy)
+    scheduler.submit(Item(0, 0.0, size=4, priority=Priority.LOW))
+    for number in range(1, 4):
+        scheduler.submit(Item(number, 1.0, priority=Priority.HIGH))
+    action = scheduler.next_action(1.0)
+    assert isinstance(action, Run)
+    assert action.batch.rows * action.batch.size <= 4
