@@ -4,7 +4,9 @@ from hypothesis import settings
 
 pytest_plugins = ["headway.testing.pytest_plugin"]
 
-# `make test-all` looks twenty times as long for a counterexample.
-settings.register_profile("default", deadline=None, print_blob=True)
+# CI looks at the same examples every time; a developer's run looks further, and `make test-all`
+# twenty times as long.
+is_ci = bool(os.environ.get("CI"))
+settings.register_profile("default", deadline=None, print_blob=True, derandomize=is_ci)
 settings.register_profile("long", settings.get_profile("default"), max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -246,7 +246,7 @@ def test_aged_items_are_not_counted_twice_when_late_ones_are_dropped() -> None:
 
 
 def test_an_aged_item_with_a_size_keeps_its_batch_within_the_budget() -> None:
-    """Pinned: once it was taken, nobody left in the lane had a size, and the budget was forgotten."""
+    """Pinned: once it was taken, nobody left had a size, and the budget was forgotten."""
     policy = Policy(firing=Firing.STATIC, max_batch_size=4, max_batch_cost=4, ageing_s=0.01)
     scheduler = Scheduler(policy)
     scheduler.submit(Item(0, 0.0, size=4, priority=Priority.LOW))
