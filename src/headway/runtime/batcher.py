@@ -13,14 +13,14 @@ from headway.core.bisecting import MAX_RERUNS
 from headway.core.policy import choice
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
 from headway.model import END, Model, TensorModel, overrides
-from headway.runtime.calls import Call, StreamCall
+from headway.runtime.calls import Call, DirectCall, StreamCall
 from headway.runtime.driver import Driver, State
 from headway.runtime.events import Observer, Observers
 from headway.runtime.front import FrontThread, Kind, call_user_code
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.probing import probe
-from headway.runtime.runner import runner_for
+from headway.runtime.runner import TensorRunner, runner_for
 from headway.runtime.workers.inline import InlineWorker
 from headway.runtime.workers.thread import ThreadWorker
 
@@ -117,6 +117,12 @@ class Batcher(Generic[In, Out]):
         self._max_reruns = max_reruns
         self._front = FrontThread(f"headway-front-{self.name}", self._policy.max_queue)
         self._is_simple = not any((self._prepare, self._size, self._shape, self._finish))
+        # Any one value may share a batch with any other, and is queued as it came.
+        self.is_uniform = self._is_simple or (
+            isinstance(self._runner, TensorRunner)
+            and self._runner.is_uniform
+            and not any((self._prepare, self._size, self._finish))
+        )
         self._observers = Observers(observers)
         self._driver = Driver(
             self.name,
@@ -205,6 +211,18 @@ class Batcher(Generic[In, Out]):
             result = await self._off_loop("finish", self._finish, result)
         return result  # type: ignore[no-any-return]  # a cast would be a call for every caller
 
+    def submit_direct(self, call: DirectCall) -> bool:
+        """For a front end in the batcher's own loop: one row, already checked, no wishes.
+
+        False: it cannot be taken this way now; `submit` says why.
+        """
+        return self.is_uniform and self._driver.enqueue_direct(call)
+
+    def withdraw(self, call: DirectCall) -> None:
+        """Its caller is gone."""
+        call.is_done = True
+        self._driver.withdraw(call)
+
     async def _enqueue(
         self,
         value: Any,
@@ -221,7 +239,8 @@ class Batcher(Generic[In, Out]):
             value, size = await self._prepared(value)
         if self._shape is not None:
             rows, shape = self._shaped(value)
-            partition = (shape, partition)
+            if shape is not None:
+                partition = (shape, partition)
         call: Call = self._driver.enqueue(
             value,
             loop,

@@ -95,6 +95,41 @@ class _FutureElsewhere:
             self._future.get_loop().call_soon_threadsafe(unless_done)
 
 
+class DirectCall:
+    """One value whose caller is told by a plain call, in the batcher's own event loop.
+
+    No future, no task: for front ends that answer thousands of callers from one loop. They derive
+    from it; `answered` and `failed` must not raise.
+    """
+
+    __slots__ = ("batch", "is_done", "item_ids", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.item_ids: tuple[int, ...] = ()  # until it is queued
+        self.value = value
+        self.batch: Batch | None = None
+        self.is_done = False
+
+    def answered(self, result: Any) -> None:
+        raise NotImplementedError
+
+    def failed(self, error: BaseException) -> None:
+        raise NotImplementedError
+
+    def succeed(self, result: Any) -> None:
+        if not self.is_done:
+            self.is_done = True
+            self.answered(result)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.is_done:
+            self.is_done = True
+            self.failed(error)
+
+    def detach(self) -> None:
+        raise AssertionError("only a batcher that stays in its loop has direct calls")
+
+
 class ThreadCall(Call):
     """The same for a caller in another event loop: its future may be cancelled at any moment."""
 

@@ -33,7 +33,15 @@ from headway.core import (
     split,
 )
 from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed
-from headway.runtime.calls import Answerable, Call, PartCall, SplitCall, StreamCall, ThreadCall
+from headway.runtime.calls import (
+    Answerable,
+    Call,
+    DirectCall,
+    PartCall,
+    SplitCall,
+    StreamCall,
+    ThreadCall,
+)
 from headway.runtime.events import (
     BatchFinished,
     BatchStarted,
@@ -100,7 +108,7 @@ class Driver:
         self._floating = floating
         self._ids = itertools.count(1)
         self._calls: dict[int, Answerable] = {}  # queued; those of running batches are in `jobs`
-        self._inbox: deque[tuple[Item, Call]] = deque()  # see enqueue_plain
+        self._inbox: deque[tuple[Item, Any]] = deque()  # see enqueue_plain
         self._free_workers: list[Worker] = []
         self._drive_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -174,8 +182,8 @@ class Driver:
         self._calls.clear()
         return unanswered
 
-    def _empty_inbox(self) -> list[Call]:
-        calls = []
+    def _empty_inbox(self) -> list[Answerable]:
+        calls: list[Answerable] = []
         with suppress(IndexError):
             while True:  # one by one: others append meanwhile
                 calls.append(self._inbox.popleft()[1])
@@ -198,7 +206,8 @@ class Driver:
         """The end came between a look at the state and the append in `enqueue_plain`."""
         for call in self._empty_inbox():
             error = self.closed()
-            call.detach()  # its own loop is certain to run; the home may have ended
+            if not isinstance(call, DirectCall):
+                call.detach()  # its own loop is certain to run; the home may have ended
             call.fail(error)
             self.report_refusal(error)
 
@@ -221,6 +230,23 @@ class Driver:
             self._drive_is_due = True
             loop.call_soon(self._drive)
         return call
+
+    def enqueue_direct(self, call: DirectCall) -> bool:
+        """The same for a call without a future, in a batcher that never moves from its loop.
+
+        False: take the other way. (That we are in that loop is the caller's word: to ask costs a
+        system call.)
+        """
+        home = self.home
+        if home is None or not self._is_open or self._floating is not None:
+            return False
+        item_id = next(self._ids)
+        call.item_ids = (item_id,)
+        self._inbox.append((new_item((item_id, home.clock(), *_PLAIN_FIELDS)), call))
+        if not self._drive_is_due:
+            self._drive_is_due = True
+            home.loop.call_soon(self._drive)
+        return True
 
     def take_in(self) -> None:
         """Under the lock: hand the inbox to the scheduler. Before anything else looks at it."""
@@ -333,7 +359,7 @@ class Driver:
 
     # ---- leaving early
 
-    def withdraw(self, call: Call | StreamCall) -> None:
+    def withdraw(self, call: Call | DirectCall | StreamCall) -> None:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
         was_queued = self._forget(call.item_ids)
         if self._observers:

@@ -73,7 +73,8 @@ def make_app(
         (plain.ROUTES, plain.Plain(registry, version=version)),
     ):
         for method, template, name in routes:
-            app.add(method, template, getattr(handlers, name))
+            direct = getattr(handlers, f"{name}_direct", None)
+            app.add(method, template, getattr(handlers, name), direct=direct)
     return app
 
 

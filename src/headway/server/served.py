@@ -15,6 +15,7 @@ from headway.errors import ConfigError, HeadwayError, InvalidInput
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.runtime.batcher import Batcher
+from headway.runtime.calls import DirectCall
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
 from headway.server.serving import Array, Ask
@@ -57,7 +58,7 @@ class Served:
             self.model, config, max_batch_size=self.max_batch_size, batch_sizes=sizes
         )
         self._is_ready = False
-        self._clock: Callable[[], float] = time.monotonic
+        self.clock: Callable[[], float] = time.monotonic
 
     @property
     def is_ready(self) -> bool:
@@ -73,7 +74,7 @@ class Served:
 
     async def start(self) -> None:
         """Load and warm up; ready afterwards. Raises what the model raises."""
-        self._clock = Home(asyncio.get_running_loop()).clock
+        self.clock = Home(asyncio.get_running_loop()).clock
         await self.batcher.__aenter__()
         if self.config.warm_up:
             await self._warm_up()
@@ -87,27 +88,27 @@ class Served:
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
-        started = self._clock()
+        started = self.clock()
         try:
             if self.signature is None:
                 outputs: Mapping[str, Array] = await self.batcher.submit(inputs, **_options(ask))
             else:
                 outputs = await self._infer_items(self.signature, inputs, ask)
         except BaseException as error:
-            self._record(_rows(inputs), started, error)
+            self.record(_rows(inputs), started, error)
             raise
-        self._record(_rows(inputs), started, None)
+        self.record(_rows(inputs), started, None)
         return outputs
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value, as decoded from JSON. The result may hold numpy arrays."""
-        started = self._clock()
+        started = self.clock()
         try:
             result = await self._predict(value, ask)
         except BaseException as error:
-            self._record(1, started, error)
+            self.record(1, started, error)
             raise
-        self._record(1, started, None)
+        self.record(1, started, None)
         return result
 
     async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
@@ -120,6 +121,16 @@ class Served:
                 yield chunk
         finally:
             await cast(Any, chunks).aclose()
+
+    @property
+    def is_direct(self) -> bool:
+        return self.signature is None and self.batcher.is_uniform
+
+    def submit_direct(self, call: DirectCall) -> bool:
+        return self.batcher.submit_direct(call)
+
+    def withdraw(self, call: DirectCall) -> None:
+        self.batcher.withdraw(call)
 
     async def _infer_items(
         self, signature: Signature, inputs: Mapping[str, Array], ask: Ask
@@ -146,9 +157,9 @@ class Served:
         if self._only_streams:
             raise InvalidInput(f"{self.name} only streams")
 
-    def _record(self, rows: int, started: float, error: BaseException | None) -> None:
+    def record(self, rows: int, started: float, error: BaseException | None) -> None:
         if self.statistics is not None:
-            seconds = self._clock() - started
+            seconds = self.clock() - started
             self.statistics.record_request(rows=rows, seconds=seconds, error=error)
 
     # ---- starting

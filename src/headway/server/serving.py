@@ -11,6 +11,7 @@ import numpy
 
 from headway.errors import NotReady, UnknownModel
 from headway.model import Tensor
+from headway.runtime.calls import DirectCall
 
 Array = numpy.ndarray[Any, Any]
 
@@ -47,6 +48,25 @@ class ServedModel(Protocol):
         ...
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]: ...
+
+    # ---- the direct way: one row of fixed shape, no wishes, no task
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it can be taken at all."""
+        ...
+
+    def clock(self) -> float: ...
+
+    def submit_direct(self, call: DirectCall) -> bool:
+        """Its value is named arrays of one row, checked. False: ask `infer`."""
+        ...
+
+    def withdraw(self, call: DirectCall) -> None: ...
+
+    def record(self, rows: int, started: float, error: BaseException | None) -> None:
+        """A direct call has been answered."""
+        ...
 
 
 class Registry:

@@ -58,6 +58,10 @@ async def compress_answer(request: Request, response: Response) -> None:
     response.headers = (*response.headers, *added)
 
 
+def is_worth_it(body: bytes) -> bool:
+    return len(body) >= _WORTH_IT
+
+
 def compress(body: bytes, encoding: str) -> bytes:
     if encoding == "deflate":  # in HTTP that is the zlib format
         return zlib.compress(body, _LEVEL)

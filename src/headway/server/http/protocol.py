@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol, TypeAlias, cast
 import httptools
 
 from headway.config import ServerConfig
-from headway.server.app import App, refuse
+from headway.server.app import WISHES, App, Pending, refuse
 from headway.server.http import wire
+from headway.server.http.compression import compress_answer, is_worth_it
 from headway.server.http.headers import WireHeaders, request_id
 from headway.server.http.messages import Request, Response, StreamResponse
 
@@ -63,6 +64,12 @@ class _Received(NamedTuple):
 _Turn: TypeAlias = _Received | _Refused
 
 
+def _request(method: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes) -> Request:
+    path, _, query = url.decode("latin-1").partition("?")
+    sent_id = request_id(headers.get(b"x-request-id"))
+    return Request(method.decode("ascii"), path, query, WireHeaders(headers), body, sent_id)
+
+
 class Connection(asyncio.Protocol):
     def __init__(
         self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
@@ -75,7 +82,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
         self._parser = httptools.HttpRequestParser(self)
 
-        self._task: asyncio.Task[None] | None = None  # answers the current request
+        self._task: asyncio.Task[None] | Pending | None = None  # answers the current request
+        self._asked: tuple[bytes, dict[bytes, bytes]] = (b"", {})  # its URL and headers, if direct
         self._waiting: deque[_Turn] = deque()  # pipelined behind it
         self._is_answering = False  # the current answer's head is on the wire
         self._is_last = False  # no request after the current one
@@ -134,9 +142,10 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-        self._owner.closed(self, self._task)
+        task = self._task
+        if task is not None:
+            task.cancel()
+        self._owner.closed(self, task if isinstance(task, asyncio.Task) else None)
         self._parser = None  # type: ignore[assignment]  # it holds us: end the circle here
 
     def pause_writing(self) -> None:
@@ -192,20 +201,14 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._phase = self._timed = Phase.NOTHING
         self._owes_continue = False
-        parser, url, body = self._parser, self._url, self._body
+        parser, url, headers = self._parser, self._url, self._headers
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body = []
+        if self._start_direct(body):
+            return
         if not url.startswith(b"/"):
             url = self._relative(url)
-        path, _, query = url.decode("latin-1").partition("?")
-        headers = self._headers
-        request = Request(
-            parser.get_method().decode("ascii"),
-            path,
-            query,
-            WireHeaders(headers),
-            body[0] if len(body) == 1 else b"".join(body),
-            request_id(headers.get(b"x-request-id")),
-        )
-        self._body = []
+        request = _request(parser.get_method(), url, headers, body)
         keep_alive = parser.should_keep_alive()
         # Asking for the version costs a string; HTTP/1.0 stays open only where a header says so.
         is_http_10 = (
@@ -277,6 +280,59 @@ class Connection(asyncio.Protocol):
         self._deadline = math.inf
         self._is_answering = False
         self._task = self._loop.create_task(self._answer(received))
+
+    # The hot path: a whole answer without a task. The app calls `answer` or `fail`, once.
+
+    def _start_direct(self, body: bytes) -> bool:
+        parser, headers = self._parser, self._headers
+        if (
+            self._task is not None
+            or self._waiting
+            or not WISHES.isdisjoint(headers)
+            or parser.get_method() != b"POST"
+            or not parser.should_keep_alive()
+            or (b"connection" in headers and parser.get_http_version() != "1.1")
+        ):
+            return False
+        self._task = self._app.start_direct(self._url, body, self)
+        if self._task is None:
+            return False
+        self._deadline = math.inf
+        self._is_answering = False
+        self._asked = (self._url, headers)
+        return True
+
+    def answer(self, body: bytes) -> None:
+        headers = self._asked[1]
+        if b"accept-encoding" in headers and is_worth_it(body):
+            self._task = self._loop.create_task(self._answer_packed(body))
+            return
+        self._is_answering = True
+        line = wire.CLOSE if self._is_last else b""
+        head = wire.encode_ok(body, request_id(headers.get(b"x-request-id")), line)
+        if len(body) <= _SMALL:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+        self._next(keep_alive=True)
+
+    def fail(self, error: BaseException) -> None:
+        received = self._received_direct()
+        self._send(received, self._app.answer_error(received.request, error))
+        self._next(keep_alive=True)
+
+    async def _answer_packed(self, body: bytes) -> None:
+        received, response = self._received_direct(), Response(body)
+        await compress_answer(received.request, response)
+        if not self._transport.is_closing():
+            self._send(received, response)
+        self._next(keep_alive=True)
+
+    def _received_direct(self) -> _Received:
+        url, headers = self._asked
+        return _Received(_request(b"POST", url, headers, b""), True, False)
+
+    # Every other request has a task of its own.
 
     async def _answer(self, received: _Received) -> None:
         is_answered = False

@@ -31,6 +31,10 @@ class _Date:
         return self.line
 
 
+_OK = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d"
+    b"\r\nX-Request-Id: %b%b%b\r\n\r\n"
+)
 _date = _Date()
 _starts: dict[tuple[int, str], bytes] = {}  # status line and content type, ready made
 
@@ -48,6 +52,11 @@ def encode_head(response: Response, request_id: str, connection: bytes = b"") ->
         parts.append(_encode_headers(response.headers))
     parts.append(b"\r\n\r\n")
     return b"".join(parts)
+
+
+def encode_ok(body: bytes, request_id: str, connection: bytes = b"") -> bytes:
+    """The head of the commonest answer: JSON, 200, no headers of its own."""
+    return _OK % (len(body), request_id.encode(), _date.now(), connection)
 
 
 def encode_stream_head(

@@ -198,7 +198,7 @@ def encode(
             buffers.append(to_raw(array, datatype))
             output.parameters = {"binary_data_size": len(buffers[-1])}
         else:
-            output.data = _json_data(want.name, array, datatype)
+            output.data = json_data(want.name, array, datatype)
         written.append(output)
     head = _ENCODER.encode(_Response(model_name, version, written, request.id))
     if not is_binary:
@@ -347,24 +347,29 @@ _MAX_FP32 = float(numpy.finfo(numpy.float32).max)
 
 @functools.cache
 def _decoder(datatype: str, depth: int) -> "msgspec.json.Decoder[Any]":
-    """Lists `depth` deep of what the datatype holds; msgspec checks types and ranges itself."""
-    element: Any
-    if datatype == "BOOL":
-        element = bool
-    elif datatype == "BYTES":
-        element = str
-    elif datatype == "FP64":
-        element = float
-    elif datatype == "FP32":
-        element = Annotated[float, Meta(ge=-_MAX_FP32, le=_MAX_FP32)]
-    elif datatype == "UINT64":  # its upper bound is beyond what msgspec checks; numpy does
-        element = Annotated[int, Meta(ge=0)]
-    else:
-        range_ = numpy.iinfo(datatype.lower())
-        element = Annotated[int, Meta(ge=int(range_.min), le=int(range_.max))]
+    """Lists `depth` deep of what the datatype holds."""
+    nested = element_type(datatype)
     for _ in range(depth):
-        element = list[element]
-    return msgspec.json.Decoder(element)
+        nested = list[nested]  # type: ignore[valid-type]
+    return msgspec.json.Decoder(nested)
+
+
+def element_type(datatype: str) -> Any:
+    """Of one element in JSON; msgspec checks types and ranges itself."""
+    match datatype:
+        case "BOOL":
+            return bool
+        case "BYTES":
+            return str
+        case "FP64":
+            return float
+        case "FP32":
+            return Annotated[float, Meta(ge=-_MAX_FP32, le=_MAX_FP32)]
+        case "UINT64":  # its upper bound is beyond what msgspec checks; numpy does
+            return Annotated[int, Meta(ge=0)]
+        case _:
+            range_ = numpy.iinfo(datatype.lower())
+            return Annotated[int, Meta(ge=int(range_.min), le=int(range_.max))]
 
 
 def _decode_raw(body: bytes, signature: Signature) -> InferRequest:
@@ -457,7 +462,7 @@ def share(want: RequestedOutput, where: SharedSlice, raw: bytes, regions: Region
     open_regions(regions, what).write(where, raw)
 
 
-def _json_data(name: str, array: Array, datatype: Datatype) -> Any:
+def json_data(name: str, array: Array, datatype: Datatype) -> Any:
     """Flat, as Triton does. msgspec writes NaN and infinity as null."""
     if datatype is BYTES:
         try:

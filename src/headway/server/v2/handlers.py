@@ -1,16 +1,20 @@
 """The v2 routes: each takes a request and its path's parts and answers. Errors are raised; the
 app turns them into `{"error": ...}`. It knows no sockets and no scheduler."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from headway.errors import Forbidden, InvalidInput, NotReady
+from headway.errors import Forbidden, HeadwayError, InvalidInput, NotReady
+from headway.runtime.calls import DirectCall
+from headway.server.app import Asker
 from headway.server.http.messages import Answer, Request, Response
 from headway.server.serving import Ask, Registry, ServedModel
 from headway.server.v2 import codec, generating
 from headway.server.v2.asking import ask_of
+from headway.server.v2.direct import DirectCodec, DirectRequest, direct_codec
 from headway.server.v2.model_config import config_of, metadata_of
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.statistics import ModelStatistics
@@ -103,6 +107,39 @@ class _RegisterBody(msgspec.Struct):
     offset: int = 0
 
 
+class _Inference(DirectCall):
+    """One request on the direct way: from its arrays to the bytes of its answer."""
+
+    __slots__ = ("_asker", "_codec", "_id", "_served", "_started")
+
+    def __init__(
+        self, asker: Asker, served: ServedModel, codec: DirectCodec, asked: DirectRequest
+    ) -> None:
+        self._id, inputs = asked
+        super().__init__(inputs)
+        self._asker = asker
+        self._served = served
+        self._codec = codec
+        self._started = served.clock()
+
+    def cancel(self) -> None:
+        self._served.withdraw(self)
+        self._served.record(1, self._started, asyncio.CancelledError())
+
+    def answered(self, result: Any) -> None:
+        try:
+            body = self._codec.encode(self._id, result)
+        except Exception as error:  # noqa: BLE001  the model's outputs; its caller is answered
+            self.failed(error)
+        else:
+            self._served.record(1, self._started, None)
+            self._asker.answer(body)
+
+    def failed(self, error: BaseException) -> None:
+        self._served.record(1, self._started, error)
+        self._asker.fail(error)
+
+
 class V2:
     """The handlers that ROUTES names, over one registry. Path parts come percent-decoded."""
 
@@ -113,6 +150,7 @@ class V2:
         self._version = version
         self._regions = regions  # None: shared memory is off
         self._signatures: dict[str, tuple[ServedModel, Signature]] = {}
+        self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectCodec | None]] = {}
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
         served = self._registry.get_ready(model, version)
@@ -140,6 +178,28 @@ class V2:
             content_type=content_type,
             headers=(("Inference-Header-Content-Length", str(header_length)),),
         )
+
+    def infer_direct(
+        self, body: bytes, asker: Asker, model: str, version: str = ""
+    ) -> _Inference | None:
+        """One row as JSON for a model whose shapes are fixed, without a task."""
+        try:
+            served = self._registry.get_ready(model, version)
+        except HeadwayError:
+            return None
+        known = self._codecs.get((model, version))
+        if known is None or known[0] is not served:
+            known = self._codecs[model, version] = served, self._direct_codec(served)
+        codec = known[1]
+        if codec is None or (asked := codec.decode(body)) is None:
+            return None
+        inference = _Inference(asker, served, codec, asked)
+        return inference if served.submit_direct(inference) else None
+
+    def _direct_codec(self, served: ServedModel) -> DirectCodec | None:
+        if not served.is_direct:
+            return None
+        return direct_codec(served.name, served.version, self.signature_of(served))
 
     def signature_of(self, model: ServedModel) -> Signature:
         """Worked out once per model; a model put in another's place is seen."""

@@ -1,0 +1,209 @@
+"""An HTTP load generator: one thread, epoll, keep-alive; closed loop or open-loop Poisson.
+
+Latency counts from the moment a request was *meant* to leave, so that a stalled server cannot hide
+its queue. Every answer is checked: its status, and a mark that only its own request carries.
+"""
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+
+MAX_CONNECTIONS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request's bytes, and what its answer alone must contain."""
+
+    request: bytes
+    mark: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    seconds: float
+    latencies_s: "numpy.ndarray[tuple[int], numpy.dtype[numpy.float64]]"
+    finished_at: "numpy.ndarray[tuple[int], numpy.dtype[numpy.float64]]"  # since the start
+    failed: int  # another status, or another request's answer
+    unanswered: int  # when the time was up
+
+    @property
+    def per_s(self) -> float:
+        return len(self.latencies_s) / self.seconds
+
+    def percentile_ms(self, q: float) -> float:
+        return float(numpy.percentile(self.latencies_s, q)) * 1e3 if len(self.latencies_s) else 0.0
+
+    def steady_p99_ms(self) -> float:
+        """Of the median second: one stolen moment of a shared machine is not the server's."""
+        seconds = self.finished_at.astype(int)
+        each = [
+            float(numpy.percentile(self.latencies_s[seconds == second], 99))
+            for second in range(int(self.seconds))
+            if (seconds == second).any()
+        ]
+        return float(numpy.median(each)) * 1e3 if each else float("inf")
+
+
+def post(path: str, body: bytes, mark: bytes, *, headers: str = "") -> Exchange:
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"{headers}Content-Length: {len(body)}\r\n\r\n"
+    )
+    return Exchange(head.encode() + body, mark)
+
+
+class _Connection:
+    __slots__ = ("_length", "_read", "mark", "sent_at", "socket")
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self.sent_at = 0.0
+        self.mark = b""
+        self._read = b""
+        self._length = 0  # of the whole answer, once its head is known
+
+    def send(self, exchange: Exchange, due_at: float) -> None:
+        self.mark = exchange.mark
+        self.sent_at = due_at
+        self.socket.send(exchange.request)  # small: it fits the socket's buffer
+
+    def receive(self) -> bytes | None:
+        """The whole answer, or None while there is more to come."""
+        data = self.socket.recv(262_144)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        if self._read:
+            data = self._read + data
+        if not self._length:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                self._read = data
+                return None
+            self._length = end + 4 + _content_length(data[:end])
+        if len(data) < self._length:
+            self._read = data
+            return None
+        self._read, self._length = b"", 0
+        return data
+
+
+def _content_length(head: bytes) -> int:
+    at = head.find(b"ontent-")
+    while at >= 0:
+        if head[at + 7 : at + 13].lower() == b"length":
+            return int(head[at + 14 : at + 24].split(b"\r", 1)[0])
+        at = head.find(b"ontent-", at + 7)
+    return 0
+
+
+class Generator:
+    """Connections to one server. `closed` and `poisson` may be called one after the other."""
+
+    def __init__(self, port: int, exchanges: Sequence[Exchange]) -> None:
+        self._port = port
+        self._exchanges = exchanges
+        self._epoll = select.epoll()
+        self._connections: dict[int, _Connection] = {}
+        self._turn = 0
+        self._failed = 0
+        self.last_failure = b""
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._connections.clear()
+        self._epoll.close()
+
+    def closed(self, connections: int, seconds: float) -> Load:
+        """Every connection sends its next request when it has its answer."""
+        latencies: list[float] = []
+        finished: list[float] = []
+        self._failed = 0
+        start = time.perf_counter()
+        end = start + seconds
+        for _ in range(connections):
+            self._open().send(self._next(), time.perf_counter())
+        now, clock, poll = start, time.perf_counter, self._epoll.poll
+        while now < end:
+            for descriptor, _ in poll(0.1):
+                connection = self._connections[descriptor]
+                answer = connection.receive()
+                if answer is None:
+                    continue
+                now = clock()
+                self._check(answer, connection.mark)
+                latencies.append(now - connection.sent_at)
+                finished.append(now - start)
+                connection.send(self._next(), now)
+            now = clock()
+        return self._load(now - start, latencies, finished, unanswered=connections)
+
+    def poisson(self, rate: float, seconds: float, *, seed: int = 1) -> Load:
+        """Requests leave when they are due, on a free connection or a new one."""
+        rng = numpy.random.default_rng(seed)
+        count = rng.poisson(rate * seconds)
+        due = deque(numpy.sort(rng.uniform(0.0, seconds, count)).tolist())
+        latencies: list[float] = []
+        finished: list[float] = []
+        self._failed = 0
+        free: list[_Connection] = [self._open() for _ in range(min(64, int(rate / 50) + 1))]
+        running = 0
+        clock, poll = time.perf_counter, self._epoll.poll
+        start = clock()
+        while due or running:
+            now = clock() - start
+            while due and due[0] <= now:
+                if not free:
+                    if len(self._connections) >= MAX_CONNECTIONS:
+                        break  # it leaves late, and its latency says so
+                    free.append(self._open())
+                free.pop().send(self._next(), start + due.popleft())
+                running += 1
+            for descriptor, _ in poll(0):  # busy: an epoll timer is too coarse for arrivals
+                connection = self._connections[descriptor]
+                answer = connection.receive()
+                if answer is None:
+                    continue
+                at = clock()
+                self._check(answer, connection.mark)
+                latencies.append(at - connection.sent_at)
+                finished.append(at - start)
+                free.append(connection)
+                running -= 1
+            if now > 2 * seconds + 1:
+                break  # hopelessly behind
+        return self._load(seconds, latencies, finished, unanswered=running + len(due))
+
+    def _load(
+        self, seconds: float, latencies: list[float], finished: list[float], *, unanswered: int
+    ) -> Load:
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._connections.clear()
+        return Load(
+            seconds, numpy.array(latencies), numpy.array(finished), self._failed, unanswered
+        )
+
+    def _open(self) -> _Connection:
+        connection = _Connection(self._port)
+        descriptor = connection.socket.fileno()
+        self._connections[descriptor] = connection
+        self._epoll.register(descriptor, select.EPOLLIN)
+        return connection
+
+    def _next(self) -> Exchange:
+        self._turn += 1
+        return self._exchanges[self._turn % len(self._exchanges)]
+
+    def _check(self, answer: bytes, mark: bytes) -> None:
+        if answer[9:12] != b"200" or mark not in answer:
+            self._failed += 1
+            self.last_failure = answer[:300]
