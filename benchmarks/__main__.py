@@ -5,10 +5,14 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import overhead, scheduling
+from benchmarks import overhead, scheduling, serving
 from benchmarks.report import Benchmark, machine
 
-BENCHMARKS: dict[str, Benchmark] = {**scheduling.BENCHMARKS, **overhead.BENCHMARKS}
+BENCHMARKS: dict[str, Benchmark] = {
+    **scheduling.BENCHMARKS,
+    **overhead.BENCHMARKS,
+    **serving.BENCHMARKS,
+}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

@@ -122,6 +122,20 @@ class Generator:
         self._connections.clear()
         self._epoll.close()
 
+    def one_ms(self) -> float:
+        """One request on a connection of its own."""
+        connection = self._open()
+        started = time.perf_counter()
+        connection.send(self._next(), started)
+        answer = None
+        while answer is None:
+            self._epoll.poll()
+            answer = connection.receive()
+        took_ms = (time.perf_counter() - started) * 1e3
+        self._check(answer, connection.mark)
+        self._load(0.0, [], [], unanswered=0)  # hang up
+        return took_ms
+
     def closed(self, connections: int, seconds: float) -> Load:
         """Every connection sends its next request when it has its answer."""
         latencies: list[float] = []

@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -59,17 +60,17 @@ class V2Request(msgspec.Struct):
     inputs: list[V2Input]
 
 
-class V2Response(msgspec.Struct):
-    model_name: str
-    outputs: list[V2Input]
-
-
 DECODER = msgspec.json.Decoder(V2Request)
 _ENCODER = msgspec.json.Encoder()
 
 
+def answer_of(values: list[float]) -> dict[str, Any]:
+    output = {"name": "y", "datatype": "FP32", "shape": [1, 16], "data": values}
+    return {"model_name": "zero", "model_version": "1", "outputs": [output]}
+
+
 def encode_answer(values: list[float]) -> bytes:
-    return _ENCODER.encode(V2Response("zero", [V2Input("y", "FP32", [1, 16], values)]))
+    return _ENCODER.encode(answer_of(values))
 
 
 def serve_mosec(worker: str, port: int, *, wait_ms: int) -> None:
@@ -133,18 +134,69 @@ def serve_bare(port: int) -> None:
     uvloop.run(serve())
 
 
-SERVERS: dict[str, Any] = {
-    "headway-zero": lambda port: serve_headway(
-        "benchmarks.served:Zero", port, "--name", "zero", "--grpc-port", "-1"
+def serve_bare_grpc(port: int, *, is_sync: bool) -> None:
+    """The floor of gRPC in Python: an echo of one tensor."""
+    import grpc
+
+    from headway.server.grpc import inference_pb2 as pb
+
+    def echo(request: Any) -> Any:
+        response = pb.ModelInferResponse(model_name="zero", model_version="1", id=request.id)
+        response.outputs.add(name="y", datatype="FP32", shape=[1, 16])
+        response.raw_output_contents.append(request.raw_input_contents[0])
+        return response
+
+    async def echo_async(request: Any, _: Any) -> Any:
+        return echo(request)
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        (lambda request, _: echo(request)) if is_sync else echo_async,
+        request_deserializer=pb.ModelInferRequest.FromString,
+        response_serializer=pb.ModelInferResponse.SerializeToString,
+    )
+    handlers = grpc.method_handlers_generic_handler(
+        "inference.GRPCInferenceService", {"ModelInfer": handler}
+    )
+
+    async def serve() -> None:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handlers,))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        await server.wait_for_termination()
+
+    if is_sync:
+        server = grpc.server(ThreadPoolExecutor(8))
+        server.add_generic_rpc_handlers((handlers,))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        server.wait_for_termination()
+    else:
+        asyncio.run(serve())
+
+
+def headway_http(target: str) -> Callable[[int], None]:
+    return lambda port: serve_headway(target, port, "--name", "zero", "--grpc-port", "-1")
+
+
+def mosec(worker: str, wait_ms: int = 5) -> Callable[[int], None]:
+    return lambda port: serve_mosec(worker, port, wait_ms=wait_ms)
+
+
+SERVERS: dict[str, Callable[[int], None]] = {
+    "headway-zero": headway_http("benchmarks.served:Zero"),
+    "headway-sleep": headway_http("benchmarks.served:Sleep"),
+    "headway-minilm": lambda port: serve_headway("minilm", port, "--grpc-port", "-1"),
+    "headway-grpc": lambda port: serve_headway(
+        "benchmarks.served:Zero", 0, "--name", "zero", "--grpc-port", str(port)
     ),
-    "headway-sleep": lambda port: serve_headway(
-        "benchmarks.served:Sleep", port, "--name", "zero", "--grpc-port", "-1"
-    ),
-    "mosec-zero": lambda port: serve_mosec("Zero", port, wait_ms=5),
-    "mosec-zero-1ms": lambda port: serve_mosec("Zero", port, wait_ms=1),
-    "mosec-sleep": lambda port: serve_mosec("Sleep", port, wait_ms=5),
-    "mosec-sleep-1ms": lambda port: serve_mosec("Sleep", port, wait_ms=1),
+    "mosec-zero": mosec("Zero"),
+    "mosec-zero-msgspec": mosec("FastZero", 1),
+    "mosec-sleep": mosec("Sleep"),
+    "mosec-sleep-msgspec": mosec("FastSleep", 1),
     "bare-sleep": serve_bare,
+    "bare-grpc-aio": lambda port: serve_bare_grpc(port, is_sync=False),
+    "bare-grpc-sync": lambda port: serve_bare_grpc(port, is_sync=True),
 }
 
 
