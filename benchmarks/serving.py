@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +73,20 @@ def starting(name: str) -> Iterator[Running]:
     port = _free_port()
     command = [sys.executable, "-m", "benchmarks.served", name, "--port", str(port)]
     with subprocess.Popen(
-        command, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=_ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     ) as process:
         try:
             yield Running(name, port, process)
         finally:
             process.send_signal(signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            with suppress(ProcessLookupError):  # what a peer leaves behind would disturb the next
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -224,15 +228,22 @@ def http_sleep(quick: bool) -> Report:
 def highest_rate(generator: Generator, seconds: float) -> float:
     """By halving: the last rate that is carried with the p99 asked for."""
     low, high = 0.0, IDEAL_PER_S * 1.02
-    for _ in range(6):
-        rate = (low + high) / 2 if low else IDEAL_PER_S / 2
+    for _ in range(7):
+        rate = (low + high) / 2
         load = generator.poisson(rate, seconds)
         if load.steady_p99_ms() < P99_MS and not load.unanswered and not load.failed:
             low = rate
         else:
             high = rate
-        time.sleep(0.3)  # what is left in the server
+        _wait_calm(generator)
     return low
+
+
+def _wait_calm(generator: Generator) -> None:
+    """What was too much is still in the server."""
+    for _ in range(200):
+        if generator.one_ms() < P99_MS:
+            return
 
 
 # ---- 3. gRPC
