@@ -18,8 +18,15 @@ from headway.runtime.batcher import Batcher
 from headway.runtime.calls import DirectCall
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
-from headway.server.serving import Array, Ask
-from headway.signature import Signature, array_of, side_of, signature_of
+from headway.server.explaining import Told
+from headway.server.serving import PLAIN, Array, Ask
+from headway.signature import (
+    ParameterHints,
+    Signature,
+    array_of,
+    side_of,
+    signature_of,
+)
 
 _log = logging.getLogger(__name__)
 _WARM_UP_S = 2.0  # for the whole warm-up: a slow model is served cold rather than late
@@ -47,6 +54,7 @@ class Served:
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
         self.inputs, self.outputs = self._read_signature()
+        self._parameters = ParameterHints.of(self.model)
         _check_dtypes([*self.inputs, *self.outputs])
         self.streams = overrides(self.model, "stream")
         self._only_streams = self.streams and not overrides(self.model, "predict")
@@ -91,7 +99,8 @@ class Served:
         started = self.clock()
         try:
             if self.signature is None:
-                outputs: Mapping[str, Array] = await self.batcher.submit(inputs, **_options(ask))
+                batcher = self.batcher if ask.story is None else self._batcher_for(ask)
+                outputs: Mapping[str, Array] = await batcher.submit(inputs, **self._options(ask))
             else:
                 outputs = await self._infer_items(self.signature, inputs, ask)
         except BaseException as error:
@@ -115,11 +124,16 @@ class Served:
         if self.signature is None:
             raise InvalidInput(f"{self.name} does not stream")
         value = self.signature.input.decode(value)
-        chunks = self.batcher.stream(value, **_options(ask))
+        started, error = self.clock(), None
+        chunks = self.batcher.stream(value, **self._options(ask))
         try:
             async for chunk in chunks:
                 yield chunk
+        except BaseException as raised:
+            error = raised
+            raise
         finally:
+            self.record(1, started, error)
             await cast(Any, chunks).aclose()
 
     @property
@@ -137,21 +151,41 @@ class Served:
     ) -> Mapping[str, Array]:
         self._check_answers()
         values = signature.input.values(inputs)
+        batcher, options = self._batcher_for(ask), self._options(ask)
         if len(values) == 1:
-            results = [await self.batcher.submit(values[0], **_options(ask))]
+            results = [await batcher.submit(values[0], **options)]
         else:
-            results = await self.batcher.many(values, **_options(ask))
+            results = await batcher.many(values, **options)
         return signature.output.arrays(results)
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:
             self._check_answers()
             value = self.signature.input.decode(value)
-            return await self.batcher.submit(value, **_options(ask))
+            return await self._batcher_for(ask).submit(value, **self._options(ask))
         row = _as_row(value, self.inputs)
-        results = await self.batcher.submit(row, **_options(ask))
+        results = await self._batcher_for(ask).submit(row, **self._options(ask))
         named = {name: array[0] for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
+
+    def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
+        return self.batcher if ask.story is None else Told(self.batcher, ask.story)
+
+    def _options(self, ask: Ask) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if ask is PLAIN:
+            return options
+        if ask.priority != "normal":
+            options["priority"] = ask.priority
+        if ask.deadline_ms is not None:
+            options["deadline_ms"] = ask.deadline_ms
+        if ask.tenant:
+            options["tenant"] = ask.tenant
+        if ask.partition is not None:
+            options["partition"] = ask.partition
+        if ask.parameters:
+            options["parameters"] = self._parameters.convert(ask.parameters)
+        return options
 
     def _check_answers(self) -> None:
         if self._only_streams:
@@ -257,10 +291,10 @@ def _place(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> None:
         raise ConfigError(
             f"{config.name} streams: write it as `async def` to run it inline", field="worker"
         )
-    predict: Callable[[Any], Any] = model.predict
+    predict: Callable[..., Any] = model.predict
 
-    async def predict_inline(batch: Any) -> Any:
-        return predict(batch)
+    async def predict_inline(batch: Any, **keywords: Any) -> Any:
+        return predict(batch, **keywords)
 
     model.predict = predict_inline  # type: ignore[assignment]  # the runner awaits what is async
 
@@ -268,19 +302,6 @@ def _place(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> None:
 def _rows(inputs: Mapping[str, Array]) -> int:
     first = next(iter(inputs.values()), None)
     return len(first) if first is not None and first.ndim else 0
-
-
-def _options(ask: Ask) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if ask.priority != "normal":
-        options["priority"] = ask.priority
-    if ask.deadline_ms is not None:
-        options["deadline_ms"] = ask.deadline_ms
-    if ask.tenant:
-        options["tenant"] = ask.tenant
-    if ask.partition is not None:
-        options["partition"] = ask.partition
-    return options
 
 
 def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
