@@ -71,7 +71,7 @@ class Field:
             return [self._text(row, index) for index, row in enumerate(array.tolist())]
         if self.is_scalar or _is_sequence(self.hint):
             return array.tolist()  # type: ignore[no-any-return]  # of an array with axes: a list
-        return list(array)
+        return list(array if array.flags.writeable else array.copy())  # rows are the model's own
 
     def stack(self, rows: Sequence[Any]) -> Array:
         """One array of all rows. Raises ModelFailed: it is the model that gave them."""

@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 _WARM_UP_S = 2.0  # for the whole warm-up: a slow model is served cold rather than late
 _PROBE_S = 0.15  # for one size, before its largest batch
 _REPEATS = 2
+_LENGTHS = (8, 32, 128, 512)  # of axes that vary
 
 
 class RequestStatistics(Protocol):
@@ -240,9 +241,11 @@ class Served:
             if self._only_streams:
                 return []
             return self.signature.input.samples(varies=overrides(self.model, "size"))
-        if any(-1 in tensor.shape[1:] for tensor in self.inputs):
-            return []  # times of one length would mislead about the others
-        return [{tensor.name: _sample(tensor) for tensor in self.inputs}]
+        varies = any(-1 in tensor.shape[1:] for tensor in self.inputs)
+        return [
+            {tensor.name: _sample(tensor, length) for tensor in self.inputs}
+            for length in (_LENGTHS if varies else _LENGTHS[:1])
+        ]
 
 
 def _check_dtypes(tensors: Sequence[Tensor]) -> None:
@@ -320,8 +323,9 @@ def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
     return row
 
 
-def _sample(tensor: Tensor) -> Array:
-    shape = (1, *tensor.shape[1:])
+def _sample(tensor: Tensor, length: int) -> Array:
+    """One row. What varies varies together: mostly it is one length, such as a text's."""
+    shape = (1, *(length if axis == -1 else axis for axis in tensor.shape[1:]))
     if tensor.dtype == "object":
         return numpy.full(shape, b"sample", dtype=object)
     # Ones for measurements; zeros for what may be an index into a table.

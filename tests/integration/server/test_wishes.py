@@ -221,7 +221,7 @@ async def test_a_tenant_may_be_a_parameter_and_goes_before_the_header() -> None:
 
         async def wait_queued(count: int) -> None:
             async with asyncio.timeout(WAIT_S):
-                while statistics().queued_items < count:
+                while statistics().queued_items < count:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(0)
 
         asked = [ask(0.0)]

@@ -156,9 +156,13 @@ class V2:
         served = self._registry.get_ready(model, version)
         signature = self.signature_of(served)
         headers = request.headers
-        asked = codec.decode(
-            request.body, _header_length(headers), signature=signature, regions=self._regions
-        )
+        body, length = request.body, _header_length(headers)
+        if len(body) > codec.LARGE_BYTES and codec.is_slow(body, length, signature):
+            asked = await asyncio.to_thread(
+                codec.decode, body, length, signature=signature, regions=self._regions
+            )
+        else:
+            asked = codec.decode(body, length, signature=signature, regions=self._regions)
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
         ask = ask_of(asked.parameters, headers)
