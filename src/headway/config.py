@@ -24,7 +24,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="what clients call it")]
     target: Annotated[
-        str, Meta(description="`module:Class`, a .onnx file, or a name from `headway models`")
+        str, Meta(description="module:Class or :function, a .onnx file, a name of `headway models`")
     ]
     max_batch_size: Annotated[int, Meta(ge=1, description="most rows in one batch")] = 64
     max_wait_ms: (

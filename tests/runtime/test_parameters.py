@@ -206,3 +206,12 @@ def _text() -> Any:
 def test_a_mistake_in_the_class_is_told_at_once(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         headway.Batcher(make())
+
+
+async def test_a_prepare_that_says_nothing_of_its_arguments_takes_none() -> None:
+    class Same(headway.Model[int, int]):
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+    async with headway.Batcher(Same(), prepare=int) as batcher:
+        assert await batcher.submit("3", parameters={"base": 8}) == 3

@@ -25,7 +25,10 @@ class Keywords:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Self:
-        parameters = inspect.signature(function).parameters.values()
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError:  # a builtin that does not say
+            return cls({}, takes_others=False)
         return cls(
             {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY},
             any(each.kind is each.VAR_KEYWORD for each in parameters),
@@ -60,7 +63,7 @@ class Parameters:
             for method in ("predict", "stream")
             if overrides(model, method)
         }
-        self._prepare = Keywords({}, False) if prepare is None else Keywords.of(prepare)
+        self._prepare = Keywords.of(prepare) if prepare else Keywords({}, takes_others=False)
         self._defaults = dict(self._prepare.defaults)
         for keywords in self._methods.values():
             self._defaults |= keywords.defaults

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
+import msgspec
 import numpy
 
 from headway.config import ModelConfig
@@ -32,6 +33,7 @@ _log = logging.getLogger(__name__)
 _WARM_UP_S = 2.0  # for the whole warm-up: a slow model is served cold rather than late
 _PROBE_S = 0.15  # for one size, before its largest batch
 _REPEATS = 2
+_NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
 _LENGTHS = (8, 32, 128, 512)  # of axes that vary
 
 
@@ -47,10 +49,10 @@ class Served:
     def __init__(
         self, config: ModelConfig, *, model: "Model[Any, Any] | TensorModel | None" = None
     ) -> None:
-        self.config = config
+        self.model = catalogue.build(config.target, config.options) if model is None else model
+        self.config = config = _with_decorator(config, self.model)
         self.name = config.name
         self.version = "1"
-        self.model = catalogue.build(config.target, config.options) if model is None else model
         self.signature: Signature | None = None  # None: a tensor model, which is its own
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
@@ -280,7 +282,33 @@ def _batcher(
         tenants=config.tenants,
         batch_sizes=batch_sizes,
         name=config.name,
+        **{key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS},
     )
+
+
+def _decorated(model: object) -> Mapping[str, Any]:
+    """What `@headway.batched(…)` said, where the model is a function."""
+    options: Mapping[str, Any] = getattr(model, "batcher_options", {})
+    return options
+
+
+def _with_decorator(config: ModelConfig, model: object) -> ModelConfig:
+    """The function's own settings count where the configuration has nothing but defaults."""
+    defaults = msgspec.structs.fields(ModelConfig)
+    said = _decorated(model)
+    changes = {
+        field.name: said[field.name]
+        for field in defaults
+        if field.name in said
+        and field.name != "name"
+        and getattr(config, field.name) == _default(field)
+    }
+    return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else made()
 
 
 def _place(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> None:

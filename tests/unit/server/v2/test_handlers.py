@@ -187,6 +187,7 @@ async def test_an_unknown_input_or_output_is_refused() -> None:
     assert model.asks == []
 
 
+@pytest.mark.real_time
 async def test_a_large_body_is_decoded_elsewhere_and_answered_all_the_same() -> None:
     rows = 40_000
     body = infer_body([1.5] * (2 * rows))
