@@ -24,7 +24,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="what clients call it")]
     target: Annotated[
-        str, Meta(description="`module:Class`, a .onnx file, or a name from `headway models`")
+        str, Meta(description="module:Class or :function, a .onnx file, a name of `headway models`")
     ]
     max_batch_size: Annotated[int, Meta(ge=1, description="most rows in one batch")] = 64
     max_wait_ms: (
@@ -71,7 +71,10 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     grpc_port: Annotated[
         int, Meta(ge=-1, le=65535, description="gRPC; 0: any free one, -1: none")
     ] = 8001
-    max_body_bytes: Annotated[int, Meta(ge=1, description="largest request body")] = 64 * 2**20
+    max_body_bytes: Annotated[int, Meta(ge=1, description="largest HTTP body or gRPC message")] = (
+        64 * 2**20
+    )
+    max_connections: Annotated[int, Meta(ge=1, description="most HTTP connections at once")] = 4096
     max_header_bytes: Annotated[int, Meta(ge=256, description="largest request head")] = 32 * 2**10
     header_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's head")] = (
         10.0

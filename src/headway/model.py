@@ -36,6 +36,8 @@ class Model(Generic[In, Out]):
     """
 
     rerun: ClassVar[bool] = True  # False: a failed batch must not be run again to find the culprit
+    # Keywords that a whole batch has in common: items that differ in one never share a batch.
+    batch_parameters: ClassVar[Sequence[str]] = ()
 
     def setup(self) -> None:
         """Light preparation, in every process that has the model: tokenizer, labels."""
@@ -90,6 +92,10 @@ class TensorModel:
     inputs: ClassVar[Sequence[Tensor]] = ()
     outputs: ClassVar[Sequence[Tensor]] = ()
     rerun: ClassVar[bool] = True
+    batch_parameters: ClassVar[Sequence[str]] = ()
+    # False: `predict` only reads its arrays. Those of a lone caller are then passed as they came,
+    # perhaps read-only; otherwise such arrays are copied first.
+    writes_inputs: ClassVar[bool] = True
 
     def setup(self) -> None:
         """Light preparation, in every process that has the model."""

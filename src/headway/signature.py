@@ -5,17 +5,18 @@ It knows nothing of protocols: they only need `inputs`, `outputs` and the conver
 """
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 import numpy
 
 from headway.errors import ConfigError, InvalidInput, ModelFailed
-from headway.model import End, Model, Tensor, overrides
+from headway.model import End, Model, Tensor, TensorModel, overrides
 
 Array: TypeAlias = numpy.ndarray[Any, Any]
 BYTES = "object"  # the numpy name for strings of any length
@@ -70,7 +71,7 @@ class Field:
             return [self._text(row, index) for index, row in enumerate(array.tolist())]
         if self.is_scalar or _is_sequence(self.hint):
             return array.tolist()  # type: ignore[no-any-return]  # of an array with axes: a list
-        return list(array)
+        return list(array if array.flags.writeable else array.copy())  # rows are the model's own
 
     def stack(self, rows: Sequence[Any]) -> Array:
         """One array of all rows. Raises ModelFailed: it is the model that gave them."""
@@ -294,6 +295,31 @@ def _how_to_declare(model: str, which: str, hint: Any) -> str:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParameterHints:
+    """The types of a model's parameters: keyword-only arguments of its methods."""
+
+    hints: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, model: "Model[Any, Any] | TensorModel") -> "ParameterHints":
+        hints: dict[str, Any] = {}
+        for method in ("prepare", "predict", "stream"):
+            if overrides(model, method):
+                hints |= _keyword_hints(model, method)
+        return cls(hints)
+
+    def convert(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Numbers may come as text, as in a URL. What has no hint stays as it is."""
+        converted = dict(given)
+        for name in given.keys() & self.hints.keys():
+            try:
+                converted[name] = msgspec.convert(given[name], self.hints[name], strict=False)
+            except (msgspec.ValidationError, TypeError, OverflowError) as error:
+                raise InvalidInput(f"parameter {name!r}: {error}") from error
+        return converted
+
+
 # ---- reading hints
 
 
@@ -319,17 +345,33 @@ def _output_hint(model: Model[Any, Any]) -> Any:
     return chunks[0] if len(chunks) == 1 else _type_argument(model, 1)
 
 
-def _hints(model: Model[Any, Any], method: str) -> dict[str, Any]:
+def _hints(model: "Model[Any, Any] | TensorModel", method: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(getattr(type(model), method), include_extras=True)
     except (NameError, TypeError) as error:
         raise ConfigError(f"{type(model).__name__}.{method}: bad type hint: {error}") from error
 
 
+def _keyword_hints(model: "Model[Any, Any] | TensorModel", method: str) -> dict[str, Any]:
+    """Only those are looked at: the arrays' may be names that only type checkers import."""
+    function = inspect.unwrap(getattr(type(model), method))
+    written = {
+        each.name: each.annotation
+        for each in inspect.signature(function).parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.annotation is not each.empty
+    }
+    names = getattr(function, "__globals__", {})
+    try:
+        return typing.get_type_hints(SimpleNamespace(__annotations__=written), names)
+    except (NameError, TypeError) as error:
+        raise ConfigError(f"{type(model).__name__}.{method}: bad type hint: {error}") from error
+
+
 def _parameter(model: Model[Any, Any], method: str) -> Any:
-    hints = _hints(model, method)
-    hints.pop("return", None)
-    return _known(next(iter(hints.values()), None))
+    """The hint of its first argument; keywords are parameters, not values."""
+    parameters = inspect.signature(getattr(model, method)).parameters.values()
+    first = next((each.name for each in parameters if each.kind is not each.KEYWORD_ONLY), "")
+    return _known(_hints(model, method).get(first))
 
 
 def _type_argument(model: Model[Any, Any], index: int) -> Any:

@@ -69,6 +69,42 @@ async def test_a_lone_request_is_not_copied() -> None:
     assert seen[0] is value["x"]
 
 
+@pytest.mark.parametrize("writes", [True, False])
+async def test_what_a_model_may_write_into_is_writable_whoever_is_there(writes: bool) -> None:
+    class Clip(TensorModel):
+        writes_inputs = writes
+
+        def predict(self, batch: Arrays) -> Arrays:
+            batch["x"][batch["x"] < 0] = 0
+            return {"y": batch["x"]}
+
+    body = numpy.array([[-1.0], [2.0]], numpy.float32).tobytes()
+    from_the_wire = {"x": numpy.frombuffer(body, numpy.float32).reshape(2, 1)}
+    async with Batcher(Clip()) as batcher:
+        (alone,) = await outcomes(batcher, from_the_wire)
+        together = await outcomes(batcher, from_the_wire, from_the_wire)
+    assert [column(answer) for answer in together] == [[0, 2]] * 2
+    if writes:
+        assert column(alone) == [0, 2]
+    else:  # it broke its word; the caller's bytes are as they were
+        assert isinstance(alone, ModelFailed)
+    assert from_the_wire["x"].tolist() == [[-1], [2]]
+
+
+async def test_rows_of_varying_shapes_cost_by_their_elements() -> None:
+    class Look(TensorModel):
+        def predict(self, batch: Arrays) -> Arrays:
+            return batch
+
+    class Fixed(Look):
+        inputs = (Tensor("x", "float32", (-1, 3)),)
+
+    value = {"x": numpy.ones((2, 3), numpy.float32)}
+    async with Batcher(Look()) as varying, Batcher(Fixed()) as fixed:
+        assert (await varying.explain(value)).explanation.batches[0].size == 3
+        assert (await fixed.explain(value)).explanation.batches[0].size == 0
+
+
 async def test_a_request_larger_than_a_batch_is_split_and_rejoined_in_order() -> None:
     model = Double()
     async with Batcher(model, max_batch_size=4) as batcher:

@@ -368,3 +368,17 @@ def test_samples_come_from_the_hints_where_they_would_not_mislead() -> None:
 )
 def test_a_hint_is_a_json_schema(hint: Any, schema: dict[str, Any]) -> None:
     assert side(hint).json_schema() == schema
+
+
+def test_rows_off_the_wire_are_the_models_own() -> None:
+    class Clip(headway.Model[Any, Any]):
+        inputs: ClassVar = [Tensor("x", "float32", (-1, 2))]
+        outputs: ClassVar = [Tensor("y", "float32", (-1, 2))]
+
+        def predict(self, items: list[Any]) -> list[Any]:
+            return items
+
+    wire = numpy.frombuffer(numpy.ones(4, "f4").tobytes(), "f4").reshape(2, 2)
+    for row in signature_of(Clip()).input.values({"x": wire}):
+        row[0] = 0.0
+    assert wire.all()

@@ -31,6 +31,7 @@ class OnnxModel(TensorModel):
 
     inputs: tuple[Tensor, ...] = ()  # type: ignore[misc]  # of this file, not of the class
     outputs: tuple[Tensor, ...] = ()  # type: ignore[misc]
+    writes_inputs = False
 
     def __init__(self, path: str | Path, *, threads: int = 1) -> None:
         self._path = Path(path)

@@ -23,6 +23,7 @@ JSON. Calls that come together are batched; nothing needs tuning.
 
   headway serve                      the built-in text-embedding model
   headway serve app:Sentiment        a headway.Model of yours: class Sentiment in app.py
+  headway serve app:predict          a function of yours, from a list to a list
   headway serve model.onnx           an ONNX file
   headway serve headway.toml         several models, with all their settings
 """
@@ -48,8 +49,8 @@ def add_parser(commands: "Commands") -> None:
         "target",
         nargs="?",
         metavar="MODEL",
-        help="module:Class, a .onnx file, a name from `headway models`, or a .toml file "
-        "(default: minilm)",
+        help="module:Class, module:function, a .onnx file, a name from `headway models`, or a "
+        ".toml file (default: minilm)",
     )
     parser.add_argument("--name", metavar="TEXT", help="what clients call it (not with a file)")
     for title, struct in (("the server", ServerConfig), ("the model", ModelConfig)):

@@ -1,4 +1,5 @@
-"""From a name on the command line to a model: the ready-made ones, a class of yours, a file."""
+"""From a name on the command line to a model: the ready-made ones, a class or function of yours,
+a file."""
 
 import importlib
 import inspect
@@ -9,6 +10,8 @@ from typing import Any, TypeAlias
 
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
+from headway.models import functions
+from headway.models.weights import find_weights
 
 AnyModel: TypeAlias = "Model[Any, Any] | TensorModel"
 
@@ -53,7 +56,8 @@ DEFAULT = "minilm"
 
 
 def build(target: str, options: Mapping[str, Any]) -> AnyModel:
-    """The model for `module:Class`, a .onnx file or a name in the catalogue; not loaded yet."""
+    """The model for `module:Class`, `module:function`, a .onnx file or a name in the catalogue; not
+    loaded yet."""
     make = _maker(target)
     try:
         inspect.signature(make).bind(**options)
@@ -70,26 +74,31 @@ def _maker(target: str) -> Callable[..., AnyModel]:
     if target.endswith(".onnx"):
         return _onnx_maker(Path(target))
     if ":" in target:
-        return _class_at(target)
+        return _model_at(target)
     entry = CATALOGUE.get(target)
     if entry is not None:
         return entry.maker()
     raise ConfigError(
-        f"{target!r} is no model: neither module:Class, nor a .onnx file, nor one of "
+        f"{target!r} is no model: neither module:Class, module:function, a .onnx file, nor one of "
         f"{', '.join(sorted(CATALOGUE))} (`headway models` lists them)"
     )
 
 
 def _onnx_maker(path: Path) -> Callable[..., AnyModel]:
-    def make(*, threads: int = 1) -> AnyModel:
+    def make(*, threads: int = 1, weights: str | None = None) -> AnyModel:
+        """With `weights`, the file is in that folder or on the hub under that name."""
         from headway.backends.onnx import OnnxModel
 
-        return OnnxModel(path, threads=threads)
+        file = path
+        if weights is not None:
+            # Weights beyond 2 GB lie beside the file, under its name and some ending.
+            file = find_weights(weights, patterns=[f"{path.as_posix()}*"]) / path
+        return OnnxModel(file, threads=threads)
 
     return make
 
 
-def _class_at(target: str) -> Callable[..., AnyModel]:
+def _model_at(target: str) -> Callable[..., AnyModel]:
     module_name, _, name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -104,15 +113,20 @@ def _class_at(target: str) -> Callable[..., AnyModel]:
     found = getattr(module, name, None)
     if isinstance(found, type) and issubclass(found, Model | TensorModel):
         return found
+    if functions.is_function(found):
+        return functions.model_of(found, target)
     there = [key for key, each in vars(module).items() if _is_own_model(each, module_name)]
     listed = ", ".join(f"{module_name}:{key}" for key in there) or "no model"
-    fact = "does not exist" if found is None else "is not a headway.Model or headway.TensorModel"
+    fact = (
+        "does not exist"
+        if found is None
+        else f"is a {type(found).__name__}, not a class of headway.Model or headway.TensorModel, "
+        "nor a function"
+    )
     raise ConfigError(f"{target} {fact}; {module_name} has {listed}")
 
 
 def _is_own_model(each: object, module: str) -> bool:
-    return (
-        isinstance(each, type)
-        and issubclass(each, Model | TensorModel)
-        and each.__module__ == module
-    )
+    is_class = isinstance(each, type) and issubclass(each, Model | TensorModel)
+    is_model = is_class or isinstance(each, functions.Batched)
+    return is_model and each.__module__ == module

@@ -12,9 +12,10 @@ import numpy
 from headway.backends.onnx import open_session
 from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, Tensor
-from headway.models.weights import PackagedWeights
+from headway.models.weights import PackagedWeights, find_weights
 
 DIMENSIONS = 384
+_FILES = ("tokenizer.json", "model.onnx*", "onnx/model.onnx*")
 _SAMPLE_WORDS = (3, 30, 126, 254)  # with [CLS] and [SEP]: from a search query to the longest text
 
 MINILM_WEIGHTS = PackagedWeights(
@@ -49,16 +50,19 @@ class _Vector:
 
 
 class MiniLM(Model[list[int], _Vector]):
-    """all-MiniLM-L6-v2. Options: `path` (a folder with model.onnx and tokenizer.json), `threads`
-    (of one batch), `max_tokens` (longer texts are cut)."""
+    """all-MiniLM-L6-v2. Options: `weights` (a folder with model.onnx and tokenizer.json, or a name
+    on the hub; by default the pinned package), `threads` (of one batch), `max_tokens` (longer texts
+    are cut)."""
 
     inputs: ClassVar[Sequence[Tensor]] = (Tensor("text", "object", (-1,)),)
     outputs: ClassVar[Sequence[Tensor]] = (Tensor("embedding", "float32", (-1, DIMENSIONS)),)
 
-    def __init__(self, *, path: str | None = None, threads: int = 1, max_tokens: int = 256) -> None:
+    def __init__(
+        self, *, weights: str | None = None, threads: int = 1, max_tokens: int = 256
+    ) -> None:
         if not 2 <= max_tokens <= 512:
             raise ConfigError(f"must be from 2 to 512, not {max_tokens}", field="max_tokens")
-        self._path = path
+        self._weights = weights
         self._threads = threads
         self._max_tokens = max_tokens
         self._folder: Path | None = None
@@ -68,7 +72,11 @@ class MiniLM(Model[list[int], _Vector]):
             from tokenizers import Tokenizer
         except ImportError as error:
             raise ConfigError("minilm needs tokenizers: pip install 'headway[onnx]'") from error
-        self._folder = MINILM_WEIGHTS.find() if self._path is None else Path(self._path)
+        self._folder = (
+            MINILM_WEIGHTS.find()
+            if self._weights is None
+            else find_weights(self._weights, patterns=_FILES)
+        )
         file = self._folder / "tokenizer.json"
         if not file.is_file():
             raise ConfigError(f"{file}: there is no such file")

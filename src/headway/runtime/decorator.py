@@ -23,8 +23,8 @@ class BatchedFunction(Generic[In, Out]):
         if not callable(function) or isinstance(function, type | Model | TensorModel):
             raise ConfigError(f"@batched takes a function, not {function!r}: use headway.Batcher")
         functools.update_wrapper(self, function)
-        self._function = function
-        self._options = options
+        self.function = function
+        self.options = options
         self._attribute: str | None = None  # as a method: what it is called in its class
         self.batcher: Batcher[In, Out] = Batcher(function, _floating=True, **options)
 
@@ -52,10 +52,10 @@ class BatchedFunction(Generic[In, Out]):
         """As a method: each instance batches for itself."""
         if instance is None:
             return self
-        method: Any = functools.partial(self._function, instance)  # type: ignore[arg-type]
+        method: Any = functools.partial(self.function, instance)  # type: ignore[arg-type]
         bound: BatchedFunction[In, Out] = BatchedFunction(
             method,
-            {"name": self.batcher.name, **self._options},
+            {"name": self.batcher.name, **self.options},
         )
         if self._attribute is None:
             return bound

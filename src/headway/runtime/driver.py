@@ -481,10 +481,11 @@ class Driver:
     def _deliver(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
         """Answer everyone in a finished batch: the one place where results reach callers."""
         batch, failed = job.batch, 0
+        ran = ((batch, job.ran_s),)
         if not job.results:
             job.results = [self._lost_batch() for _ in job.calls]
         for call, result in zip(job.calls, job.results, strict=True):
-            call.batch = batch
+            call.ran = ran
             try:
                 if isinstance(result, Exception):  # the item's own error
                     failed += 1

@@ -5,10 +5,12 @@ rejoin a large one, and how to call the model on many; it checks what comes back
 of queues, threads or time.
 """
 
+import copy
 import functools
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from headway.errors import ConfigError, InvalidInput, ModelFailed
 from headway.model import Model, Tensor, TensorModel, overrides
@@ -24,8 +26,12 @@ class Runner(Protocol):
     is_async: bool
     may_rerun: bool
 
-    def shape(self, value: Value) -> tuple[int, Hashable]:
-        """Rows and partition of one value; raises InvalidInput."""
+    def shape(self, value: Value) -> tuple[int, int, Hashable]:
+        """Rows, size and partition of one value; raises InvalidInput."""
+        ...
+
+    def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
+        """The same, with keywords for the model."""
         ...
 
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
@@ -37,7 +43,18 @@ class Runner(Protocol):
     async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]: ...
 
 
-class ItemRunner:
+class _Caller:
+    """Holds the model's `predict`."""
+
+    _predict: Callable[..., Any]
+
+    def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
+        same = copy.copy(self)
+        same._predict = functools.partial(self._predict, **keywords)
+        return same
+
+
+class ItemRunner(_Caller):
     """A function or `headway.Model`: a list in, a list of the same length out."""
 
     def __init__(
@@ -53,8 +70,8 @@ class ItemRunner:
         self.is_async = is_async
         self._predict = predict
 
-    def shape(self, value: Value) -> tuple[int, Hashable]:
-        return 1, None
+    def shape(self, value: Value) -> tuple[int, int, Hashable]:
+        return 1, 0, None
 
     def cut(self, value: Value, start: int, stop: int) -> Value:
         raise AssertionError("an item is one row; it is never cut")
@@ -88,7 +105,7 @@ class ItemRunner:
         return cast(list[Any], results if rows == padded_rows else results[:rows])
 
 
-class TensorRunner:
+class TensorRunner(_Caller):
     """A `headway.TensorModel`: arrays are concatenated along their rows, and split again."""
 
     def __init__(self, model: TensorModel, *, name: str) -> None:
@@ -98,14 +115,17 @@ class TensorRunner:
         self.may_rerun = model.rerun
         self.is_async = _is_async(model.predict)
         self._numpy = numpy
-        self._model = model
+        self._predict = model.predict
+        self._writes_inputs = model.writes_inputs
         self._inputs = {tensor.name: tensor for tensor in model.inputs}
-        # Nothing varies but the rows: whoever passes the checks may share a batch with anyone.
+        self._outputs = {tensor.name for tensor in model.outputs}
+        # Nothing varies but the rows: whoever passes the checks may share a batch with anyone. Else
+        # a row costs by its elements.
         self.is_uniform = bool(self._inputs) and not any(
             -1 in tensor.shape[1:] for tensor in model.inputs
         )
 
-    def shape(self, value: Value) -> tuple[int, Hashable]:
+    def shape(self, value: Value) -> tuple[int, int, Hashable]:
         if not isinstance(value, Mapping) or not value:
             raise InvalidInput(f"{self.name} takes named arrays, e.g. {{'x': array}}")
         self._check_names(value)
@@ -116,11 +136,12 @@ class TensorRunner:
         for name, array in value.items():
             self._check(name, array)
         if self.is_uniform:
-            return rows.pop(), None
+            return rows.pop(), 0, None
         partition = tuple(
             (name, array.dtype.str, array.shape[1:]) for name, array in sorted(value.items())
         )
-        return rows.pop(), partition
+        size = sum(math.prod(shape) for _, _, shape in partition)
+        return rows.pop(), size, partition
 
     def cut(self, value: Value, start: int, stop: int) -> Value:
         return {name: array[start:stop] for name, array in value.items()}
@@ -132,11 +153,11 @@ class TensorRunner:
         }
 
     def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
-        outputs = self._model.predict(self._concatenated(values, padded_rows))
+        outputs = self._predict(self._concatenated(values, padded_rows))
         return self._split(outputs, values, padded_rows)
 
     async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
-        outputs: Any = self._model.predict(self._concatenated(values, padded_rows))
+        outputs: Any = self._predict(self._concatenated(values, padded_rows))
         if isinstance(outputs, Awaitable):
             outputs = await outputs
         return self._split(outputs, values, padded_rows)
@@ -170,8 +191,13 @@ class TensorRunner:
             missing = padded_rows - sum(len(array) for array in arrays)
             if missing:  # a fixed batch size: rows that are dropped again
                 arrays.append(self._numpy.repeat(arrays[-1][-1:], missing, axis=0))
-            batch[name] = arrays[0] if len(arrays) == 1 else self._numpy.concatenate(arrays)
+            batch[name] = self._numpy.concatenate(arrays) if len(arrays) > 1 else self._own(*arrays)
         return batch
+
+    def _own(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
+        """A lone caller's array, for the model to write into if it does such things: tensors off
+        the wire are read-only views of a request's body."""
+        return array.copy() if self._writes_inputs and not array.flags.writeable else array
 
     def _split(self, outputs: Any, values: list[Value], padded_rows: int) -> list[Any]:
         self._check_outputs(outputs, padded_rows)
@@ -193,10 +219,9 @@ class TensorRunner:
                     f"{self.name} returned {name!r} with shape {list(getattr(array, 'shape', ()))} "
                     f"for {rows} rows"
                 )
-        expected = {tensor.name for tensor in self._model.outputs}
-        if expected and expected != set(outputs):
+        if self._outputs and self._outputs != outputs.keys():
             raise BrokenContract(
-                f"{self.name} returned outputs {sorted(outputs)}, not {sorted(expected)}"
+                f"{self.name} returned outputs {sorted(outputs)}, not {sorted(self._outputs)}"
             )
 
 

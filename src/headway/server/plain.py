@@ -1,11 +1,13 @@
 """The plain JSON route: one value in, one result out, for models written in Python.
 
 `POST /v1/predict/{model}` with `3.0`, `"text"` or `{…}` answers the result; with
-`{"items": […]}` it answers `{"results": […]}`, each a result or `{"error": …}`.
+`{"items": […]}` it answers `{"results": […]}`, each a result or `{"error": …}`. Parameters for the
+model stand in the query: `?language=de`.
 """
 
 import asyncio
 from typing import Any, Literal
+from urllib.parse import parse_qsl
 
 import msgspec
 import numpy
@@ -19,6 +21,7 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
     ("GET", "/openapi.json", "openapi"),
 ]
+_NO_PARAMETERS: dict[str, str] = {}
 
 
 class Plain:
@@ -34,15 +37,11 @@ class Plain:
             value = msgspec.json.decode(request.body)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not JSON: {error}") from error
-        ask = ask_of({}, request.headers)
-        if isinstance(value, dict) and value.keys() == {"items"}:
-            if not isinstance(value["items"], list):
-                raise InvalidInput("items: a list is expected")
-            results = await asyncio.gather(
-                *(_result_or_error(served, item, ask) for item in value["items"])
-            )
-            return Response(_json({"results": results}))
-        return Response(_json(await served.predict(value, ask)))
+        ask = ask_of(_parameters(request.query), request.headers)
+        answer = Response(_json(await _answer(served, value, ask)))
+        if ask.story is not None:
+            answer.headers = ask.story.headers()
+        return answer
 
     async def openapi(self, request: Request) -> Response:
         """What can be called, as OpenAPI 3.1."""
@@ -72,6 +71,22 @@ class Plain:
 _ERROR = {
     "application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}
 }
+
+
+def _parameters(query: str) -> dict[str, str]:
+    """For the model, from `?language=de`; of one given twice the last counts."""
+    return dict(parse_qsl(query, keep_blank_values=True)) if query else _NO_PARAMETERS
+
+
+async def _answer(served: ServedModel, value: Any, ask: Ask) -> Any:
+    if not (isinstance(value, dict) and value.keys() == {"items"}):
+        return await served.predict(value, ask)
+    if not isinstance(value["items"], list):
+        raise InvalidInput("items: a list is expected")
+    results = await asyncio.gather(
+        *(_result_or_error(served, item, ask) for item in value["items"])
+    )
+    return {"results": results}
 
 
 async def _result_or_error(served: ServedModel, item: Any, ask: Ask) -> Any:

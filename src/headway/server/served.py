@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
+import msgspec
 import numpy
 
 from headway.config import ModelConfig
@@ -18,13 +19,22 @@ from headway.runtime.batcher import Batcher
 from headway.runtime.calls import DirectCall
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
-from headway.server.serving import Array, Ask
-from headway.signature import Signature, array_of, side_of, signature_of
+from headway.server.explaining import Told
+from headway.server.serving import PLAIN, Array, Ask
+from headway.signature import (
+    ParameterHints,
+    Signature,
+    array_of,
+    side_of,
+    signature_of,
+)
 
 _log = logging.getLogger(__name__)
 _WARM_UP_S = 2.0  # for the whole warm-up: a slow model is served cold rather than late
 _PROBE_S = 0.15  # for one size, before its largest batch
 _REPEATS = 2
+_NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
+_LENGTHS = (8, 32, 128, 512)  # of axes that vary
 
 
 class RequestStatistics(Protocol):
@@ -39,14 +49,15 @@ class Served:
     def __init__(
         self, config: ModelConfig, *, model: "Model[Any, Any] | TensorModel | None" = None
     ) -> None:
-        self.config = config
+        self.model = catalogue.build(config.target, config.options) if model is None else model
+        self.config = config = _with_decorator(config, self.model)
         self.name = config.name
         self.version = "1"
-        self.model = catalogue.build(config.target, config.options) if model is None else model
         self.signature: Signature | None = None  # None: a tensor model, which is its own
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
         self.inputs, self.outputs = self._read_signature()
+        self._parameters = ParameterHints.of(self.model)
         _check_dtypes([*self.inputs, *self.outputs])
         self.streams = overrides(self.model, "stream")
         self._only_streams = self.streams and not overrides(self.model, "predict")
@@ -91,7 +102,8 @@ class Served:
         started = self.clock()
         try:
             if self.signature is None:
-                outputs: Mapping[str, Array] = await self.batcher.submit(inputs, **_options(ask))
+                batcher = self.batcher if ask.story is None else self._batcher_for(ask)
+                outputs: Mapping[str, Array] = await batcher.submit(inputs, **self._options(ask))
             else:
                 outputs = await self._infer_items(self.signature, inputs, ask)
         except BaseException as error:
@@ -115,11 +127,16 @@ class Served:
         if self.signature is None:
             raise InvalidInput(f"{self.name} does not stream")
         value = self.signature.input.decode(value)
-        chunks = self.batcher.stream(value, **_options(ask))
+        started, error = self.clock(), None
+        chunks = self.batcher.stream(value, **self._options(ask))
         try:
             async for chunk in chunks:
                 yield chunk
+        except BaseException as raised:
+            error = raised
+            raise
         finally:
+            self.record(1, started, error)
             await cast(Any, chunks).aclose()
 
     @property
@@ -137,21 +154,41 @@ class Served:
     ) -> Mapping[str, Array]:
         self._check_answers()
         values = signature.input.values(inputs)
+        batcher, options = self._batcher_for(ask), self._options(ask)
         if len(values) == 1:
-            results = [await self.batcher.submit(values[0], **_options(ask))]
+            results = [await batcher.submit(values[0], **options)]
         else:
-            results = await self.batcher.many(values, **_options(ask))
+            results = await batcher.many(values, **options)
         return signature.output.arrays(results)
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:
             self._check_answers()
             value = self.signature.input.decode(value)
-            return await self.batcher.submit(value, **_options(ask))
+            return await self._batcher_for(ask).submit(value, **self._options(ask))
         row = _as_row(value, self.inputs)
-        results = await self.batcher.submit(row, **_options(ask))
+        results = await self._batcher_for(ask).submit(row, **self._options(ask))
         named = {name: array[0] for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
+
+    def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
+        return self.batcher if ask.story is None else Told(self.batcher, ask.story)
+
+    def _options(self, ask: Ask) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if ask is PLAIN:
+            return options
+        if ask.priority != "normal":
+            options["priority"] = ask.priority
+        if ask.deadline_ms is not None:
+            options["deadline_ms"] = ask.deadline_ms
+        if ask.tenant:
+            options["tenant"] = ask.tenant
+        if ask.partition is not None:
+            options["partition"] = ask.partition
+        if ask.parameters:
+            options["parameters"] = self._parameters.convert(ask.parameters)
+        return options
 
     def _check_answers(self) -> None:
         if self._only_streams:
@@ -206,9 +243,11 @@ class Served:
             if self._only_streams:
                 return []
             return self.signature.input.samples(varies=overrides(self.model, "size"))
-        if any(-1 in tensor.shape[1:] for tensor in self.inputs):
-            return []  # times of one length would mislead about the others
-        return [{tensor.name: _sample(tensor) for tensor in self.inputs}]
+        varies = any(-1 in tensor.shape[1:] for tensor in self.inputs)
+        return [
+            {tensor.name: _sample(tensor, length) for tensor in self.inputs}
+            for length in (_LENGTHS if varies else _LENGTHS[:1])
+        ]
 
 
 def _check_dtypes(tensors: Sequence[Tensor]) -> None:
@@ -243,7 +282,33 @@ def _batcher(
         tenants=config.tenants,
         batch_sizes=batch_sizes,
         name=config.name,
+        **{key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS},
     )
+
+
+def _decorated(model: object) -> Mapping[str, Any]:
+    """What `@headway.batched(…)` said, where the model is a function."""
+    options: Mapping[str, Any] = getattr(model, "batcher_options", {})
+    return options
+
+
+def _with_decorator(config: ModelConfig, model: object) -> ModelConfig:
+    """The function's own settings count where the configuration has nothing but defaults."""
+    defaults = msgspec.structs.fields(ModelConfig)
+    said = _decorated(model)
+    changes = {
+        field.name: said[field.name]
+        for field in defaults
+        if field.name in said
+        and field.name != "name"
+        and getattr(config, field.name) == _default(field)
+    }
+    return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else made()
 
 
 def _place(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> None:
@@ -257,10 +322,10 @@ def _place(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> None:
         raise ConfigError(
             f"{config.name} streams: write it as `async def` to run it inline", field="worker"
         )
-    predict: Callable[[Any], Any] = model.predict
+    predict: Callable[..., Any] = model.predict
 
-    async def predict_inline(batch: Any) -> Any:
-        return predict(batch)
+    async def predict_inline(batch: Any, **keywords: Any) -> Any:
+        return predict(batch, **keywords)
 
     model.predict = predict_inline  # type: ignore[assignment]  # the runner awaits what is async
 
@@ -268,19 +333,6 @@ def _place(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> None:
 def _rows(inputs: Mapping[str, Array]) -> int:
     first = next(iter(inputs.values()), None)
     return len(first) if first is not None and first.ndim else 0
-
-
-def _options(ask: Ask) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if ask.priority != "normal":
-        options["priority"] = ask.priority
-    if ask.deadline_ms is not None:
-        options["deadline_ms"] = ask.deadline_ms
-    if ask.tenant:
-        options["tenant"] = ask.tenant
-    if ask.partition is not None:
-        options["partition"] = ask.partition
-    return options
 
 
 def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
@@ -299,8 +351,9 @@ def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
     return row
 
 
-def _sample(tensor: Tensor) -> Array:
-    shape = (1, *tensor.shape[1:])
+def _sample(tensor: Tensor, length: int) -> Array:
+    """One row. What varies varies together: mostly it is one length, such as a text's."""
+    shape = (1, *(length if axis == -1 else axis for axis in tensor.shape[1:]))
     if tensor.dtype == "object":
         return numpy.full(shape, b"sample", dtype=object)
     # Ones for measurements; zeros for what may be an index into a table.

@@ -12,6 +12,7 @@ import numpy
 from headway.errors import NotReady, UnknownModel
 from headway.model import Tensor
 from headway.runtime.calls import DirectCall
+from headway.server.explaining import Story
 
 Array = numpy.ndarray[Any, Any]
 
@@ -24,6 +25,11 @@ class Ask:
     deadline_ms: float | None = None
     tenant: str = ""
     partition: Hashable = None
+    parameters: Mapping[str, Any] | None = None  # for the model, which takes what it knows
+    story: Story | None = None  # told what became of the request, where somebody asked
+
+
+PLAIN = Ask()  # nothing special; most ask for that
 
 
 class ServedModel(Protocol):

@@ -79,8 +79,7 @@ class Client:
 @asynccontextmanager
 async def serving(app: App, **settings: Any) -> AsyncIterator[HttpServer]:
     options: dict[str, Any] = {"port": 0, "drain_s": 0.2, "debug": False, **settings}
-    limit = options.pop("max_connections", 100)
-    async with HttpServer(app, ServerConfig(**options), max_connections=limit) as server:
+    async with HttpServer(app, ServerConfig(**options)) as server:
         yield server
 
 

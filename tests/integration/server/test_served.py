@@ -206,6 +206,39 @@ async def test_times_by_size_go_as_far_as_time_allows() -> None:
         assert now() < 2.5
 
 
+async def test_a_tensor_model_whose_axes_vary_is_timed_at_several_lengths() -> None:
+    class Tokens(headway.TensorModel):
+        inputs: ClassVar = [Tensor("ids", "int64", (-1, -1)), Tensor("mask", "int64", (-1, -1))]
+        outputs: ClassVar = [Tensor("n", "int64", (-1,))]
+
+        async def predict(self, batch: dict[str, Any]) -> dict[str, Any]:  # type: ignore[override]
+            rows, length = batch["ids"].shape
+            await asyncio.sleep(1e-4 * rows * length)
+            return {"n": batch["mask"].sum(axis=1)}
+
+    async with served(Tokens(), max_batch_size=8) as made:
+        assert made.costs is not None
+        assert made.costs.sizes == (16, 64, 256, 1024)  # elements a row, of both inputs
+        assert [cell * 1e4 for cell in made.costs.seconds[0]] == pytest.approx([8, 32, 128, 512])
+        assert made.costs.rows[-1] >= 2
+
+
+async def test_lengths_that_a_model_refuses_are_left_out() -> None:
+    class Short(headway.TensorModel):
+        inputs: ClassVar = [Tensor("ids", "int64", (-1, -1))]
+        outputs: ClassVar = [Tensor("ids", "int64", (-1, -1))]
+
+        async def predict(self, batch: dict[str, Any]) -> dict[str, Any]:  # type: ignore[override]
+            await asyncio.sleep(0.001)
+            if batch["ids"].shape[1] > 100:
+                raise ValueError("too long")
+            return batch
+
+    async with served(Short(), max_batch_size=2) as made:
+        assert made.costs is not None
+        assert made.costs.sizes == (8, 32)
+
+
 async def test_a_slow_model_is_ready_soon_all_the_same() -> None:
     class Slow(headway.Model[int, int]):
         async def predict(self, items: list[int]) -> list[int]:  # type: ignore[override]

@@ -46,7 +46,7 @@ def test_a_class_is_built_with_its_options() -> None:
             "catalogue_app:Eco",
             "catalogue_app:Eco does not exist; catalogue_app has catalogue_app:Echo, catalogue_",
         ),
-        ("catalogue_app:number", "is not a headway.Model"),
+        ("catalogue_app:number", "is a int, not a class of headway.Model"),
         ("catalogue_app:", "does not exist"),
         (":Echo", "Empty module name"),
         ("absent.onnx", "absent.onnx: there is no such file"),

@@ -74,18 +74,18 @@ def test_token_ids_beyond_the_vocabulary_are_refused(model: MiniLM, ids: list[in
 
 
 def test_a_folder_of_ones_own_serves_as_well(model: MiniLM) -> None:
-    mine = loaded(MiniLM(path=str(MINILM_WEIGHTS.find()), threads=2, max_tokens=16))
+    mine = loaded(MiniLM(weights=str(MINILM_WEIGHTS.find()), threads=2, max_tokens=16))
     assert mine.size(mine.prepare("word " * 100)) == 16
     numpy.testing.assert_allclose(embed(mine, "hi")[0], embed(model, "hi")[0], atol=2e-6)
 
 
 def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tokenizer.json: there is no such file"):
-        MiniLM(path=str(tmp_path)).setup()
+        MiniLM(weights=str(tmp_path)).setup()
     shipped = json.loads((MINILM_WEIGHTS.find() / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps(shipped))
     with pytest.raises(ConfigError, match=r"model.onnx: there is no such file"):
-        loaded(MiniLM(path=str(tmp_path)))
+        loaded(MiniLM(weights=str(tmp_path)))
 
 
 @pytest.mark.parametrize("options", [{"max_tokens": 1}, {"max_tokens": 513}], ids=str)

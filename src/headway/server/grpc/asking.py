@@ -1,9 +1,10 @@
-"""How urgent a call is: v2's parameters, the same headers as on HTTP, and the call's deadline."""
+"""What a call wants beside its answer: v2's parameters, the headers of HTTP as metadata, and the
+call's own deadline."""
 
 import dataclasses
 from typing import Any
 
-from headway.errors import DeadlineExceeded, InvalidInput
+from headway.errors import DeadlineExceeded
 from headway.server.serving import Ask
 from headway.server.v2.asking import ask_of
 from headway.server.v2.codec import Parameters
@@ -13,14 +14,12 @@ _NO_HEADERS: dict[str, str] = {}
 
 
 def ask_of_call(parameters: Parameters, context: Any) -> Ask:
-    """Of two time limits the shorter counts. A `tenant` parameter goes before the header."""
+    """Of two time limits the shorter counts."""
     headers = _NO_HEADERS
     for key, value in context.invocation_metadata() or ():
         if key.startswith(_PREFIX):
             headers = {**headers, key: value}
     ask = ask_of(parameters, headers)
-    if "tenant" in parameters:
-        ask = dataclasses.replace(ask, tenant=_text(parameters, "tenant"))
     left_s = context.time_remaining()
     if left_s is None:
         return ask
@@ -30,10 +29,3 @@ def ask_of_call(parameters: Parameters, context: Any) -> Ask:
     if ask.deadline_ms is not None and ask.deadline_ms <= left_ms:
         return ask
     return dataclasses.replace(ask, deadline_ms=left_ms)
-
-
-def _text(parameters: Parameters, key: str) -> str:
-    value = parameters[key]
-    if not isinstance(value, str):
-        raise InvalidInput(f"parameter {key!r} is a text, not {value!r}")
-    return value

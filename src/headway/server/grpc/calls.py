@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 
-from headway.errors import Closed, HeadwayError
+from headway.errors import Closed, HeadwayError, InputTooLarge
 from headway.server.errors import retry_after_s, status_of
 from headway.server.grpc import inference_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
 Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
 
 
@@ -26,10 +27,24 @@ class Refusal(NamedTuple):
     metadata: tuple[tuple[str, str], ...]
 
 
+class TooLarge(NamedTuple):
+    """Stands where a message would be. (gRPC turns whatever its reader raises into UNKNOWN.)"""
+
+    size_bytes: int
+    limit_bytes: int
+
+    def error(self) -> InputTooLarge:
+        limit = self.limit_bytes
+        return InputTooLarge(
+            f"the message has {self.size_bytes} bytes, at most {limit} are allowed", limit=limit
+        )
+
+
 class Calls:
     """The calls under way."""
 
-    def __init__(self, *, debug: bool = False) -> None:
+    def __init__(self, *, max_message_bytes: int = MOST_BYTES, debug: bool = False) -> None:
+        self._max_message_bytes = max_message_bytes
         self._debug = debug
         self._active = 0
         self._idle = asyncio.Event()
@@ -46,10 +61,18 @@ class Calls:
             )
             handlers[method.name] = made(
                 self._watched(getattr(service, method.name)),
-                request_deserializer=getattr(pb, method.input_type.name).FromString,
+                request_deserializer=self._reader(getattr(pb, method.input_type.name)),
                 response_serializer=getattr(pb, method.output_type.name).SerializeToString,
             )
         return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+
+    def _reader(self, kind: Any) -> Callable[[bytes], Any]:
+        limit, parse = self._max_message_bytes, kind.FromString
+
+        def read(data: bytes) -> Any:
+            return parse(data) if len(data) <= limit else TooLarge(len(data), limit)
+
+        return read
 
     async def wait_idle(self) -> None:
         await self._idle.wait()
@@ -78,6 +101,8 @@ class Calls:
             self._idle.clear()
             context.add_done_callback(self._finished)  # when the answer has left, not before
             try:
+                if type(request) is TooLarge:
+                    raise request.error()
                 return await method(request, context)
             except grpc.aio.AbortError:
                 raise

@@ -12,19 +12,23 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from headway.config import ServerConfig
 from headway.errors import ConfigError, UnknownModel
 from headway.server.grpc import pool
-from headway.server.grpc.calls import SERVICE, Calls
+from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.service import Inference
 from headway.server.serving import Registry
 from headway.server.v2.shared_memory import SharedRegions
 
 _log = logging.getLogger(__name__)
 
-_MOST_BYTES = 2**31 - 1
-_OPTIONS = [
-    ("grpc.max_send_message_length", _MOST_BYTES),
-    ("grpc.max_receive_message_length", _MOST_BYTES),
-    ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
-]
+
+def _options(config: ServerConfig) -> list[tuple[str, int]]:
+    # What is a little too large is read, so that it can be refused in our own words and with our
+    # own code; what is far too large is cut off by gRPC itself (RESOURCE_EXHAUSTED).
+    most_read = min(2 * config.max_body_bytes, MOST_BYTES)
+    return [
+        ("grpc.max_send_message_length", MOST_BYTES),
+        ("grpc.max_receive_message_length", most_read),
+        ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
+    ]
 
 
 class GrpcServer:
@@ -84,8 +88,8 @@ class _Running:
         version: str,
         regions: SharedRegions | None,
     ) -> None:
-        self.server = grpc.aio.server(options=_OPTIONS)
-        self._calls = Calls(debug=config.debug)
+        self.server = grpc.aio.server(options=_options(config))
+        self._calls = Calls(max_message_bytes=config.max_body_bytes, debug=config.debug)
         self._service = Inference(registry, self._calls, version=version, regions=regions)
         self._health = Health(registry)
         self.server.add_generic_rpc_handlers((self._calls.handler(self._service),))

@@ -9,6 +9,7 @@ import grpc
 from google.protobuf import json_format
 
 from headway.errors import Forbidden, HeadwayError, InvalidInput
+from headway.server.explaining import HEADER, Story
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
@@ -62,8 +63,12 @@ class Inference:
         asked = messages.decode(request, regions=self._regions)
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
-        outputs = await served.infer(inputs, ask_of_call(asked.parameters, context))
-        return self._encode(served, asked, outputs)
+        ask = ask_of_call(asked.parameters, context)
+        outputs = await served.infer(inputs, ask)
+        response = self._encode(served, asked, outputs)
+        if ask.story is not None:
+            _tell(ask.story, response, context)
+        return response
 
     @asynccontextmanager
     async def stream(
@@ -235,6 +240,14 @@ class Inference:
         for key, value in LOG_SETTINGS.items():
             setattr(response.settings[key], kinds[type(value)], value)
         return response
+
+
+def _tell(story: Story, response: pb.ModelInferResponse, context: Any) -> None:
+    """As the call's metadata, and in the response itself: a stream has many, one call."""
+    text = story.text()
+    if text:
+        context.set_trailing_metadata(((HEADER.lower(), text),))
+        response.parameters[HEADER.lower().replace("-", "_")].string_param = text
 
 
 def _value_of(served: ServedModel, inputs: Mapping[str, Array]) -> Any:

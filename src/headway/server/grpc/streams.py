@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from headway.errors import Closed
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.calls import Calls, is_asked_to_stop
+from headway.server.grpc.calls import Calls, TooLarge, is_asked_to_stop
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _WANTS_END = "triton_enable_empty_final_response"
@@ -67,6 +67,10 @@ class _Stream:
         before = asyncio.Event()
         before.set()
         async for request in requests:
+            if type(request) is TooLarge:  # it had no id that could be told
+                await before.wait()
+                await self._write(self._refused(pb.ModelInferRequest(), request.error()))
+                continue
             await self._room.acquire()
             if self._service.streams(request):
                 tasks.create_task(self._answer_often(request))

@@ -29,6 +29,10 @@ class WireHeaders(Mapping[str, str]):
         value = self._raw.get(name.encode("latin-1", "replace"))
         return default if value is None else value.decode("latin-1")
 
+    def lacks(self, names: frozenset[bytes]) -> bool:
+        """Is none of these here? Far cheaper than to ask for each."""
+        return names.isdisjoint(self._raw)
+
     def __iter__(self) -> Iterator[str]:
         return (name.decode("latin-1") for name in self._raw)
 

@@ -24,12 +24,11 @@ class HttpServer:
         app: App,
         config: ServerConfig,
         *,
-        max_connections: int = 4096,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._app = app
         self._config = config
-        self._max_connections = max_connections
+        self._max_connections = config.max_connections
         self._tls = tls
         self._listener: asyncio.Server | None = None
         self._connections: set[Connection] = set()

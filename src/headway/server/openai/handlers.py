@@ -59,7 +59,8 @@ class OpenAI:
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         answer = {"object": "list", "model": served.name, "data": data, "usage": usage}
-        return Response(msgspec.json.encode(answer))
+        more = () if ask.story is None else ask.story.headers()
+        return Response(msgspec.json.encode(answer), headers=more)
 
     def _entry(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}

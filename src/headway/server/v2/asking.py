@@ -1,13 +1,24 @@
-"""How urgent a v2 request is: its parameters and headers as an `Ask`."""
+"""What a v2 request wants beside its answer: its parameters and headers as an `Ask`."""
 
 from collections.abc import Mapping
 from typing import Literal
 
 from headway.errors import InvalidInput
-from headway.server.serving import Ask
-from headway.server.v2.codec import Parameters, Scalar
+from headway.server.explaining import Story, is_asked_for
+from headway.server.http.headers import WireHeaders
+from headway.server.serving import PLAIN, Ask
+from headway.server.v2.codec import Scalar
 
-_PLAIN = Ask()
+_HEADERS = frozenset(
+    [b"headway-explain", b"headway-priority", b"headway-tenant", b"headway-timeout-ms"]
+)
+# The protocol's own, and Triton's: every other parameter is for the model.
+_OURS = frozenset(
+    [
+        *("binary_data_output", "priority", "tenant", "timeout"),
+        *("sequence_id", "sequence_start", "sequence_end", "triton_enable_empty_final_response"),
+    ]
+)
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
     "high": "high",
     "normal": "normal",
@@ -15,24 +26,48 @@ _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
 }
 
 
-def ask_of(parameters: Parameters, headers: Mapping[str, str]) -> Ask:
+def ask_of(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> Ask:
     """A parameter goes before a header; of two timeouts the shorter counts."""
-    priority: Literal["high", "normal", "low"] = "normal"
-    if "headway-priority" in headers:
-        priority = _level(headers["headway-priority"])
+    if not parameters and type(headers) is WireHeaders and headers.lacks(_HEADERS):
+        return PLAIN
+    priority = _priority(parameters, headers)
+    deadline_ms = _deadline_ms(parameters, headers)
+    tenant = _tenant(parameters, headers)
+    others = {
+        key: value for key, value in parameters.items() if key not in _OURS and value is not None
+    }
+    story = Story() if is_asked_for(headers.get("headway-explain", "")) else None
+    if not (deadline_ms or tenant or others or story) and priority == "normal":
+        return PLAIN
+    return Ask(priority, deadline_ms, tenant, parameters=others or None, story=story)
+
+
+def _priority(
+    parameters: Mapping[str, Scalar], headers: Mapping[str, str]
+) -> Literal["high", "normal", "low"]:
+    number = parameters.get("priority")
+    if number is not None:
+        return level_of(_count(number, "priority"))
+    return _level(headers["headway-priority"]) if "headway-priority" in headers else "normal"
+
+
+def _deadline_ms(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> float | None:
     times_ms = []
     if "headway-timeout-ms" in headers:
         times_ms.append(_milliseconds(headers["headway-timeout-ms"]))
-    if parameters:
-        if parameters.get("priority") is not None:
-            priority = level_of(_count(parameters["priority"], "priority"))
-        timeout_us = _count(parameters.get("timeout") or 0, "timeout")
-        if timeout_us:  # 0 is Triton's word for none
-            times_ms.append(timeout_us / 1000)
-    tenant = headers.get("headway-tenant", "")
-    if not (times_ms or tenant) and priority == "normal":
-        return _PLAIN
-    return Ask(priority, min(times_ms, default=None), tenant)
+    timeout_us = _count(parameters.get("timeout") or 0, "timeout")
+    if timeout_us:  # 0 is Triton's word for none
+        times_ms.append(timeout_us / 1000)
+    return min(times_ms, default=None)
+
+
+def _tenant(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> str:
+    tenant = parameters.get("tenant")
+    if tenant is None:
+        return headers.get("headway-tenant", "")
+    if not isinstance(tenant, str):
+        raise InvalidInput(f"parameter 'tenant' is a text, not {tenant!r}")
+    return tenant
 
 
 def level_of(number: int) -> Literal["high", "normal", "low"]:

@@ -13,7 +13,7 @@ import msgspec
 import numpy
 from msgspec import Meta
 
-from headway.server.v2.codec import element_type, json_data
+from headway.server.v2.codec import LARGE_BYTES, element_type, json_data
 from headway.server.v2.dtypes import BYTES, Datatype
 from headway.server.v2.tensors import Array, Signature, objects
 
@@ -42,6 +42,8 @@ class DirectCodec:
 
     def decode(self, body: bytes) -> DirectRequest | None:
         """None: not for us."""
+        if len(body) > LARGE_BYTES:  # it would hold the event loop up
+            return None
         try:
             request = self._decoder.decode(body)
             sent = request.inputs
@@ -68,7 +70,8 @@ class DirectCodec:
         found = self._starts.get(key)
         if found is None:
             datatype = self._signature.output_datatype(name, array)
-            head = {"name": name, "datatype": datatype.name, "shape": array.shape}
+            shape = array.shape if array.ndim > 1 else (*array.shape, 1)  # as the general way
+            head = {"name": name, "datatype": datatype.name, "shape": shape}
             found = _ENCODER.encode(head)[:-1] + b',"data":', datatype
             if len(self._starts) < _MOST_STARTS:
                 self._starts[key] = found

@@ -156,12 +156,17 @@ class V2:
         served = self._registry.get_ready(model, version)
         signature = self.signature_of(served)
         headers = request.headers
-        asked = codec.decode(
-            request.body, _header_length(headers), signature=signature, regions=self._regions
-        )
+        body, length = request.body, _header_length(headers)
+        if len(body) > codec.LARGE_BYTES and codec.is_slow(body, length, signature):
+            asked = await asyncio.to_thread(
+                codec.decode, body, length, signature=signature, regions=self._regions
+            )
+        else:
+            asked = codec.decode(body, length, signature=signature, regions=self._regions)
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
-        outputs = await served.infer(inputs, ask_of(asked.parameters, headers))
+        ask = ask_of(asked.parameters, headers)
+        outputs = await served.infer(inputs, ask)
         body, content_type, header_length = codec.encode(
             served.name,
             served.version,
@@ -171,12 +176,13 @@ class V2:
             labels=getattr(served, "labels", None),
             regions=self._regions,
         )
+        more = () if ask.story is None else ask.story.headers()
         if header_length is None:
-            return Response(body)
+            return Response(body, headers=more)
         return Response(
             body,
             content_type=content_type,
-            headers=(("Inference-Header-Content-Length", str(header_length)),),
+            headers=(("Inference-Header-Content-Length", str(header_length)), *more),
         )
 
     def infer_direct(
@@ -244,7 +250,11 @@ class V2:
     async def generate(self, request: Request, model: str, version: str = "") -> Response:
         served = self._registry.get_ready(model, version)
         body = generating.parse(request.body, served)
-        return await generating.answer(served, body, self._ask(request, body))
+        ask = self._ask(request, body)
+        answer = await generating.answer(served, body, ask)
+        if ask.story is not None:
+            answer.headers = ask.story.headers()
+        return answer
 
     async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
         served = self._registry.get_ready(model, version)

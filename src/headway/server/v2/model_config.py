@@ -16,7 +16,7 @@ def metadata_of(model: ServedModel) -> dict[str, Any]:
         "versions": [model.version],
         "platform": PLATFORM,
         "inputs": _tensors(_sent(model.inputs), model),
-        "outputs": _tensors(model.outputs, model),
+        "outputs": _tensors(_sent(model.outputs), model),
     }
 
 
@@ -29,7 +29,7 @@ def config_of(model: ServedModel) -> dict[str, Any]:
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": model.max_batch_size,
         "input": _ports(_sent(model.inputs), model),
-        "output": _ports(model.outputs, model),
+        "output": _ports(_sent(model.outputs), model),
         "dynamic_batching": {},
         "instance_group": [{"name": model.name, "kind": "KIND_CPU", "count": 1}],
         "model_transaction_policy": {"decoupled": model.streams},
@@ -38,8 +38,8 @@ def config_of(model: ServedModel) -> dict[str, Any]:
 
 
 def _sent(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """One value a row is [rows, 1] to Triton's clients: perf_analyzer sends nothing else. We take
-    [rows] as well."""
+    """One value a row is [rows, 1] to Triton's clients: perf_analyzer sends nothing else. So it is
+    what we say, in and out, and what we send; we take [rows] as well."""
     return [
         each if len(each.shape) > 1 else Tensor(each.name, each.dtype, (*each.shape, 1))
         for each in tensors

@@ -127,10 +127,11 @@ def _read_bytes(name: str, raw: Buffer, count: int) -> Array:
 class Signature:
     """What a model takes and gives, ready to be held against requests."""
 
-    __slots__ = ("inputs", "outputs")
+    __slots__ = ("inputs", "outputs", "takes_bytes")
 
     def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self.inputs = {each.name: (of_tensor(each), each.shape) for each in inputs}
+        self.takes_bytes = not inputs or any(each is BYTES for each, _ in self.inputs.values())
         self.outputs = {each.name: of_tensor(each) for each in outputs}
 
     def check_inputs(

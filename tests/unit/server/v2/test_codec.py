@@ -11,6 +11,7 @@ from headway.errors import InvalidInput
 from headway.model import Tensor
 from headway.server.v2 import codec
 from headway.server.v2.codec import InferRequest, RequestedOutput, SharedSlice
+from headway.server.v2.dtypes import DATATYPES
 from headway.server.v2.tensors import Array, Signature
 
 
@@ -255,6 +256,48 @@ def answer(request: InferRequest, outputs: dict[str, Array], **options: Any) -> 
     return json.loads(text)
 
 
+@pytest.mark.parametrize("datatype", ["FP32", "FP64", "INT64", "UINT64", "BOOL"])
+def test_a_long_list_is_decoded_in_pieces_to_the_same_array(datatype: str) -> None:
+    count = 50_000
+    array = numpy.random.default_rng(0).integers(0, 2, count).astype(DATATYPES[datatype].memory)
+    if datatype in ("FP32", "FP64"):
+        array = array + numpy.arange(count, dtype=array.dtype) / 7
+    tensor = {"name": "x", "shape": [count // 2, 2], "datatype": datatype, "data": array.tolist()}
+    for spaces in ((",", ":"), (" , ", " : ")):
+        body = json.dumps({"inputs": [tensor]}, separators=spaces).encode()
+        found = codec.decode(body).inputs["x"]
+        assert (found.dtype, found.shape) == (array.dtype, (count // 2, 2))
+        numpy.testing.assert_array_equal(found.ravel(), array)
+
+
+@pytest.mark.parametrize("wrong", [None, "1,2", [3], {}, 1e300, True])
+@pytest.mark.parametrize("at", [0, 25_000, 49_999])
+def test_a_mistake_in_a_long_list_is_found(wrong: Any, at: int) -> None:
+    data: list[Any] = [1.5] * 50_000
+    data[at] = wrong
+    tensor = {"name": "x", "shape": [50_000], "datatype": "FP32", "data": data}
+    with pytest.raises(InvalidInput, match="input 'x'"):
+        codec.decode(json.dumps({"inputs": [tensor]}).encode())
+
+
+@pytest.mark.parametrize("data", [[1.5] * 49_999, [1.5] * 50_001, []])
+def test_a_long_list_must_be_as_long_as_its_shape(data: list[float]) -> None:
+    tensor = {"name": "x", "shape": [50_000], "datatype": "FP32", "data": data}
+    with pytest.raises(InvalidInput, match="input 'x'"):
+        codec.decode(json.dumps({"inputs": [tensor]}).encode())
+
+
+def test_what_takes_long_to_decode_is_known_beforehand() -> None:
+    numbers = Signature([Tensor("x", "float32", (-1, 2))], [])
+    words = Signature([Tensor("x", "object", (-1,))], [])
+    large = b" " * (codec.LARGE_BYTES + 1)
+    assert codec.is_slow(large, None, numbers)
+    assert codec.is_slow(large, len(large), numbers)
+    assert not codec.is_slow(large, 100, numbers)  # the rest is raw numbers
+    assert codec.is_slow(large, 100, words)
+    assert not codec.is_slow(large[:-1], None, words)
+
+
 def test_an_answer_has_its_outputs_flat_and_in_the_order_asked() -> None:
     request = asked(id="7", outputs=(RequestedOutput("b"), RequestedOutput("a")))
     outputs = {"a": numpy.eye(2, dtype="f4"), "b": numpy.array([True]), "c": numpy.zeros(1)}
@@ -262,7 +305,7 @@ def test_an_answer_has_its_outputs_flat_and_in_the_order_asked() -> None:
         "model_name": "m",
         "model_version": "1",
         "outputs": [
-            {"name": "b", "datatype": "BOOL", "shape": [1], "data": [True]},
+            {"name": "b", "datatype": "BOOL", "shape": [1, 1], "data": [True]},
             {"name": "a", "datatype": "FP32", "shape": [2, 2], "data": [1.0, 0.0, 0.0, 1.0]},
         ],
         "id": "7",

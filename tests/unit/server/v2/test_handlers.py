@@ -19,6 +19,7 @@ from headway.errors import (
 from headway.model import Tensor
 from headway.server.http.messages import Request, Response, StreamResponse
 from headway.server.serving import Array, Ask, Registry
+from headway.server.v2 import codec
 from headway.server.v2.handlers import ROUTES, V2
 from headway.server.v2.statistics import ModelStatistics
 
@@ -186,12 +187,33 @@ async def test_an_unknown_input_or_output_is_refused() -> None:
     assert model.asks == []
 
 
-async def test_a_trailing_dimension_of_one_is_forgiven() -> None:
+@pytest.mark.real_time
+async def test_a_large_body_is_decoded_elsewhere_and_answered_all_the_same() -> None:
+    rows = 40_000
+    body = infer_body([1.5] * (2 * rows))
+    body["inputs"][0]["shape"] = [rows, 2]
+    asked = request(body)
+    assert len(asked.body) > codec.LARGE_BYTES
+    (output,) = read(await serve().infer(asked, "m"))["outputs"]
+    assert output["data"] == [3.0] * (2 * rows)
+    with pytest.raises(InvalidInput, match="not valid JSON"):
+        await serve().infer(request(asked.body[:-1]), "m")
+
+
+@pytest.mark.parametrize("shape", [[2], [2, 1]])
+async def test_one_value_a_row_is_described_and_sent_with_an_axis_of_one(shape: list[int]) -> None:
     model = Doubler()
     model.inputs = [Tensor("x", "float32", (-1,))]
+    model.outputs = [Tensor("y", "float32", (-1,))]
+    v2 = serve(model)
     body = infer_body([1, 2])
-    body["inputs"][0]["shape"] = [2, 1]
-    assert read(await serve(model).infer(request(body), "m"))["outputs"][0]["shape"] == [2]
+    body["inputs"][0]["shape"] = shape
+    (output,) = read(await v2.infer(request(body), "m"))["outputs"]
+    assert (output["shape"], output["data"]) == ([2, 1], [2.0, 4.0])
+    metadata = read(await v2.model_metadata(request(), "m"))
+    assert [each["shape"] for each in metadata["inputs"] + metadata["outputs"]] == [[-1, 1]] * 2
+    config = read(await v2.model_config(request(), "m"))
+    assert [each["dims"] for each in config["input"] + config["output"]] == [[1]] * 2
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_tensors_go_in_and_out_through_a_region(regions: SharedRegions) -> None:
     outputs = {"y": numpy.array([1, 2, 3], "u1")}
     answer = json.loads(codec.encode("m", "1", request, outputs, regions=regions)[0])
     # No parameters: Triton's C++ client would look for binary data behind the JSON.
-    assert answer["outputs"] == [{"name": "y", "datatype": "UINT8", "shape": [3]}]
+    assert answer["outputs"] == [{"name": "y", "datatype": "UINT8", "shape": [3, 1]}]
     assert regions.read(SharedSlice("r", 8, 3)) == bytes([1, 2, 3])
     with pytest.raises(InvalidInput, match="do not fit"):
         codec.encode("m", "1", request, {"y": numpy.zeros(5, "u1")}, regions=regions)
