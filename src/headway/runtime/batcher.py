@@ -242,6 +242,20 @@ class Batcher(Generic[In, Out]):
             result = await self._off_loop("finish", self._finish, result)
         return Explained(result, explanation_of(call))
 
+    async def submit_row(self, value: Any) -> Out:
+        """`submit` for one row that a front end has checked already, and that wishes for nothing."""
+        loop = asyncio.get_running_loop()
+        call = self._driver.enqueue_plain(value, loop) if self.is_uniform else None
+        if call is None:
+            return await self.submit(value)
+        result: Any
+        try:
+            result = await call.answer()
+        except asyncio.CancelledError:
+            self._driver.withdraw(call)
+            raise
+        return result  # type: ignore[no-any-return]  # as in `submit`
+
     def submit_direct(self, call: DirectCall) -> bool:
         """For a front end in the batcher's own loop: one row, already checked, no wishes.
 

@@ -99,17 +99,19 @@ class Served:
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
-        started = self.clock()
+        started, rows = self.clock(), _rows(inputs)
         try:
-            if self.signature is None:
+            if ask is PLAIN and rows == 1 and self.signature is None:
+                outputs: Mapping[str, Array] = await self.batcher.submit_row(inputs)
+            elif self.signature is None:
                 batcher = self.batcher if ask.story is None else self._batcher_for(ask)
-                outputs: Mapping[str, Array] = await batcher.submit(inputs, **self._options(ask))
+                outputs = await batcher.submit(inputs, **self._options(ask))
             else:
                 outputs = await self._infer_items(self.signature, inputs, ask)
         except BaseException as error:
-            self.record(_rows(inputs), started, error)
+            self.record(rows, started, error)
             raise
-        self.record(_rows(inputs), started, None)
+        self.record(rows, started, None)
         return outputs
 
     async def predict(self, value: Any, ask: Ask) -> Any:

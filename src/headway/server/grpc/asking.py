@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from headway.errors import DeadlineExceeded
-from headway.server.serving import Ask
+from headway.server.serving import PLAIN, Ask
 from headway.server.v2.asking import ask_of
 from headway.server.v2.codec import Parameters
 
@@ -19,7 +19,7 @@ def ask_of_call(parameters: Parameters, context: Any) -> Ask:
     for key, value in context.invocation_metadata() or ():
         if key.startswith(_PREFIX):
             headers = {**headers, key: value}
-    ask = ask_of(parameters, headers)
+    ask = ask_of(parameters, headers) if parameters or headers else PLAIN
     left_s = context.time_remaining()
     if left_s is None:
         return ask
