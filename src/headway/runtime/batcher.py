@@ -243,7 +243,7 @@ class Batcher(Generic[In, Out]):
         return Explained(result, explanation_of(call))
 
     async def submit_row(self, value: Any) -> Out:
-        """`submit` for one row that a front end has checked already, and that wishes for nothing."""
+        """`submit` for one row that a front end has checked already, and that has no wishes."""
         loop = asyncio.get_running_loop()
         call = self._driver.enqueue_plain(value, loop) if self.is_uniform else None
         if call is None:
