@@ -9,6 +9,7 @@ from headway import Tensor
 
 _entered = threading.Event()
 _open = threading.Event()
+_open.set()
 _MOST_S = 20.0  # no test waits that long: a mistake ends as a failure, not as a hang
 
 

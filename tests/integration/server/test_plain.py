@@ -61,6 +61,9 @@ def test_the_callers_request_id_comes_back(server: Server) -> None:
         ("arithmetic", b'{"a": [1, 1.5], "b": [1, 1]}', 400, "not int64"),
         ("arithmetic", b'{"a": [1, 9223372036854775808], "b": [1, 1]}', 400, "input 'a'"),
         ("arithmetic", b'{"a": [1, 1e30], "b": [1, 1]}', 400, "not int64"),
+        ("arithmetic", b'{"a": [true, 1], "b": [1, 1]}', 400, "not true or false"),
+        ("double", b"[true" + b", 1" * 15 + b"]", 400, "not true or false"),
+        ("half", b"[65505, 1, 1, 1]", 400, "not float16"),
         ("double", b'{"z": [1]}', 400, "['x'] is expected"),
         ("arithmetic", b"[1, 2]", 400, "['a', 'b'] is expected"),
         ("letters", b'"abc"', 400, "letters only streams"),
@@ -107,9 +110,3 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back(server: Server) -> No
         assert answer.status_code == 503 or answer.json() == value
     assert int(refusals[0].headers["retry-after"]) >= 1
     assert "error" in refusals[0].json()
-
-
-def test_what_can_be_called_is_described(server: Server) -> None:
-    document = server.http.get("/openapi.json").json()
-    assert document["openapi"].startswith("3.")
-    assert "/v1/predict/upper" in document["paths"]

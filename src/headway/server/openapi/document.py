@@ -67,7 +67,7 @@ def _predict(model: ServedModel, components: dict[str, Schema]) -> Operation:
     takes, gives = _schemas_of(model)
     item, result = f"{model.name}.item", f"{model.name}.result"
     components[item] = _hoisted(takes, model.name, components)
-    components[result] = _hoisted(gives, model.name, components)
+    components[result] = _hoisted(_as_written(gives), model.name, components)
     result_or_error = {"anyOf": [ref(result), ref("Error")]}
     return {
         **_operation(
@@ -77,7 +77,7 @@ def _predict(model: ServedModel, components: dict[str, Schema]) -> Operation:
         "its own error.",
         "parameters": _URGENCY,
         "requestBody": _body(
-            {"anyOf": [ref(item), closed(items=array(ref(item)))]}, example=_example(takes)
+            {"anyOf": [ref(item), closed(items=schemas.ITEMS)]}, example=_example(takes)
         ),
         "responses": {
             "200": _json(
@@ -121,6 +121,17 @@ def _moved(value: Any, owner: str, components: dict[str, Schema]) -> Any:
     if isinstance(value, str) and value.startswith("#/$defs/"):
         return _COMPONENT.format(name=f"{owner}.{value.removeprefix('#/$defs/')}")
     return value
+
+
+def _as_written(schema: Any) -> Any:
+    """JSON has no NaN and no infinity: where a model gives one, the answer has null."""
+    if isinstance(schema, list):
+        return [_as_written(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "number":
+        return schemas.nullable({"type": "number"})
+    return {key: _as_written(value) for key, value in schema.items()}
 
 
 def _example(schema: Schema) -> Any:
@@ -211,7 +222,7 @@ def _v2(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
     generated["responses"]["200"] = _json("the whole answer", ref("GenerateResponse"))
     streamed["responses"]["200"] = {
         "description": "an event `data: {…}` for each part; a later error is an event too",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {}},
     }
     infer = _running("infer", "Named tensors through a model, rows first", "InferRequest")
     infer["description"] = (
