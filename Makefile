@@ -46,7 +46,7 @@ format: $(VENV)/.ready ## put the code in order
 
 # kserve wants another protobuf than ours, so its client lives apart; the tests run it from there.
 .venv-kserve: tests/integration/server/kserve-requirements.txt
-	@echo "Setting up $@ (once; under a minute) …"
+	@echo "Setting up $@ (once; about a minute) …"
 	@rm -rf $@ $@.new
 	@$(PYTHON) -m venv $@.new
 	@$@.new/bin/python -m pip install -qq --no-compile --requirement $<
