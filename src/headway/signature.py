@@ -35,6 +35,8 @@ def array_of(value: Any, dtype: str) -> Array:
         raise ValueError(f"{wanted} is expected")
     if wanted.kind != "b" and _has_bool(value):
         raise ValueError(f"{wanted} is expected, not true or false")
+    if wanted.kind in "iu" and found.dtype.kind == "f":
+        found = numpy.asarray(_whole(value))  # 2.0 is 2; as a float, a large neighbour loses digits
     with numpy.errstate(over="ignore", invalid="ignore"):
         array = found.astype(wanted)
     most = numpy.finfo(wanted).max if wanted.kind == "f" else 0
@@ -50,6 +52,13 @@ def _has_bool(value: Any) -> bool:
         return isinstance(value, bool)
     kinds = set(map(type, value))
     return bool in kinds or (list in kinds and any(map(_has_bool, value)))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+    return int(value) if is_whole else value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -27,6 +27,12 @@ def test_several_outputs_come_back_by_name(server: Server) -> None:
     assert answer.json() == {"sum": [6, 8], "difference": [4, 4]}
 
 
+def test_whole_numbers_keep_their_digits_beside_a_decimal_point(server: Server) -> None:
+    asked = {"a": [1.0, 2**53 + 1], "b": [0, 2**62]}
+    answer = server.http.post("/v1/predict/arithmetic", json=asked)
+    assert answer.json()["sum"] == [1, 2**62 + 2**53 + 1]
+
+
 def test_of_many_items_each_has_its_own_result_or_error(server: Server) -> None:
     answer = server.http.post("/v1/predict/root", json={"items": [4.0, -1.0, 9.0, "x"]})
     assert answer.status_code == 200
