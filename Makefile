@@ -44,10 +44,18 @@ check: $(VENV)/.ready ## lint, format, types, import directions
 format: $(VENV)/.ready ## put the code in order
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
 
-test: $(VENV)/.ready ## all but the slow suites
+# kserve wants another protobuf than ours, so its client lives apart; the tests run it from there.
+.venv-kserve: tests/integration/server/kserve-requirements.txt
+	@echo "Setting up $@ (once; about a minute) …"
+	@rm -rf $@ $@.new
+	@$(PYTHON) -m venv $@.new
+	@$@.new/bin/python -m pip install -qq --no-compile --requirement $<
+	@mv $@.new $@ && touch $@
+
+test: $(VENV)/.ready .venv-kserve ## all but the slow suites
 	@$(BIN)/python -m pytest -m 'not slow'
 
-test-all: $(VENV)/.ready ## and the slow ones: long fuzzing
+test-all: $(VENV)/.ready .venv-kserve ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 
 $(VENV)/.bench: $(VENV)/.ready
@@ -58,4 +66,4 @@ bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 15 minutes
 	@$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-kserve .mypy_cache .ruff_cache .hypothesis

@@ -33,12 +33,32 @@ def array_of(value: Any, dtype: str) -> Array:
     wanted, found = numpy.dtype(dtype), numpy.asarray(value)
     if found.size and found.dtype.kind not in ("b" if wanted.kind == "b" else "iuf"):
         raise ValueError(f"{wanted} is expected")
+    if wanted.kind != "b" and _has_bool(value):
+        raise ValueError(f"{wanted} is expected, not true or false")
+    if wanted.kind in "iu" and found.dtype.kind == "f":
+        found = numpy.asarray(_whole(value))  # 2.0 is 2; as a float, a large neighbour loses digits
     with numpy.errstate(over="ignore", invalid="ignore"):
         array = found.astype(wanted)
-    is_held = numpy.isfinite(array) if wanted.kind == "f" else array == found
+    most = numpy.finfo(wanted).max if wanted.kind == "f" else 0
+    is_held = numpy.abs(found) <= most if wanted.kind == "f" else array == found
     if not is_held.all():
         raise ValueError(f"a number is not {wanted}")
     return array
+
+
+def _has_bool(value: Any) -> bool:
+    """Among numbers, numpy takes true for 1."""
+    if not isinstance(value, list):
+        return isinstance(value, bool)
+    kinds = set(map(type, value))
+    return bool in kinds or (list in kinds and any(map(_has_bool, value)))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+    return int(value) if is_whole else value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +129,7 @@ class Field:
         if self.hint is not None and not self._is_array:
             with suppress(TypeError):  # a kind that msgspec does not know
                 return msgspec.json.schema(self.hint)
-        schema: dict[str, Any] = {"type": _json_type(self.tensor.array_dtype)}
+        schema = _json_schema(self.tensor.array_dtype)
         for axis in reversed(self.tensor.shape[1:]):
             limits = {} if axis == -1 else {"minItems": axis, "maxItems": axis}
             schema = {"type": "array", "items": schema, **limits}
@@ -220,7 +240,12 @@ class Side:
         if self.record is None:
             return self.fields[0].json_schema()
         properties = {field.key or field.name: field.json_schema() for field in self.fields}
-        return {"type": "object", "properties": properties, "required": list(properties)}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        }
 
     def samples(self, *, varies: bool) -> list[Any]:
         columns = [field.samples(varies=varies) for field in self.fields]
@@ -480,10 +505,21 @@ def _numpy_scalar(kind: Any, value: Any) -> Any:
     raise NotImplementedError
 
 
-def _json_type(dtype: str) -> str:
+def _json_schema(dtype: str) -> dict[str, Any]:
+    """One element, with the limits that `array_of` holds it to."""
     if dtype == BYTES:
-        return "string"
-    return {"b": "boolean", "i": "integer", "u": "integer"}.get(numpy.dtype(dtype).kind, "number")
+        return {"type": "string"}
+    kind = numpy.dtype(dtype)
+    match kind.kind:
+        case "b":
+            return {"type": "boolean"}
+        case "i" | "u":
+            whole = numpy.iinfo(kind)
+            return {"type": "integer", "minimum": int(whole.min), "maximum": int(whole.max)}
+        case _:
+            most = float(numpy.finfo(kind).max)
+            limits = {"minimum": -most, "maximum": most} if kind.itemsize < 8 else {}
+            return {"type": "number", **limits}
 
 
 def _get(row: Any, key: str) -> Any:

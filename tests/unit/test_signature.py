@@ -335,12 +335,16 @@ def test_samples_come_from_the_hints_where_they_would_not_mislead() -> None:
 # ---- schemas
 
 
+MOST = 3.4028234663852886e38
+FLOAT32 = {"type": "number", "minimum": -MOST, "maximum": MOST}
+
+
 @pytest.mark.parametrize(
     ("hint", "schema"),
     [
         (str, {"type": "string"}),
         (list[float], {"type": "array", "items": {"type": "number"}}),
-        (numpy.float32, {"type": "number"}),
+        (numpy.float32, FLOAT32),
         (
             Image,
             {
@@ -351,7 +355,7 @@ def test_samples_come_from_the_hints_where_they_would_not_mislead() -> None:
                     "type": "array",
                     "minItems": 2,
                     "maxItems": 2,
-                    "items": {"type": "number"},
+                    "items": FLOAT32,
                 },
             },
         ),
@@ -361,6 +365,7 @@ def test_samples_come_from_the_hints_where_they_would_not_mislead() -> None:
                 "type": "object",
                 "properties": {"x": {"type": "number"}, "label": {"type": "string"}},
                 "required": ["x", "label"],
+                "additionalProperties": False,
             },
         ),
     ],

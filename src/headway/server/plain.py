@@ -19,7 +19,6 @@ from headway.server.v2.asking import ask_of
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
-    ("GET", "/openapi.json", "openapi"),
 ]
 _NO_PARAMETERS: dict[str, str] = {}
 
@@ -27,9 +26,8 @@ _NO_PARAMETERS: dict[str, str] = {}
 class Plain:
     """The handlers that ROUTES names, over one registry."""
 
-    def __init__(self, registry: Registry, *, version: str = "0") -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._version = version
 
     async def predict(self, request: Request, model: str) -> Response:
         served = self._registry.get_ready(model)
@@ -42,35 +40,6 @@ class Plain:
         if ask.story is not None:
             answer.headers = ask.story.headers()
         return answer
-
-    async def openapi(self, request: Request) -> Response:
-        """What can be called, as OpenAPI 3.1."""
-        paths = {
-            f"/v1/predict/{name}": {
-                "post": {
-                    "operationId": f"predict_{name}",
-                    "summary": f"One value, or several as {{'items': […]}}, through {name}",
-                    "requestBody": {"required": True, "content": {"application/json": {}}},
-                    "responses": {
-                        "200": {"description": "the result"},
-                        "4XX": {"description": "the request is at fault", "content": _ERROR},
-                        "5XX": {"description": "the model failed, or no room", "content": _ERROR},
-                    },
-                }
-            }
-            for name in self._registry.names()
-        }
-        document = {
-            "openapi": "3.1.0",
-            "info": {"title": "Headway", "version": self._version},
-            "paths": paths,
-        }
-        return Response(msgspec.json.encode(document))
-
-
-_ERROR = {
-    "application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}
-}
 
 
 def _parameters(query: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from headway.server import plain
 from headway.server.app import App
 from headway.server.http.server import HttpServer
 from headway.server.openai import handlers as openai
+from headway.server.openapi import handlers as openapi
 from headway.server.served import Served
 from headway.server.serving import Registry
 from headway.server.v2 import handlers as v2
@@ -70,7 +71,8 @@ def make_app(
     for routes, handlers in (
         (v2.ROUTES, v2.V2(registry, version=version, regions=regions)),
         (openai.ROUTES, openai.OpenAI(registry)),
-        (plain.ROUTES, plain.Plain(registry, version=version)),
+        (plain.ROUTES, plain.Plain(registry)),
+        (openapi.ROUTES, openapi.OpenAPI(registry, version=version)),
     ):
         for method, template, name in routes:
             direct = getattr(handlers, f"{name}_direct", None)

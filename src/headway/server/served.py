@@ -60,7 +60,7 @@ class Served:
         self._parameters = ParameterHints.of(self.model)
         _check_dtypes([*self.inputs, *self.outputs])
         self.streams = overrides(self.model, "stream")
-        self._only_streams = self.streams and not overrides(self.model, "predict")
+        self.only_streams = self.streams and not overrides(self.model, "predict")
         _place(self.model, config)
         # A file that was exported with a fixed number of rows runs at that number only.
         sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
@@ -193,7 +193,7 @@ class Served:
         return options
 
     def _check_answers(self) -> None:
-        if self._only_streams:
+        if self.only_streams:
             raise InvalidInput(f"{self.name} only streams")
 
     def record(self, rows: int, started: float, error: BaseException | None) -> None:
@@ -242,7 +242,7 @@ class Served:
         if own is not None:
             return list(own())
         if self.signature is not None:
-            if self._only_streams:
+            if self.only_streams:
                 return []
             return self.signature.input.samples(varies=overrides(self.model, "size"))
         varies = any(-1 in tensor.shape[1:] for tensor in self.inputs)

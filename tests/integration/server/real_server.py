@@ -21,7 +21,7 @@ MAX_BODY_BYTES = 4 * 2**20
 TOML = f"""
 [server]
 port = 0
-grpc_port = -1
+grpc_port = 0
 shared_memory = true
 body_timeout_s = {BODY_TIMEOUT_S}
 max_body_bytes = {MAX_BODY_BYTES}
@@ -44,6 +44,7 @@ FORBIDDEN = ("never retrieved", "never awaited", "internal error", "Fatal", "exc
 
 class Server(NamedTuple):
     url: str
+    grpc: str  # host:port; nothing where it is not served
     http: httpx.Client
 
     @property
@@ -68,6 +69,10 @@ class Server(NamedTuple):
             self.keeper("open")
 
 
+def address(lines: list[str], pattern: str) -> str:
+    return next((found[1] for found in (re.search(pattern, line) for line in lines) if found), "")
+
+
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[Server]:
     ours = {name: text for name, text in os.environ.items() if not name.startswith("HEADWAY_")}
@@ -75,20 +80,18 @@ def served(folder: Path, *arguments: str) -> Iterator[Server]:
         [sys.executable, "-m", "headway", "serve", *arguments],
         cwd=folder,
         env={**ours, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])},
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     lines: list[str] = []
-    url: list[str] = []
     said = threading.Event()
 
     def listen() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
+        assert process.stdout is not None
+        for line in process.stdout:
             lines.append(line)
-            found = re.search(r"listening on (http://\S+)", line)
-            if found:
-                url.append(found[1])
+            if "Ctrl-C stops" in line:  # the last words of its greeting
                 said.set()
         said.set()  # it has ended
 
@@ -96,9 +99,10 @@ def served(folder: Path, *arguments: str) -> Iterator[Server]:
     listener.start()
     try:
         assert said.wait(START_S), "the server does not start"
+        url = address(lines, r"listening on (http://\S+)")
         assert url, "".join(lines)
-        with httpx.Client(base_url=url[0], timeout=10) as http:
-            yield Server(url[0], http)
+        with httpx.Client(base_url=url, timeout=10) as http:
+            yield Server(url, address(lines, r"listening for gRPC on (\S+)"), http)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -108,8 +112,8 @@ def served(folder: Path, *arguments: str) -> Iterator[Server]:
             raise
         finally:
             listener.join()
-            assert process.stderr is not None
-            process.stderr.close()
+            assert process.stdout is not None
+            process.stdout.close()
     log = "".join(lines)
     assert code == 0, log
     assert not [word for word in FORBIDDEN if word in log], log

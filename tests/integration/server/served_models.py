@@ -2,19 +2,22 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from contextlib import contextmanager
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+import numpy
 
 import headway
 from headway import Tensor
 
-_entered = threading.Event()
-_open = threading.Event()
-_MOST_S = 20.0  # no test waits that long: a mistake ends as a failure, not as a hang
+MOST_S = 20.0  # no test waits that long: a mistake ends as a failure, not as a hang
+Vector: TypeAlias = Annotated[Any, Tensor("embedding", "float32", (-1, 4))]
 
 
 class Double(headway.TensorModel):
-    inputs: ClassVar = [Tensor("x", "float32", (-1, 16))]
-    outputs: ClassVar = [Tensor("y", "float32", (-1, 16))]
+    def __init__(self, width: int = 16) -> None:
+        self.inputs = [Tensor("x", "float32", (-1, width))]
+        self.outputs = [Tensor("y", "float32", (-1, width))]
 
     def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
         return {"y": batch["x"] * 2}
@@ -50,7 +53,7 @@ class Root(headway.Model[float, float]):
     def predict(self, items: list[float]) -> list[float]:
         for item in items:
             if item < 0:
-                raise ValueError(f"secret detail: {item} is negative")
+                raise ValueError(f"{item} is a number without a root")
         return [item**0.5 for item in items]
 
 
@@ -65,25 +68,81 @@ class Letters(headway.Model[str, str]):
 
 
 class Gate(headway.Model[float, float]):
-    """As slow as a test wants: runs until the gatekeeper opens it."""
+    """As slow as a test wants: a batch stands at a closed gate until it is opened."""
+
+    last: ClassVar["Gate | None"] = None  # made in this process, for its gatekeeper
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.seen: list[Any] = []
+        Gate.last = self
 
     def predict(self, items: list[float]) -> list[float]:
-        _entered.set()
-        assert _open.wait(_MOST_S), "nobody opened the gate"
+        self.pass_through(items)
         return items
+
+    def pass_through(self, items: list[Any]) -> None:
+        self.seen += items
+        self.entered.set()
+        assert self.is_open.wait(MOST_S), "nobody opened the gate"
+
+    def close(self) -> None:
+        self.entered.clear()
+        self.is_open.clear()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        self.close()
+        try:
+            yield
+        finally:
+            self.is_open.set()
 
 
 class Gatekeeper(headway.Model[str, bool]):
-    def predict(self, items: list[str]) -> list[bool]:
-        return [self._do(item) for item in items]
+    """Works the gate of a server in another process."""
 
-    def _do(self, what: str) -> bool:
+    def predict(self, items: list[str]) -> list[bool]:
+        assert Gate.last is not None
+        return [self._do(item, Gate.last) for item in items]
+
+    def _do(self, what: str, gate: Gate) -> bool:
         match what:
             case "close":
-                _open.clear()
-                _entered.clear()
+                gate.close()
             case "wait":  # until a batch stands at the gate
-                return _entered.wait(_MOST_S)
+                return gate.entered.wait(MOST_S)
             case "open":
-                _open.set()
+                gate.is_open.set()
         return True
+
+
+class Words(headway.Model[str, Vector]):
+    """A text as a vector: v2, gRPC, OpenAI and plain JSON can all ask for it. May have a gate."""
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        self.gate = gate
+
+    def predict(self, items: list[str]) -> list[Vector]:
+        if self.gate is not None:
+            self.gate.pass_through(items)
+        if "fail" in items:
+            raise ValueError("this text makes it fail")
+        return [vector_of(item) for item in items]
+
+
+class FewWords(headway.TensorModel):
+    """The same over tensors, where a request of many rows is one item."""
+
+    inputs: ClassVar = [Tensor("input", "object", (-1,))]
+    outputs: ClassVar = [Tensor("embedding", "float32", (-1, 4))]
+
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        texts = [each.decode() if isinstance(each, bytes) else each for each in batch["input"]]
+        return {"embedding": numpy.stack([vector_of(text) for text in texts])}
+
+
+def vector_of(text: str) -> Any:
+    return numpy.array([len(text), text.count("a"), text.count("b"), 1], numpy.float32)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy
 import pytest
+from served_models import Double, Gate, Half, Letters, Root, Upper
 
 import headway
 from headway import Tensor
@@ -44,78 +45,12 @@ Code = grpc.StatusCode
 WAIT_S = 5.0
 
 
-# ---- models
-
-
-class Double(headway.TensorModel):
-    inputs: ClassVar = [Tensor("x", "float32", (-1, 4))]
-    outputs: ClassVar = [Tensor("y", "float32", (-1, 4))]
-
-    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return {"y": batch["x"] * 2}
-
-
 class Sum(headway.TensorModel):
     inputs: ClassVar = [Tensor("a", "int8", (-1, 2)), Tensor("b", "int8", (-1, 2))]
     outputs: ClassVar = [Tensor("sum", "int8", (-1, 2)), Tensor("less", "bool", (-1, 2))]
 
     def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
         return {"sum": batch["a"] + batch["b"], "less": batch["a"] < batch["b"]}
-
-
-class Half(headway.TensorModel):
-    inputs: ClassVar = [Tensor("x", "float16", (-1, 4))]
-    outputs: ClassVar = [Tensor("y", "float16", (-1, 4))]
-
-    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return {"y": batch["x"] / 2}
-
-
-class Upper(headway.Model[str, str]):
-    def predict(self, items: list[str]) -> list[str]:
-        return [item.upper() for item in items]
-
-
-class Root(headway.Model[float, float]):
-    def predict(self, items: list[float]) -> list[float]:
-        if min(items) < 0:
-            raise ValueError("a number without a root")
-        return [item**0.5 for item in items]
-
-
-class Letters(headway.Model[str, str]):
-    """Streams one letter at a time; breaks off at an exclamation mark."""
-
-    def stream(self, items: list[str]) -> Iterator[list[Any]]:
-        for step in range(max(map(len, items)) + 1):
-            if any(item[step : step + 1] == "!" for item in items):
-                raise ValueError("no shouting")
-            yield [item[step] if step < len(item) else headway.END for item in items]
-
-
-class Gate(headway.Model[float, float]):
-    """Runs for as long as it is closed."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.is_open = threading.Event()
-        self.is_open.set()
-        self.seen: list[float] = []
-
-    def predict(self, items: list[float]) -> list[float]:
-        self.seen += items
-        self.entered.set()
-        assert self.is_open.wait(WAIT_S), "nobody opened the gate"
-        return items
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        self.entered.clear()
-        self.is_open.clear()
-        try:
-            yield
-        finally:
-            self.is_open.set()
 
 
 # ---- the server
@@ -155,7 +90,7 @@ class Running:
     def __init__(self) -> None:
         self.gate, self.narrow = Gate(), Gate()
         self.models = {
-            "double": Double(),
+            "double": Double(4),
             "sum": Sum(),
             "half": Half(),
             "upper": Upper(),
@@ -768,7 +703,7 @@ async def test_the_async_client() -> None:
     import tritonclient.grpc.aio as aio
 
     async with (
-        serving({"double": Double(), "letters": Letters()}) as (server, _),
+        serving({"double": Double(4), "letters": Letters()}) as (server, _),
         aio.InferenceServerClient(server.address) as client,
     ):
         answers = await asyncio.gather(
@@ -854,14 +789,14 @@ async def test_stopping_gives_up_at_its_deadline() -> None:
 
 
 async def test_a_port_that_is_taken_fails_the_start() -> None:
-    async with serving({"double": Double()}) as (server, registry):
+    async with serving({"double": Double(4)}) as (server, registry):
         other = GrpcServer(registry, ServerConfig(grpc_port=server.port))
         with pytest.raises(ConfigError, match="cannot listen on"):
             await other.start()
 
 
 async def test_a_closed_model_is_unavailable_and_health_says_so() -> None:
-    async with serving({"double": Double()}) as (server, registry):
+    async with serving({"double": Double(4)}) as (server, registry):
         await registry.get("double").close()  # type: ignore[attr-defined]
         async with grpc.aio.insecure_channel(server.address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -1,4 +1,4 @@
-"""The real `perf_analyzer`, from the wheel of tritonclient 2.41.1, measures us over HTTP.
+"""The real `perf_analyzer`, from the wheel of tritonclient 2.41.1, measures us over HTTP and gRPC.
 
 It is a C++ client that reads our answers unchecked: whatever is missing makes it fail or crash.
 The wheels are fetched once into `~/.cache/headway-tests`; without them the tests are skipped.
@@ -33,11 +33,13 @@ RUN_S = 40.0
 class Analyzer(NamedTuple):
     binary: Path
     libraries: str
+    protocol: str
 
     def run(self, server: Server, *arguments: str) -> str:
+        address = server.address if self.protocol == "http" else server.grpc
         done = subprocess.run(
             [
-                *(str(self.binary), "-u", server.address, "-i", "http", "-v"),
+                *(str(self.binary), "-u", address, "-i", self.protocol, "-v"),
                 *("--stability-percentage", "1000000", "--max-trials", "5"),
                 *("--measurement-interval", "300", *arguments),
             ],
@@ -93,8 +95,8 @@ def unpacked_libb64(folder: Path) -> str:
     return next((str(file.parent) for file in target.rglob("libb64.so*")), "")
 
 
-@pytest.fixture(scope="module")
-def analyzer() -> Analyzer:
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def analyzer(request: pytest.FixtureRequest) -> Analyzer:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         pytest.skip("the binary is for Linux on x86-64")
     folder = CACHE / "perf_analyzer"
@@ -103,7 +105,7 @@ def analyzer() -> Analyzer:
     [binary] = wheels.glob("tritonclient-*.data/data/bin/perf_analyzer")
     binary.chmod(0o755)
     libraries = f"{wheels / 'nvidia/cuda_runtime/lib'}:{unpacked_libb64(folder)}"
-    made = Analyzer(binary, libraries.rstrip(":"))
+    made = Analyzer(binary, libraries.rstrip(":"), request.param)
     starts = subprocess.run(
         [str(binary), "--version"],
         env={**os.environ, "LD_LIBRARY_PATH": made.libraries},

@@ -27,6 +27,12 @@ def test_several_outputs_come_back_by_name(server: Server) -> None:
     assert answer.json() == {"sum": [6, 8], "difference": [4, 4]}
 
 
+def test_whole_numbers_keep_their_digits_beside_a_decimal_point(server: Server) -> None:
+    asked = {"a": [1.0, 2**53 + 1], "b": [0, 2**62]}
+    answer = server.http.post("/v1/predict/arithmetic", json=asked)
+    assert answer.json()["sum"] == [1, 2**62 + 2**53 + 1]
+
+
 def test_of_many_items_each_has_its_own_result_or_error(server: Server) -> None:
     answer = server.http.post("/v1/predict/root", json={"items": [4.0, -1.0, 9.0, "x"]})
     assert answer.status_code == 200
@@ -61,6 +67,9 @@ def test_the_callers_request_id_comes_back(server: Server) -> None:
         ("arithmetic", b'{"a": [1, 1.5], "b": [1, 1]}', 400, "not int64"),
         ("arithmetic", b'{"a": [1, 9223372036854775808], "b": [1, 1]}', 400, "input 'a'"),
         ("arithmetic", b'{"a": [1, 1e30], "b": [1, 1]}', 400, "not int64"),
+        ("arithmetic", b'{"a": [true, 1], "b": [1, 1]}', 400, "not true or false"),
+        ("double", b"[true" + b", 1" * 15 + b"]", 400, "not true or false"),
+        ("half", b"[65505, 1, 1, 1]", 400, "not float16"),
         ("double", b'{"z": [1]}', 400, "['x'] is expected"),
         ("arithmetic", b"[1, 2]", 400, "['a', 'b'] is expected"),
         ("letters", b'"abc"', 400, "letters only streams"),
@@ -107,9 +116,3 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back(server: Server) -> No
         assert answer.status_code == 503 or answer.json() == value
     assert int(refusals[0].headers["retry-after"]) >= 1
     assert "error" in refusals[0].json()
-
-
-def test_what_can_be_called_is_described(server: Server) -> None:
-    document = server.http.get("/openapi.json").json()
-    assert document["openapi"].startswith("3.")
-    assert "/v1/predict/upper" in document["paths"]

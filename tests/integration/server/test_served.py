@@ -137,7 +137,9 @@ async def test_one_value_as_json_for_either_kind_of_model() -> None:
 
 
 async def test_the_json_of_a_model_is_described() -> None:
-    pair = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+    most = 3.4028234663852886e38
+    number = {"type": "number", "minimum": -most, "maximum": most}
+    pair = {"type": "array", "items": number, "minItems": 2, "maxItems": 2}
     assert Served(config(), model=Scale()).json_schemas() == (pair, pair)
     number = {"type": "integer"}
     assert Served(config(), model=Double()).json_schemas() == (number, number)

@@ -1,0 +1,309 @@
+"""What can be called, as an OpenAPI 3.1 document. Pure: models in, a dictionary out.
+
+Each model has its own plain route, with the schemas of its own type hints; the routes of v2 and
+OpenAI are described once, for all models.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from headway.model import Tensor
+from headway.server.openai.handlers import EmbeddingsRequest
+from headway.server.openapi import schemas
+from headway.server.openapi.schemas import Schema, array, closed, ref
+from headway.server.serving import ServedModel
+from headway.server.v2.dtypes import of_tensor
+
+Operation: TypeAlias = dict[str, Any]
+_COMPONENT = "#/components/schemas/{name}"
+_WHY = {
+    "400": "the request is malformed, or does not fit the model",
+    "404": "there is no such model",
+    "413": "the request is too large",
+    "429": "the caller has used up its share",
+    "500": "the model failed",
+    "503": "no room or not ready: come back after `Retry-After` seconds",
+    "504": "the caller's own time limit has passed",
+}
+_READING = ("404", "503")
+_RUNNING = tuple(_WHY)
+_URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARAMETERS]
+
+
+def document_of(models: Iterable[ServedModel], *, version: str) -> dict[str, Any]:
+    """Of these models, as they are now."""
+    served = sorted(models, key=lambda model: model.name)
+    components = dict(schemas.COMPONENTS)
+    (_, embeddings) = msgspec.json.schema_components([EmbeddingsRequest], ref_template=_COMPONENT)
+    components |= embeddings
+    paths: dict[str, dict[str, Operation]] = {}
+    for model in served:
+        if _answers(model):
+            paths[f"/v1/predict/{model.name}"] = {"post": _predict(model, components)}
+    paths |= _openai(served) | _v2(served)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Headway",
+            "version": version,
+            "description": "Models behind standard protocols; requests that meet share a batch.",
+        },
+        "tags": [
+            {"name": "plain", "description": "One value as JSON in, its result out"},
+            {"name": "openai", "description": "As OpenAI's clients speak"},
+            {"name": "v2", "description": "KServe v2 / Open Inference Protocol, as Triton has it"},
+        ],
+        "paths": paths,
+        "components": {"schemas": components, "parameters": schemas.PARAMETERS},
+    }
+
+
+# ---- the plain route
+
+
+def _predict(model: ServedModel, components: dict[str, Schema]) -> Operation:
+    takes, gives = _schemas_of(model)
+    item, result = f"{model.name}.item", f"{model.name}.result"
+    components[item] = _hoisted(takes, model.name, components)
+    components[result] = _hoisted(_as_written(gives), model.name, components)
+    result_or_error = {"anyOf": [ref(result), ref("Error")]}
+    return {
+        **_operation(
+            "plain", f"predict_{model.name}", f"One value, or several, through {model.name}"
+        ),
+        "description": "The body is one item; or several as `items`, each answered by a result or "
+        "its own error.",
+        "parameters": _URGENCY,
+        "requestBody": _body(
+            {"anyOf": [ref(item), closed(items=schemas.ITEMS)]}, example=_example(takes)
+        ),
+        "responses": {
+            "200": _json(
+                "the result, or one for each item",
+                {"anyOf": [ref(result), closed(results=array(result_or_error))]},
+            ),
+            **_errors(_RUNNING),
+        },
+    }
+
+
+def _schemas_of(model: ServedModel) -> tuple[Schema, Schema]:
+    known = getattr(model, "json_schemas", None)
+    if known is None:
+        return {}, {}
+    takes, gives = known()
+    if getattr(model, "signature", None) is None and len(model.inputs) == 1:
+        # A tensor model's only input may be named or not.
+        takes = {"anyOf": [takes, closed(**{model.inputs[0].name: takes})]}
+    return takes, gives
+
+
+def _answers(model: ServedModel) -> bool:
+    """Whether it gives single answers: some models only stream."""
+    return not getattr(model, "only_streams", False)
+
+
+def _hoisted(schema: Schema, owner: str, components: dict[str, Schema]) -> Schema:
+    """Definitions move to the components, where every reference of the document looks."""
+    schema = dict(schema)
+    for name, definition in schema.pop("$defs", {}).items():
+        components[f"{owner}.{name}"] = _hoisted(definition, owner, components)
+    return {key: _moved(value, owner, components) for key, value in schema.items()}
+
+
+def _moved(value: Any, owner: str, components: dict[str, Schema]) -> Any:
+    if isinstance(value, dict):
+        return _hoisted(value, owner, components)
+    if isinstance(value, list):
+        return [_moved(each, owner, components) for each in value]
+    if isinstance(value, str) and value.startswith("#/$defs/"):
+        return _COMPONENT.format(name=f"{owner}.{value.removeprefix('#/$defs/')}")
+    return value
+
+
+def _as_written(schema: Any) -> Any:
+    """JSON has no NaN and no infinity: where a model gives one, the answer has null."""
+    if isinstance(schema, list):
+        return [_as_written(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "number":
+        return schemas.nullable({"type": "number"})
+    return {key: _as_written(value) for key, value in schema.items()}
+
+
+def _example(schema: Schema) -> Any:
+    """A value to begin with, for who tries the route by hand; None where we cannot tell."""
+    if "anyOf" in schema:
+        return _example(schema["anyOf"][0])
+    match schema.get("type"):
+        case "string":
+            return "hello"
+        case "integer" | "number":
+            return 1
+        case "boolean":
+            return True
+        case "array":
+            return [_example(schema.get("items", {}))] * schema.get("minItems", 1)
+        case "object":
+            parts = schema.get("properties", {})
+            return {name: _example(part) for name, part in parts.items()}
+        case _:
+            return None
+
+
+# ---- OpenAI
+
+
+def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
+    errors = _errors(_RUNNING, shape="OpenAIError")
+    missing = _errors(("404",), shape="OpenAIError")
+    example = {"model": _embedder(served), "input": ["hello", "world"]}
+    return {
+        "/v1/models": {
+            "get": {
+                **_operation("openai", "list_models", "The models that are served"),
+                "responses": {"200": _json("all of them", ref("OpenAIModels"))},
+            }
+        },
+        "/v1/models/{model}": {
+            "get": {
+                **_operation("openai", "get_model", "One model"),
+                "parameters": [_named(served)],
+                "responses": {"200": _json("it is there", ref("OpenAIModel")), **missing},
+            }
+        },
+        "/v1/embeddings": {
+            "post": {
+                **_operation("openai", "embed", "Texts, or lists of token ids, as vectors"),
+                "parameters": _URGENCY,
+                "requestBody": _body(ref("EmbeddingsRequest"), example=example),
+                "responses": {"200": _json("in the order given", ref("Embeddings")), **errors},
+            }
+        },
+    }
+
+
+def _embedder(served: Sequence[ServedModel]) -> str:
+    names = [each.name for each in served if [out.dtype for out in each.outputs] == ["float32"]]
+    return next(iter(names), "name of a model")
+
+
+# ---- v2
+
+
+def _v2(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
+    named = [_named(served)]
+    reads = {
+        "/v2": ("server_metadata", "What this server is and can do", "ServerMetadata"),
+        "/v2/health/live": ("live", "Whether it lives", "Live"),
+        "/v2/health/ready": ("ready", "Whether every model is ready", "Ready"),
+        "/v2/models": ("models", "Names of the models", "ModelNames"),
+        "/v2/models/stats": ("all_statistics", "Figures of every model", "Statistics"),
+        "/v2/models/{model}": ("model_metadata", "Its inputs and outputs", "ModelMetadata"),
+        "/v2/models/{model}/ready": ("model_ready", "Whether it is ready", "ModelReady"),
+        "/v2/models/{model}/config": ("model_config", "As Triton configures it", "ModelConfig"),
+        "/v2/models/{model}/stats": ("statistics", "Figures of one model", "Statistics"),
+    }
+    paths: dict[str, dict[str, Operation]] = {
+        path: {
+            "get": {
+                **_operation("v2", name, summary),
+                "parameters": named if "{model}" in path else [],
+                "responses": {"200": _json("as it is now", ref(schema)), **_errors(_READING)},
+            }
+        }
+        for path, (name, summary, schema) in reads.items()
+    }
+    generated = _running("generate", "Text, or any value, through a model", "GenerateRequest")
+    streamed = _running("generate_stream", "The same, as server-sent events", "GenerateRequest")
+    generated["responses"]["200"] = _json("the whole answer", ref("GenerateResponse"))
+    streamed["responses"]["200"] = {
+        "description": "an event `data: {…}` for each part; a later error is an event too",
+        "content": {"text/event-stream": {}},
+    }
+    infer = _running("infer", "Named tensors through a model, rows first", "InferRequest")
+    infer["description"] = (
+        "Tensors as JSON; with `Inference-Header-Content-Length`, JSON followed by binary tensors. "
+        "`/v2/models/{model}/versions/{version}/infer` names a version."
+    )
+    infer["responses"]["200"] = _json("its outputs", ref("InferResponse"))
+    infer["requestBody"]["content"]["application/json"]["examples"] = _infer_examples(served)
+    for path, operation in (
+        ("infer", infer),
+        ("generate", generated),
+        ("generate_stream", streamed),
+    ):
+        operation["parameters"] = [*named, *_URGENCY]
+        paths[f"/v2/models/{{model}}/{path}"] = {"post": operation}
+    paths["/v2/repository/index"] = {
+        "post": {
+            **_operation("v2", "repository_index", "The models, with their state"),
+            "requestBody": {**_body(ref("IndexRequest"), example={}), "required": False},
+            "responses": {
+                "200": _json("all, or those ready", array(ref("IndexEntry"))),
+                **_errors(("400", "413")),
+            },
+        }
+    }
+    return paths
+
+
+def _running(name: str, summary: str, schema: str) -> Operation:
+    return {
+        **_operation("v2", name, summary),
+        "requestBody": _body(ref(schema), example={"text_input": "hello"}),
+        "responses": _errors(_RUNNING),
+    }
+
+
+def _infer_examples(served: Sequence[ServedModel]) -> dict[str, Any]:
+    return {
+        model.name: {"value": {"inputs": [_sample(each) for each in model.inputs]}}
+        for model in served
+        if _answers(model) and all(of_tensor(each).is_json for each in model.inputs)
+    }
+
+
+def _sample(tensor: Tensor) -> dict[str, Any]:
+    datatype = of_tensor(tensor)
+    shape = [1, *(1 if axis == -1 else axis for axis in tensor.shape[1:])]
+    value: Any = {"bytes": "hello", "bool": True}.get(datatype.kind, 1)
+    for axis in reversed(shape):
+        value = [value] * axis
+    return {"name": tensor.name, "shape": shape, "datatype": datatype.name, "data": value}
+
+
+# ---- parts of an operation
+
+
+def _operation(tag: str, name: str, summary: str) -> Operation:
+    return {"tags": [tag], "operationId": name, "summary": summary}
+
+
+def _named(served: Sequence[ServedModel]) -> dict[str, Any]:
+    names = [model.name for model in served]
+    schema = {"type": "string", "enum": names} if names else {"type": "string"}
+    return {"name": "model", "in": "path", "required": True, "schema": schema}
+
+
+def _body(schema: Schema, *, example: Any = None) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": schema}
+    if example is not None:
+        content["examples"] = {"typical": {"value": example}}
+    return {"required": True, "content": {"application/json": content}}
+
+
+def _json(description: str, schema: Schema) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _errors(statuses: Sequence[str], *, shape: str = "Error") -> Mapping[str, Any]:
+    found = {status: _json(_WHY[status], ref(shape)) for status in statuses}
+    if "503" in found:
+        found["503"]["headers"] = {
+            "Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}
+        }
+    return found

@@ -1,0 +1,41 @@
+"""The description of all routes: for programs as OpenAPI, for people as a page to try them on."""
+
+from importlib import resources
+from typing import Literal
+
+import msgspec
+
+from headway.server.http.messages import Request, Response
+from headway.server.openapi.document import document_of
+from headway.server.serving import Registry
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("GET", "/openapi.json", "openapi"),
+    ("GET", "/docs", "docs"),
+]
+_PAGE = "page.html"
+# The page is one file: it loads nothing, and asks only the server it came from.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class OpenAPI:
+    """The handlers that ROUTES names, over one registry."""
+
+    def __init__(self, registry: Registry, *, version: str = "0") -> None:
+        self._registry = registry
+        self._version = version
+        self._page = resources.files(__package__).joinpath(_PAGE).read_bytes()
+
+    async def openapi(self, request: Request) -> Response:
+        models = [self._registry.get(name) for name in self._registry.names()]
+        return Response(msgspec.json.encode(document_of(models, version=self._version)))
+
+    async def docs(self, request: Request) -> Response:
+        return Response(
+            self._page,
+            content_type="text/html; charset=utf-8",
+            headers=(("Content-Security-Policy", _POLICY),),
+        )

@@ -1,0 +1,119 @@
+"""The description of the routes, held against the routes: schemathesis asks what it promises."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_server import HERE, Server
+
+SHORT, LONG = 5, 300  # examples for each route and phase
+RUN_S = 600.0
+HOOKS = {"SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(HERE)}
+
+
+def fuzz(server: Server, folder: Path, *arguments: str) -> None:
+    """In a process of its own: its pytest plugin and our strict warnings do not agree."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli"),
+            *("--config-file", str(HERE / "schemathesis.toml"), "run", *arguments),
+            f"{server.url}/openapi.json",
+        ],
+        cwd=folder,
+        env={**os.environ, "NO_COLOR": "1", **HOOKS},
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 0, done.stdout
+
+
+def test_the_routes_keep_what_the_description_promises(server: Server, tmp_path: Path) -> None:
+    fuzz(server, tmp_path, "--generation-deterministic", "--max-examples", str(SHORT))
+
+
+@pytest.mark.slow
+def test_they_keep_it_for_long(server: Server, tmp_path: Path) -> None:
+    fuzz(server, tmp_path, "--max-examples", str(LONG))
+
+
+# ---- the document
+
+
+def document(server: Server) -> dict[str, Any]:
+    found: dict[str, Any] = server.http.get("/openapi.json").json()
+    return found
+
+
+def test_each_model_has_its_own_route_with_its_own_schemas(server: Server) -> None:
+    found = document(server)
+    assert found["openapi"].startswith("3.1")
+    schemas = found["components"]["schemas"]
+    assert schemas["upper.item"] == schemas["upper.result"] == {"type": "string"}
+    whole = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+    pair = {"type": "array", "items": whole, "minItems": 2, "maxItems": 2}
+    assert schemas["arithmetic.item"]["properties"] == {"a": pair, "b": pair}
+    asked = found["paths"]["/v1/predict/upper"]["post"]["requestBody"]["content"]
+    assert asked["application/json"]["schema"]["anyOf"][0] == {
+        "$ref": "#/components/schemas/upper.item"
+    }
+
+
+def test_a_model_that_only_streams_has_no_plain_route(server: Server) -> None:
+    assert "/v1/predict/letters" not in document(server)["paths"]
+
+
+def test_every_reference_leads_somewhere(server: Server) -> None:
+    found = document(server)
+
+    def check(part: Any) -> None:
+        if isinstance(part, dict):
+            if isinstance(part.get("$ref"), str):
+                at = found
+                for step in part["$ref"].removeprefix("#/").split("/"):
+                    at = at[step]
+            for each in part.values():
+                check(each)
+        elif isinstance(part, list):
+            for each in part:
+                check(each)
+
+    check(found)
+
+
+def test_every_example_works_as_it_stands(server: Server) -> None:
+    found = document(server)
+    tried = 0
+    for path, operations in found["paths"].items():
+        if "gate" in path or "post" not in operations or path == "/v1/embeddings":
+            continue
+        content = operations["post"]["requestBody"]["content"]["application/json"]
+        for name, example in content["examples"].items():
+            if "gate" in name:
+                continue
+            model = "upper" if name == "typical" else name
+            answer = server.http.post(path.replace("{model}", model), json=example["value"])
+            assert answer.status_code == 200, (path, name, answer.text)
+            tried += 1
+    assert tried > 8
+
+
+# ---- the page
+
+
+def test_the_page_is_complete_in_itself(server: Server) -> None:
+    answer = server.http.get("/docs")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    links = re.findall(r"""(?:src|href)=["']([^"']+)""", answer.text)
+    assert set(links) == {"openapi.json", "data:,"}, "it loads nothing from anywhere else"
+    assert "http://" not in answer.text
+    assert "https://" not in answer.text
+    assert answer.text.count("openapi.json") >= 2
