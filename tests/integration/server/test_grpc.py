@@ -313,7 +313,7 @@ async def test_messages_over_the_limit_are_refused_with_it_and_the_stream_goes_o
             yield {"model_name": "double", "inputs": inputs}
 
     async with (
-        serving({"double": Double()}, max_body_bytes=4096) as (server, _),
+        serving({"double": Double(width=4)}, max_body_bytes=4096) as (server, _),
         aio.InferenceServerClient(server.address) as client,
     ):
         with pytest.raises(InferenceServerException, match="at most 4096 are allowed") as told:
