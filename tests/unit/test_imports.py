@@ -26,7 +26,7 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 TABLE = {
     "__init__": row("core events model runtime config"),
     "errors": row(""),
-    "core": row(""),
+    "core": row("", lazily="numpy"),
     "model": row("core", lazily="numpy"),
     "config": row("core", "msgspec"),
     "runtime": row("core model", "numpy"),
