@@ -97,7 +97,8 @@ async def _ended(method: Method, request: Any, context: Any, end: Callable[[str]
         status = "OK"
         return answer
     except grpc.aio.AbortError:
-        status = _CODES.get(context.code(), "UNKNOWN")
+        code = context.code()  # of some versions a number, of others a member
+        status = code.name if isinstance(code, grpc.StatusCode) else _CODES[code]
         raise
     finally:
         end(status)
