@@ -3,6 +3,7 @@ in-memory exporter sees them."""
 
 import asyncio
 import http.server
+import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -24,7 +25,7 @@ from headway.server.served import Served
 from headway.server.serving import Registry
 
 pytest.importorskip("opentelemetry.sdk")
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider, sampling
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider, sampling
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
     InMemorySpanExporter,
@@ -40,13 +41,18 @@ UNSAMPLED = f"00-{TRACE}-b7ad6b7169203331-00"
 ROW = {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16}
 
 
-class Exported:
+class Exported(SpanProcessor):
     """Spans that have ended."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
+        self._ended = asyncio.Event()
         self.provider = TracerProvider(sampler=sampling.DEFAULT_ON)
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.provider.add_span_processor(self)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._ended.set()
 
     def named(self, name: str) -> list[ReadableSpan]:
         return [each for each in self.all() if each.name == name]
@@ -58,11 +64,13 @@ class Exported:
     def all(self) -> list[ReadableSpan]:
         return list(self._exporter.get_finished_spans())
 
-    async def wait_one(self, name: str) -> ReadableSpan:
+    async def wait(self, name: str, count: int) -> list[ReadableSpan]:
+        """Of a call that is refused, the span ends just after its caller is told."""
         async with asyncio.timeout(5):
-            while not self.named(name):
-                await asyncio.sleep(0)
-        return self.one(name)
+            while len(self.named(name)) < count:
+                self._ended.clear()
+                await self._ended.wait()
+        return self.named(name)
 
 
 class Running(NamedTuple):
@@ -94,9 +102,12 @@ async def serving(**settings: Any) -> AsyncIterator[Running]:
     app = make_app(registry, config, observing=observing)
     grpc = make_grpc(registry, config, observing=observing)
     assert grpc is not None
-    async with HttpServer(app, config) as server, grpc:
-        async with httpx.AsyncClient(base_url=server.url, timeout=10) as client:
-            yield Running(client, grpc.address, spans)
+    async with (
+        HttpServer(app, config) as server,
+        grpc,
+        httpx.AsyncClient(base_url=server.url, timeout=10) as client,
+    ):
+        yield Running(client, grpc.address, spans)
     for model in models:
         await model.close()
 
@@ -123,7 +134,7 @@ async def test_a_request_over_http_is_a_trace_from_its_caller_to_the_model() -> 
             headers={"traceparent": PARENT, "X-Request-Id": "mine"},
         )
         assert answer.status_code == 200
-        request = await running.spans.wait_one("POST /v2/models/{model}/infer")
+        request = running.spans.one("POST /v2/models/{model}/infer")
         queue, batch, execute = (running.spans.one(n) for n in ("queue", "batch", "execute"))
     assert parent_of(request) == (int(TRACE, 16), int("b7ad6b7169203331", 16))
     assert parent_of(queue) == parent_of(batch) == context_of(request)
@@ -144,7 +155,7 @@ async def test_a_request_over_http_is_a_trace_from_its_caller_to_the_model() -> 
 async def test_the_parts_of_a_trace_follow_each_other_in_time() -> None:
     async with serving() as running:
         await running.http.post("/v1/predict/root", json=4.0)
-        request = await running.spans.wait_one("POST /v1/predict/{model}")
+        request = running.spans.one("POST /v1/predict/{model}")
         queue, batch, execute = (running.spans.one(n) for n in ("queue", "batch", "execute"))
     slack_ns = 1_000_000  # two clocks were read
     moments: list[Any] = [
@@ -155,7 +166,7 @@ async def test_the_parts_of_a_trace_follow_each_other_in_time() -> None:
         execute.end_time,
         request.end_time,
     ]
-    for earlier, later in zip(moments, moments[1:], strict=False):
+    for earlier, later in itertools.pairwise(moments):
         assert earlier <= later + slack_ns
     assert batch.start_time == queue.end_time
     assert batch.end_time == execute.end_time
@@ -171,10 +182,7 @@ async def test_a_call_over_grpc_is_a_trace_too() -> None:
             with pytest.raises(Exception, match="no model"):
                 await client.infer("absent", [tensor])
         name = "inference.GRPCInferenceService/ModelInfer"
-        async with asyncio.timeout(5):
-            while len(running.spans.named(name)) < 2:
-                await asyncio.sleep(0)
-        good, bad = running.spans.named(name)
+        good, bad = await running.spans.wait(name, 2)
         batch = running.spans.one("batch")
     assert parent_of(good) == (int(TRACE, 16), int("b7ad6b7169203331", 16))
     assert links_of(good) == {context_of(batch)}
@@ -194,7 +202,7 @@ async def test_grpc_tells_its_caller_where_the_span_is() -> None:
             )
             told = dict(await call.initial_metadata())
             await call
-        span = await running.spans.wait_one("inference.GRPCInferenceService/ServerLive")
+        span = running.spans.one("inference.GRPCInferenceService/ServerLive")
     assert told["traceparent"] == f"00-{TRACE}-{context_of(span)[1]:016x}-01"
 
 
@@ -216,9 +224,6 @@ async def test_requests_of_one_batch_link_to_the_one_span_it_has() -> None:
         await running.http.post("/v1/predict/gatekeeper", json="open")
         for answer in await asyncio.gather(first, *others):
             assert answer.status_code == 200
-        async with asyncio.timeout(5):
-            while len(_of_gate(running.spans, "POST /v1/predict/{model}")) < 3:
-                await asyncio.sleep(0)
         _, shared = _of_gate(running.spans, "batch")
         requests = [
             span
@@ -251,7 +256,7 @@ async def test_what_the_caller_does_not_record_is_not_recorded_here() -> None:
 async def test_a_models_failure_marks_the_span() -> None:
     async with serving() as running:
         await running.http.post("/v1/predict/root", json=-4.0)
-        span = await running.spans.wait_one("POST /v1/predict/{model}")
+        span = running.spans.one("POST /v1/predict/{model}")
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes is not None
     assert span.attributes["error.type"] == "model_failed"
@@ -261,14 +266,14 @@ async def test_a_stream_is_one_span_until_its_end() -> None:
     async with serving() as running:
         path = "/v2/models/letters/generate_stream"
         await running.http.post(path, json={"text_input": "abc"})
-        span = await running.spans.wait_one("POST /v2/models/{model}/generate_stream")
+        span = running.spans.one("POST /v2/models/{model}/generate_stream")
         assert links_of(span) == {context_of(running.spans.one("batch"))}
 
 
 async def test_an_unknown_path_makes_no_name_of_a_span() -> None:
     async with serving() as running:
         await running.http.get("/nowhere/at/all")
-        span = await running.spans.wait_one("GET")
+        span = running.spans.one("GET")
     assert span.attributes is not None
     assert span.attributes["http.response.status_code"] == 404
 
