@@ -24,6 +24,7 @@ def configure(*, format: str, level: str) -> None:  # noqa: A002 - as the settin
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    access.setLevel(logging.INFO)  # on or off is a setting of its own
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy
 import pytest
 from real_server import Server, served
 
+from headway.observe import logs
 from headway.observe.logs import JsonFormatter, TextFormatter
 
 TOML = """
@@ -206,17 +207,21 @@ def test_without_access_logs_nothing_is_said_of_a_request(tmp_path: Path) -> Non
     assert "id=bad-2" in log
 
 
-def test_less_severe_lines_can_be_left_out(tmp_path: Path) -> None:
-    """(It then does not say where it listens.)"""
-    from headway.observe import logs
-
+def test_less_severe_lines_are_left_out_but_for_those_of_requests(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     root = logging.getLogger()
     before = root.handlers[:], root.level
     try:
         logs.configure(format="text", level="warning")
-        assert root.level == logging.WARNING
+        logging.getLogger("headway.server").info("not this")
+        logging.getLogger("headway.server").warning("but this")
+        logs.LoggedRequest(request_id="1", method="GET", path="/").log(200)
     finally:
         root.handlers[:], root.level = before
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "WARNING headway.server: but this"
+    assert second.startswith("INFO headway.access: request id=1 method=GET path=/ status=200 ms=")
 
 
 # ---- formats
