@@ -128,6 +128,38 @@ async def test_a_batcher_that_nobody_has_any_more_is_let_go() -> None:
     assert found["headway_batch_rows_sum"] == 1
 
 
+class Requests:
+    """A server's count, as far as metrics ask."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, int] = {}
+        self.successes = 0
+
+    def as_triton(self, name: str, version: str) -> dict[str, Any]:
+        names = ("success", "queue", "compute_input", "compute_infer", "compute_output")
+        return {
+            "inference_count": self.successes,
+            "execution_count": self.successes,
+            "inference_stats": {
+                each: {"count": self.successes, "ns": 2500 * self.successes} for each in names
+            },
+        }
+
+
+async def test_requests_are_summed_over_every_load_and_told_to_the_last() -> None:
+    metrics = headway.Metrics()
+    for number in range(1, 4):
+        requests = Requests()
+        async with headway.Batcher(FakeModel(), name="m") as batcher:
+            metrics.watch(batcher, requests=requests)
+            requests.successes = 2
+            assert samples(metrics)["nv_inference_count_total"] == 2 * number
+        requests.failures["REJECTED"] = 1  # whoever was waiting when it closed
+        found = samples(metrics)
+        assert found["nv_inference_request_failure_total"] == number
+        assert found["nv_inference_request_duration_us_total"] == 5 * number
+
+
 async def test_refusals_and_early_leavers_are_counted() -> None:
     metrics = headway.Metrics()
     async with headway.Batcher(

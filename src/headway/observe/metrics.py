@@ -123,8 +123,7 @@ class Metrics:
         if watch not in model.watches:
             return
         model.watches.remove(watch)
-        if watch.requests is not None:
-            model.gone.add(watch.requests)
+        model.let_go(watch.requests)
         if not model.watches:
             del self._models[model.key]
             self._retired[model.key] = model
@@ -202,8 +201,14 @@ class _Model:
         self.key = key
         self.recorder = Recorder()
         self.watches: list[_Watch] = []
-        self.gone = TritonCounters()  # requests of batchers that have closed
+        self._gone = TritonCounters()  # requests of batchers that have closed
+        self._closing: RequestFigures | None = None  # the last of them: some still are told
         self._where = labels(key._fields, key)
+
+    def let_go(self, requests: RequestFigures | None) -> None:
+        if self._closing is not None:
+            self._gone.add(self._closing)
+        self._closing = requests
 
     def add_to(self, page: Page) -> None:
         with self.recorder.lock:
@@ -235,7 +240,8 @@ class _Model:
             page.add(families.BATCH_CAP, where, recorder.batch_cap_rows)
             page.add(families.LINGER_CAP, where, recorder.linger_cap_s)
         if recorder.slo_s is not None:
-            page.add(families.SLO_SECONDS, where, recorder.slo_s)
+            if self.watches:
+                page.add(families.SLO_SECONDS, where, recorder.slo_s)
             outcomes = {
                 "in_time": recorder.in_time,
                 "late": recorder.late,
@@ -264,6 +270,7 @@ class _Model:
         page.add(families.NV_PENDING, where, sum(now.queued_items for now, _ in states))
 
     def _add_requests(self, page: Page) -> None:
-        counted = [watch.requests for watch in self.watches if watch.requests is not None]
-        if counted or self.gone.is_used:
-            TritonCounters(self.gone, *counted).add_to(page, self._where)
+        figures = [self._closing, *(watch.requests for watch in self.watches)]
+        counted = [each for each in figures if each is not None]
+        if counted:
+            TritonCounters(self._gone, *counted).add_to(page, self._where)

@@ -40,10 +40,6 @@ class TritonCounters:
         for each in sums:
             self.add(each)
 
-    @property
-    def is_used(self) -> bool:
-        return bool(self._counts)
-
     def add(self, other: "TritonCounters | RequestFigures") -> None:
         if isinstance(other, TritonCounters):
             self._counts.update(other._counts)

@@ -4,6 +4,8 @@ in-memory exporter sees them."""
 import asyncio
 import http.server
 import itertools
+import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,6 +19,7 @@ from real_server import served
 from served_models import Double, Gate, Gatekeeper, Letters, Root
 
 import headway
+from headway.cli.main import main
 from headway.config import ModelConfig, ServerConfig
 from headway.server.http.server import HttpServer
 from headway.server.observing import Observing
@@ -297,6 +300,21 @@ async def test_batchers_in_ones_own_process_join_the_current_span() -> None:
 
 
 # ---- `headway serve --tracing`
+
+
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.delitem(sys.modules, "headway.observe.tracing", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    try:
+        assert main(["serve", "served_models:Root", "--port", "0", "--tracing"]) == 2
+    finally:
+        root.handlers[:], root.level = before
+    assert "pip install 'headway[otel]'" in capsys.readouterr().err
 
 
 @contextmanager

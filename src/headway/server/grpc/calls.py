@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
+_MOST_ID = 128  # characters of a caller's own id, as on HTTP
 Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
 
 
@@ -138,8 +139,8 @@ def request_id_of(request: Any, context: Any) -> str:
     """The caller's own: as on HTTP, or as v2 has it; else empty."""
     for key, value in context.invocation_metadata() or ():
         if key == "x-request-id":
-            return str(value)
-    return getattr(request, "id", "")
+            return str(value)[:_MOST_ID]
+    return str(getattr(request, "id", ""))[:_MOST_ID]
 
 
 def is_asked_to_stop() -> bool:
