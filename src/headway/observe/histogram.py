@@ -30,8 +30,12 @@ class Histogram:
         self.counts[bisect_left(self.bounds.values, value)] += times
         self.sum += value * times
 
-    def add_ages(self, moments: Sequence[float], now: float) -> None:
-        """`now - moment` for each of these moments, which are sorted.
+    def add_zeros(self, times: int) -> None:
+        """Nothing is below zero, so they are in the first bucket."""
+        self.counts[0] += times
+
+    def add_ages(self, moments: Sequence[float], now: float, total: float) -> None:
+        """`now - moment` for each of these moments, which are sorted and sum up to `total`.
 
         The moments of one batch lie close together, so this looks for the few bounds among them
         instead of for the bucket of each.
@@ -40,7 +44,10 @@ class Histogram:
         youngest = bisect_left(values, now - moments[-1])
         oldest = bisect_left(values, now - moments[0])
         left = len(moments)
-        self.sum += left * now - sum(moments)
+        self.sum += left * now - total
+        if youngest == oldest:
+            counts[oldest] += left
+            return
         for bucket in range(youngest, oldest):
             older = bisect_left(moments, now - values[bucket], 0, left)
             counts[bucket] += left - older

@@ -9,9 +9,16 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 
-from headway.core.items import Batch, FireReason, Item, Priority
+from headway.core.items import FireReason, Item, Priority
 from headway.observe.histogram import Histogram, bounds
-from headway.runtime.events import BatchFinished, Cancelled, Crashed, Event, Refused
+from headway.runtime.events import (
+    BatchFinished,
+    BatchStarted,
+    Cancelled,
+    Crashed,
+    Event,
+    Refused,
+)
 
 SECONDS = bounds(
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -38,29 +45,31 @@ class Times:
 
     def add(self, event: BatchFinished, arrivals: list[float]) -> None:
         """`arrivals`, sorted: when the items of this class in the batch came."""
-        batch, count = event.batch, len(arrivals)
+        batch, count, total = event.batch, len(arrivals), sum(arrivals)
+        idle_since, fired_at = batch.idle_since, batch.fired_at
         # Who came before the worker was free was queued until then, and lingered from then on.
-        queued = bisect_left(arrivals, batch.idle_since)
-        if queued == count:
-            self.queued.add_ages(arrivals, batch.idle_since)
-            self.lingered.add(batch.fired_at - batch.idle_since, count)
-        elif not queued:
-            self.queued.add(0.0, count)
-            self.lingered.add_ages(arrivals, batch.fired_at)
+        if arrivals[-1] <= idle_since:
+            self.queued.add_ages(arrivals, idle_since, total)
+            if fired_at > idle_since:
+                self.lingered.add(fired_at - idle_since, count)
+            else:
+                self.lingered.add_zeros(count)
+        elif arrivals[0] >= idle_since:
+            self.queued.add_zeros(count)
+            self.lingered.add_ages(arrivals, fired_at, total)
         else:
-            self.queued.add_ages(arrivals[:queued], batch.idle_since)
-            self.queued.add(0.0, count - queued)
-            self.lingered.add(batch.fired_at - batch.idle_since, queued)
-            self.lingered.add_ages(arrivals[queued:], batch.fired_at)
+            cut = bisect_left(arrivals, idle_since)
+            early, late = arrivals[:cut], arrivals[cut:]
+            self.queued.add_ages(early, idle_since, sum(early))
+            self.queued.add_zeros(count - cut)
+            self.lingered.add(fired_at - idle_since, cut)
+            self.lingered.add_ages(late, fired_at, sum(late))
         self.executed.add(event.ran_s, count)
-        self.end_to_end.add_ages(arrivals, event.finished_at)
+        self.end_to_end.add_ages(arrivals, event.finished_at, total)
 
 
 class Recorder:
-    """For `Batcher.observe`, of one batcher or of several that share a name and a version.
-
-    Whoever reads holds `lock`.
-    """
+    """Of one batcher, or of several that share a name and a version. Whoever reads holds `lock`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # batchers of one name may live in different event loops
@@ -86,8 +95,11 @@ class Recorder:
             self.tenant_rows = {name: before.get(name, 0) for name in (*named, OTHER) if named}
 
     def observe(self, event: Event) -> None:
+        """For `Batcher.observe`."""
+        if isinstance(event, BatchStarted):  # half of all events, and nothing to note
+            return
         with self.lock:
-            if type(event) is BatchFinished:
+            if isinstance(event, BatchFinished):
                 self._finished(event)
             elif isinstance(event, Refused):
                 self._refused(event)
@@ -102,14 +114,21 @@ class Recorder:
     def _finished(self, event: BatchFinished) -> None:
         batch = event.batch
         items = batch.items
-        priorities = [item[4] for item in items]
-        if priorities.count(priorities[0]) == len(items):
-            self._add_times(priorities[0], event, items)
+        priority = items[0][4]
+        if len(items) == 1:
+            self._add_times(priority, event, [items[0][1]])
+        elif [item[4] for item in items].count(priority) == len(items):
+            self._add_times(priority, event, sorted([item[1] for item in items]))
         else:
-            for priority in set(priorities):
-                self._add_times(priority, event, [item for item in items if item[4] is priority])
+            for each in Priority:
+                arrivals = sorted(item[1] for item in items if item[4] is each)
+                if arrivals:
+                    self._add_times(each, event, arrivals)
         self.batch_rows[batch.reason].add(batch.rows)
-        self.padding.add(0.0 if _is_unpadded(batch) else batch.padding)
+        if batch.size or batch.padded_rows != batch.rows:
+            self.padding.add(batch.padding)
+        else:
+            self.padding.add_zeros(1)
         self.failed += event.failed
         self.reruns += event.reruns
         self.batch_cap_rows = batch.batch_cap
@@ -117,9 +136,7 @@ class Recorder:
         if self.tenant_rows:
             self._add_tenants(items)
 
-    def _add_times(self, priority: Priority, event: BatchFinished, items: Iterable[Item]) -> None:
-        arrivals = [item[1] for item in items]
-        arrivals.sort()  # most often they are
+    def _add_times(self, priority: Priority, event: BatchFinished, arrivals: list[float]) -> None:
         times = self.times[priority]
         if times is None:
             times = self.times[priority] = Times()
@@ -141,7 +158,3 @@ class Recorder:
         self.refused[reason] = self.refused.get(reason, 0) + 1
         if reason in _AGAINST_SLO:
             self.refused_by_slo += 1
-
-
-def _is_unpadded(batch: Batch) -> bool:
-    return not batch.size and batch.padded_rows == batch.rows

@@ -31,7 +31,7 @@ def test_a_value_may_count_several_times() -> None:
 def test_ages_of_a_batch_count_as_one_by_one(moments: list[float], later: float) -> None:
     now = moments[-1] + later
     histogram = Histogram(BOUNDS)
-    histogram.add_ages(moments, now)
+    histogram.add_ages(moments, now, sum(moments))
     counts = [0] * 6
     for moment in moments:
         counts[bisect_left(BOUNDS.values, now - moment)] += 1
