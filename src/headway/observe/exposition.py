@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 
-from headway.observe.histogram import Histogram
+from headway.observe.histogram import Bounds, Histogram
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
@@ -39,6 +39,13 @@ def wants_openmetrics(accept: str) -> bool:
     return "application/openmetrics-text" in accept
 
 
+def histogram_starts(family: Family, labels: str, bounds: Bounds) -> tuple[str, ...]:
+    """The lines of a histogram, but for their values."""
+    name = family.name
+    buckets = (f'{name}_bucket{{{labels},le="{le}"}} ' for le in bounds.labels)
+    return (*buckets, f"{name}_sum{{{labels}}} ", f"{name}_count{{{labels}}} ")
+
+
 class Page:
     """Samples as they come, from one model after the other; written out family by family."""
 
@@ -49,14 +56,12 @@ class Page:
         braces = f"{{{labels}}}" if labels else ""
         self._of(family).append(f"{family.name}{braces} {value!r}")
 
-    def add_histogram(self, family: Family, labels: str, histogram: Histogram) -> None:
-        lines, name = self._of(family), family.name
-        counts = list(accumulate(histogram.counts))
-        head = f'{name}_bucket{{{labels},le="'
-        for le, count in zip(histogram.bounds.labels, counts, strict=True):
-            lines.append(f'{head}{le}"}} {count}')
-        lines.append(f"{name}_sum{{{labels}}} {histogram.sum!r}")
-        lines.append(f"{name}_count{{{labels}}} {counts[-1]}")
+    def add_histogram(self, family: Family, starts: Sequence[str], histogram: Histogram) -> None:
+        """`starts`: of its lines, from `histogram_starts`; made once, they are most of the work."""
+        values: list[float] = list(accumulate(histogram.counts))
+        values += (histogram.sum, values[-1])
+        lines = self._of(family)
+        lines += [f"{start}{value!r}" for start, value in zip(starts, values, strict=True)]
 
     def _of(self, family: Family) -> list[str]:
         lines = self._lines.get(family)

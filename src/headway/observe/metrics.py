@@ -18,9 +18,11 @@ from headway.observe.exposition import (
     TEXT,
     Family,
     Page,
+    histogram_starts,
     labels,
     wants_openmetrics,
 )
+from headway.observe.histogram import Histogram
 from headway.observe.process import add_process
 from headway.observe.recorder import Recorder
 from headway.observe.triton import RequestFigures, TritonCounters
@@ -204,6 +206,7 @@ class _Model:
         self._gone = TritonCounters()  # requests of batchers that have closed
         self._closing: RequestFigures | None = None  # the last of them: some still are told
         self._where = labels(key._fields, key)
+        self._starts: dict[tuple[Family, str], tuple[str, ...]] = {}
 
     def let_go(self, requests: RequestFigures | None) -> None:
         if self._closing is not None:
@@ -222,18 +225,18 @@ class _Model:
             if times is None:
                 continue
             labelled = f'{where},priority="{priority.name.lower()}"'
-            page.add_histogram(families.ITEM_QUEUE, labelled, times.queued)
-            page.add_histogram(families.ITEM_LINGER, labelled, times.lingered)
-            page.add_histogram(families.ITEM_EXECUTE, labelled, times.executed)
-            page.add_histogram(families.ITEM_END_TO_END, labelled, times.end_to_end)
+            self._add_histogram(page, families.ITEM_QUEUE, labelled, times.queued)
+            self._add_histogram(page, families.ITEM_LINGER, labelled, times.lingered)
+            self._add_histogram(page, families.ITEM_EXECUTE, labelled, times.executed)
+            self._add_histogram(page, families.ITEM_END_TO_END, labelled, times.end_to_end)
         page.add(families.ITEMS_FAILED, where, recorder.failed)
         self._add_each(page, families.ITEMS_REFUSED, recorder.refused)
         left = {"false": recorder.cancelled_queued, "true": recorder.cancelled_started}
         self._add_each(page, families.ITEMS_CANCELLED, left)
         self._add_each(page, families.TENANT_ROWS, recorder.tenant_rows)
         for reason, histogram in recorder.batch_rows.items():
-            page.add_histogram(families.BATCH_ROWS, f'{where},reason="{reason}"', histogram)
-        page.add_histogram(families.BATCH_PADDING, where, recorder.padding)
+            self._add_histogram(page, families.BATCH_ROWS, f'{where},reason="{reason}"', histogram)
+        self._add_histogram(page, families.BATCH_PADDING, where, recorder.padding)
         page.add(families.BATCH_RERUNS, where, recorder.reruns)
         page.add(families.CRASHES, where, recorder.crashes)
         if self.watches:
@@ -253,6 +256,15 @@ class _Model:
         label = family.labels[-1]
         for name, value in values.items():
             page.add(family, f"{self._where},{labels((label,), (name,))}", value)
+
+    def _add_histogram(
+        self, page: Page, family: Family, labelled: str, histogram: Histogram
+    ) -> None:
+        starts = self._starts.get((family, labelled))
+        if starts is None:
+            starts = histogram_starts(family, labelled, histogram.bounds)
+            self._starts[family, labelled] = starts
+        page.add_histogram(family, starts, histogram)
 
     def _add_now(self, page: Page) -> None:
         where = self._where

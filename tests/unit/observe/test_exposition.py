@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from headway.observe.exposition import Family, Page, labels, wants_openmetrics
+from headway.observe.exposition import Family, Page, histogram_starts, labels, wants_openmetrics
 from headway.observe.histogram import Histogram, bounds
 
 SEEN = Family("seen_total", "counter", "Things seen.", ("who",))
@@ -20,7 +20,7 @@ def page() -> Page:
     histogram = Histogram(bounds(1, 2))
     for value in (1, 2, 2, 3):
         histogram.add(value)
-    made.add_histogram(SIZE, 'who="a"', histogram)
+    made.add_histogram(SIZE, histogram_starts(SIZE, 'who="a"', histogram.bounds), histogram)
     made.add(TRITON, 'who="a"', 10**17)
     return made
 
