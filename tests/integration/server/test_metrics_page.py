@@ -216,10 +216,7 @@ def test_the_latency_goal_is_counted(busy_server: Server) -> None:
 
 def test_errors_over_grpc_are_counted_too(busy_server: Server) -> None:
     triton = pytest.importorskip("tritonclient.grpc")
-    address = next(
-        found[1] for line in busy_server.log if (found := re.search(r"gRPC on (\S+)", line))
-    )
-    with triton.InferenceServerClient(address) as client:
+    with triton.InferenceServerClient(busy_server.grpc) as client:
         tensor = triton.InferInput("x", [1, 16], "FP32")
         tensor.set_data_from_numpy(numpy.ones((1, 16), numpy.float32))
         with pytest.raises(Exception, match="no model 'absent'"):
