@@ -81,10 +81,16 @@ class _Template(NamedTuple):
 class App:
     """Finds the handler of a request and turns whatever it does into an answer."""
 
-    def __init__(self, *, max_body_bytes: int = 64 * 2**20, debug: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        max_body_bytes: int = 64 * 2**20,
+        debug: bool = False,
+        errors: ErrorTally | None = None,
+    ) -> None:
         self._max_body_bytes = max_body_bytes
         self._debug = debug
-        self.errors = ErrorTally("http")
+        self.errors = errors or ErrorTally("http")
         self._exact: dict[str, dict[str, Route]] = {}
         self._templates: list[_Template] = []
         self._found: dict[tuple[str, str], Found] = {}
@@ -101,10 +107,10 @@ class App:
     ) -> None:
         """Answer `method` on `template`, e.g. `/v2/models/{model}/infer`.
 
-        Answers are compressed on request where `may_compress`; by default, inferences only.
+        Answers are compressed on request where `may_compress`; by default, inferences and metrics.
         """
         if may_compress is None:
-            may_compress = template.endswith("/infer")
+            may_compress = template.endswith(("/infer", "/metrics"))
         route = Route(handler, may_compress, direct, template)
         self._routes_of(template)[method] = route
         self._found.clear()

@@ -13,13 +13,16 @@ from headway.observe.metrics import Metrics
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
 from headway.runtime.batcher import Batcher
-from headway.server import metrics as page
 from headway.server.app import App, Handle
 from headway.server.errors import status_of
 from headway.server.http.messages import Answer, Refusal, Request, StreamResponse
+from headway.server.metrics import MetricsPage
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
+
+
+_VERSION = importlib.metadata.version("headway")
 
 
 class ObservedModel(Protocol):
@@ -34,8 +37,11 @@ class Observing:
 
     def __init__(self, config: ServerConfig, *, tracing: "Tracing | None" = None) -> None:
         self.metrics = Metrics() if config.metrics else None
+        self.page = None if self.metrics is None else MetricsPage(self.metrics, version=_VERSION)
         self.logs_access = config.access_log
         self.tracing = tracing
+        self.http_errors = self._counted(ErrorTally("http"))
+        self.grpc_errors = self._counted(ErrorTally("grpc"))
 
     def watch(self, model: ObservedModel, requests: RequestFigures | None = None) -> None:
         """Every version of every model, when it is made. What closes is forgotten by itself."""
@@ -46,24 +52,21 @@ class Observing:
         if self.tracing is not None:
             self.tracing.follow(model.batcher)
 
-    def observe_app(self, app: App) -> None:
-        if self.metrics is not None:
-            version = importlib.metadata.version("headway")
-            handlers = page.MetricsPage(self.metrics, version=version)
-            for method, template, name in page.ROUTES:
-                app.add(method, template, getattr(handlers, name), may_compress=True)
-            self.observe_errors(app.errors)
+    def wrap(self, app: App) -> None:
+        """Once, the app that requests come to first: who is turned away there is told of, too."""
+        app.errors = self.http_errors
         if self.tracing is not None:
             app.wrap(_traced(app, self.tracing))
         if self.logs_access:
-            app.wrap(_logged(app))
+            app.wrap(_logged())
 
-    def observe_errors(self, errors: ErrorTally) -> None:
+    def _counted(self, errors: ErrorTally) -> ErrorTally:
         if self.metrics is not None:
             self.metrics.add_source(errors.add_to)
+        return errors
 
 
-def _logged(app: App) -> Callable[[Handle], Handle]:
+def _logged() -> Callable[[Handle], Handle]:
     def around(handle: Handle) -> Handle:
         async def logged(request: Request) -> Answer:
             line = logs.LoggedRequest(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import ConfigError
-from headway.server import plain
+from headway.server import metrics, plain
 from headway.server.app import App
 from headway.server.http.server import HttpServer
 from headway.server.observing import Observing
@@ -50,6 +50,7 @@ async def run(config: Config, announce: Announce | None = None) -> None:
     with _regions(config.server) as regions, _observing(config.server) as observing:
         async with serving(config, observing) as registry:
             app = make_app(registry, config.server, regions=regions, observing=observing)
+            observing.wrap(app)
             http = HttpServer(app, config.server)
             grpc = make_grpc(registry, config.server, regions=regions, observing=observing)
 
@@ -72,19 +73,20 @@ def make_app(
     observing: Observing | None = None,
 ) -> App:
     """All routes, for these models."""
-    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug)
+    errors = None if observing is None else observing.http_errors
+    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug, errors=errors)
     version = importlib.metadata.version("headway")
+    watching = [] if observing is None or observing.page is None else [observing.page]
     for routes, handlers in (
         (v2.ROUTES, v2.V2(registry, version=version, regions=regions)),
         (openai.ROUTES, openai.OpenAI(registry)),
         (plain.ROUTES, plain.Plain(registry)),
         (openapi.ROUTES, openapi.OpenAPI(registry, version=version)),
+        *((metrics.ROUTES, page) for page in watching),
     ):
         for method, template, name in routes:
             direct = getattr(handlers, f"{name}_direct", None)
             app.add(method, template, getattr(handlers, name), direct=direct)
-    if observing is not None:
-        observing.observe_app(app)
     return app
 
 

@@ -11,7 +11,6 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from headway.config import ServerConfig
 from headway.errors import ConfigError, UnknownModel
-from headway.observe.tally import ErrorTally
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.observing import interceptors
@@ -52,10 +51,8 @@ class GrpcServer:
         self._version = version
         self._regions = regions
         self._running: _Running | None = None
-        self._errors = ErrorTally("grpc")
+        self._errors = None if observing is None else observing.grpc_errors
         self._interceptors = [] if observing is None else interceptors(observing)
-        if observing is not None:
-            observing.observe_errors(self._errors)
         self.port = config.grpc_port
 
     async def __aenter__(self) -> Self:
