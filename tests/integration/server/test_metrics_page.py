@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy
 import promql_parser as promql
 import pytest
+import yaml
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from real_server import Server, served
@@ -262,6 +263,7 @@ def test_the_reference_has_every_metric_with_its_kind_and_labels() -> None:
     assert told == {each.name: (each.kind, each.labels) for each in families.ALL}
 
 
+ALARMS = ROOT / "deploy" / "prometheus" / "headway.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "headway.json"
 
 
@@ -341,16 +343,32 @@ def _overlap(one: dict[str, int], other: dict[str, int]) -> bool:
     )
 
 
-def test_every_query_of_the_dashboard_asks_for_what_there_is(busy_server: Server) -> None:
-    """Parsed as Prometheus would, held against what a server exports."""
+def exported_labels(server: Server) -> dict[str, set[str]]:
     scraped_by = {"job", "instance"}  # Prometheus adds them
     labels_of = {
         each.name: {*each.labels, *scraped_by}
         for each in families.ALL
         if each.labels == ("gpu_uuid",)
     }
-    for sample in scrape(busy_server):
+    for sample in scrape(server):
         labels_of.setdefault(sample.name, set(scraped_by)).update(sample.labels)
+    return labels_of
+
+
+def test_every_alarm_asks_for_what_there_is(busy_server: Server) -> None:
+    labels_of = exported_labels(busy_server)
+    [group] = yaml.safe_load(ALARMS.read_text())["groups"]
+    assert len(group["rules"]) >= 5
+    for rule in group["rules"]:
+        kept = check_query(promql.parse(rule["expr"]), labels_of)
+        told = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        assert told <= kept, rule["alert"]
+        assert rule["labels"]["severity"] in {"page", "warn"}
+
+
+def test_every_query_of_the_dashboard_asks_for_what_there_is(busy_server: Server) -> None:
+    """Parsed as Prometheus would, held against what a server exports."""
+    labels_of = exported_labels(busy_server)
     dashboard = json.loads(DASHBOARD.read_text())
     queries = queries_of(dashboard)
     assert len(queries) > 20
