@@ -20,10 +20,10 @@ _COMPUTED = frozenset(["message", "asctime", "taskName"])
 
 
 def configure(*, format: str, level: str) -> None:  # noqa: A002 - as the setting is called
-    """Have this process log to stderr. For commands; an import never does."""
+    """Have this process log to stderr, unless it logs somewhere already. For commands only."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     access.setLevel(logging.INFO)  # on or off is a setting of its own
 
 

@@ -212,6 +212,7 @@ def test_less_severe_lines_are_left_out_but_for_those_of_requests(
 ) -> None:
     root = logging.getLogger()
     before = root.handlers[:], root.level
+    root.handlers.clear()
     try:
         logs.configure(format="text", level="warning")
         logging.getLogger("headway.server").info("not this")
