@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import ConfigError
-from headway.server import plain
+from headway.server import metrics, plain
 from headway.server.app import App
 from headway.server.http.server import HttpServer
+from headway.server.observing import Observing
 from headway.server.openai import handlers as openai
 from headway.server.openapi import handlers as openapi
 from headway.server.served import Served
@@ -46,10 +47,12 @@ class FrontEnd(Protocol):
 
 async def run(config: Config, announce: Announce | None = None) -> None:
     """Serve until asked to stop. `announce` learns the addresses, and that everything is ready."""
-    with _regions(config.server) as regions:
-        async with serving(config) as registry:
-            http = HttpServer(make_app(registry, config.server, regions=regions), config.server)
-            grpc = make_grpc(registry, config.server, regions=regions)
+    with _regions(config.server) as regions, _observing(config.server) as observing:
+        async with serving(config, observing) as registry:
+            app = make_app(registry, config.server, regions=regions, observing=observing)
+            observing.wrap(app)
+            http = HttpServer(app, config.server)
+            grpc = make_grpc(registry, config.server, regions=regions, observing=observing)
 
             def say() -> None:
                 addresses = Addresses(http.url, None if grpc is None else grpc.address)
@@ -63,16 +66,23 @@ async def run(config: Config, announce: Announce | None = None) -> None:
 
 
 def make_app(
-    registry: Registry, config: ServerConfig, *, regions: SharedRegions | None = None
+    registry: Registry,
+    config: ServerConfig,
+    *,
+    regions: SharedRegions | None = None,
+    observing: Observing | None = None,
 ) -> App:
     """All routes, for these models."""
-    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug)
+    errors = None if observing is None else observing.http_errors
+    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug, errors=errors)
     version = importlib.metadata.version("headway")
+    watching = [] if observing is None or observing.page is None else [observing.page]
     for routes, handlers in (
         (v2.ROUTES, v2.V2(registry, version=version, regions=regions)),
         (openai.ROUTES, openai.OpenAI(registry)),
         (plain.ROUTES, plain.Plain(registry)),
         (openapi.ROUTES, openapi.OpenAPI(registry, version=version)),
+        *((metrics.ROUTES, page) for page in watching),
     ):
         for method, template, name in routes:
             direct = getattr(handlers, f"{name}_direct", None)
@@ -81,7 +91,11 @@ def make_app(
 
 
 def make_grpc(
-    registry: Registry, config: ServerConfig, *, regions: SharedRegions | None = None
+    registry: Registry,
+    config: ServerConfig,
+    *,
+    regions: SharedRegions | None = None,
+    observing: Observing | None = None,
 ) -> "GrpcServer | None":
     """None where it is not wanted, or not installed: then HTTP serves alone."""
     if config.grpc_port < 0:
@@ -92,7 +106,7 @@ def make_grpc(
         _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
         return None
     version = importlib.metadata.version("headway")
-    return GrpcServer(registry, config, version=version, regions=regions)
+    return GrpcServer(registry, config, version=version, regions=regions, observing=observing)
 
 
 @contextmanager
@@ -104,6 +118,17 @@ def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
     finally:
         if regions is not None:
             regions.close()
+
+
+@contextmanager
+def _observing(config: ServerConfig) -> Iterator[Observing]:
+    if not config.tracing:
+        yield Observing(config)
+        return
+    from headway.observe.tracing import Tracing, provider
+
+    with provider() as spans:
+        yield Observing(config, tracing=Tracing(spans))
 
 
 async def serve(
@@ -136,9 +161,9 @@ async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
 
 
 @asynccontextmanager
-async def serving(config: Config) -> AsyncIterator[Registry]:
+async def serving(config: Config, observing: Observing | None = None) -> AsyncIterator[Registry]:
     """All models loaded and warm; drained and closed afterwards, also when one of them fails."""
-    models = [_made(each) for each in config.models]
+    models = [_made(each, observing) for each in config.models]
     registry = Registry()
     for model in models:
         registry.add(model)
@@ -159,11 +184,13 @@ async def _start(model: Served) -> None:
         raise ConfigError(f"model {model.name!r}: {error}") from error
 
 
-def _made(config: ModelConfig) -> Served:
+def _made(config: ModelConfig, observing: Observing | None) -> Served:
     try:
         model = Served(config)
     except ConfigError as error:
         raise ConfigError(f"model {config.name!r}: {error}") from error
     model.statistics = statistics = ModelStatistics()
     model.batcher.observe(statistics.observe)
+    if observing is not None:
+        observing.watch(model, statistics)
     return model

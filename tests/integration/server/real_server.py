@@ -46,6 +46,7 @@ class Server(NamedTuple):
     url: str
     grpc: str  # host:port; nothing where it is not served
     http: httpx.Client
+    log: list[str]  # its lines so far
 
     @property
     def address(self) -> str:
@@ -99,10 +100,10 @@ def served(folder: Path, *arguments: str) -> Iterator[Server]:
     listener.start()
     try:
         assert said.wait(START_S), "the server does not start"
-        url = address(lines, r"listening on (http://\S+)")
+        url = address(lines, r"listening on (http://[^\s\"]+)")
         assert url, "".join(lines)
         with httpx.Client(base_url=url, timeout=10) as http:
-            yield Server(url, address(lines, r"listening for gRPC on (\S+)"), http)
+            yield Server(url, address(lines, r"listening for gRPC on ([^\s\"]+)"), http, lines)
     finally:
         process.send_signal(signal.SIGTERM)
         try:

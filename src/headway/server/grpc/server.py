@@ -13,7 +13,9 @@ from headway.config import ServerConfig
 from headway.errors import ConfigError, UnknownModel
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
+from headway.server.grpc.observing import interceptors
 from headway.server.grpc.service import Inference
+from headway.server.observing import Observing
 from headway.server.serving import Registry
 from headway.server.v2.shared_memory import SharedRegions
 
@@ -42,12 +44,15 @@ class GrpcServer:
         *,
         version: str = "0",
         regions: SharedRegions | None = None,
+        observing: Observing | None = None,
     ) -> None:
         self._registry = registry
         self._config = config
         self._version = version
         self._regions = regions
         self._running: _Running | None = None
+        self._errors = None if observing is None else observing.grpc_errors
+        self._interceptors = [] if observing is None else interceptors(observing)
         self.port = config.grpc_port
 
     async def __aenter__(self) -> Self:
@@ -63,7 +68,18 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Raises ConfigError where the port is taken."""
-        running = _Running(self._registry, self._config, self._version, self._regions)
+        running = _Running(
+            self._registry,
+            self._config,
+            self._version,
+            self._regions,
+            Calls(
+                max_message_bytes=self._config.max_body_bytes,
+                debug=self._config.debug,
+                errors=self._errors,
+            ),
+            self._interceptors,
+        )
         try:
             self.port = running.server.add_insecure_port(self.address)
         except RuntimeError as error:
@@ -87,9 +103,11 @@ class _Running:
         config: ServerConfig,
         version: str,
         regions: SharedRegions | None,
+        calls: Calls,
+        interceptors: list[Any],
     ) -> None:
-        self.server = grpc.aio.server(options=_options(config))
-        self._calls = Calls(max_message_bytes=config.max_body_bytes, debug=config.debug)
+        self.server = grpc.aio.server(options=_options(config), interceptors=interceptors)
+        self._calls = calls
         self._service = Inference(registry, self._calls, version=version, regions=regions)
         self._health = Health(registry)
         self.server.add_generic_rpc_handlers((self._calls.handler(self._service),))
