@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve demo check format test test-all bench clean
+.PHONY: help setup serve demo check format test test-all test-torch bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -57,6 +57,14 @@ test: $(VENV)/.ready .venv-kserve ## all but the slow suites
 
 test-all: $(VENV)/.ready .venv-kserve ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
+
+$(VENV)/.torch: $(VENV)/.ready
+	@echo "Installing torch and transformers (once; about 1 GB) …"
+	@$(BIN)/python -m pip install -qq --editable '.[dev,torch]'
+	@touch $@
+
+test-torch: $(VENV)/.torch ## the torch and transformers backends, which other targets skip
+	@TEST_TORCH=1 $(BIN)/python -m pytest tests/integration/test_torch_backends.py
 
 $(VENV)/.bench: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'

@@ -58,9 +58,25 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     warm_up: Annotated[
         bool, Meta(description="time the model on typical batches before traffic")
     ] = True
+    warm_up_s: Annotated[
+        float, Meta(gt=0, description="most seconds for that; the table is kept for the next start")
+    ] = 5.0
+    load: Annotated[
+        Literal["at-start", "on-request"], Meta(description="when the model is loaded")
+    ] = "at-start"
+    unload_after_s: (
+        Annotated[float, Meta(gt=0, description="unload after so long without a request")] | None
+    ) = None
+    load_timeout_s: Annotated[float, Meta(gt=0, description="most seconds to load and warm up")] = (
+        600.0
+    )
     options: Annotated[
         dict[str, Any], Meta(description="handed to the model's own constructor")
     ] = {}
+
+    def __post_init__(self) -> None:
+        if self.unload_after_s is not None and self.load != "on-request":
+            raise ValueError('unload_after_s: it would never come back; set load = "on-request"')
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,6 +98,20 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     body_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's body")] = 60.0
     keep_alive_s: Annotated[float, Meta(gt=0, description="idle time before a hang-up")] = 75.0
     drain_s: Annotated[float, Meta(ge=0, description="time to finish when asked to stop")] = 30.0
+    repository: Annotated[
+        str, Meta(description="folder of models: one folder each, versions in numbered folders")
+    ] = ""
+    watch: Annotated[
+        bool, Meta(description="look for changes in the repository, and act on them")
+    ] = False
+    watch_every_s: Annotated[float, Meta(gt=0, description="seconds between two looks")] = 2.0
+    cache_dir: Annotated[
+        str,
+        Meta(
+            description="for warm-up tables that cannot be kept beside their model; absent: "
+            "headway in $XDG_CACHE_HOME or ~/.cache"
+        ),
+    ] = ""
     shared_memory: Annotated[
         bool, Meta(description="clients on this machine may pass tensors in /dev/shm")
     ] = False
@@ -98,10 +128,14 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole `headway.toml`: `[server]`, and one `[[models]]` table for each model."""
+    """A whole `headway.toml`: `[server]`, and one `[[models]]` table for each model. What stands in
+    `[every_model]` is for all models of `server.repository`, whatever their `model.toml` says."""
 
     server: ServerConfig = ServerConfig()
     models: tuple[ModelConfig, ...] = ()
+    every_model: Annotated[
+        dict[str, Any], Meta(description="settings of every model of the repository")
+    ] = {}
 
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
@@ -152,6 +186,7 @@ def resolve(
             **base,
             "server": {**tables.get("server", {}), **_of(ServerConfig, settings)},
             "models": [{**each, **_of(ModelConfig, settings)} for each in tables.get("models", ())],
+            "every_model": {**tables.get("every_model", {}), **_of(ModelConfig, settings)},
         },
         where,
     )

@@ -41,6 +41,10 @@ class OnnxModel(TensorModel):
         self.batch_sizes = _fixed_rows(self._session.get_inputs(), self._path)
         self._names = [tensor.name for tensor in self.outputs]
 
+    def files(self) -> list[Path]:
+        """The file, and the weights that lie beside it where it is too large for one."""
+        return [self._path, *sorted(self._path.parent.glob(f"{self._path.name}[_.]data"))]
+
     def predict(self, batch: "dict[str, numpy.ndarray[Any, Any]]") -> Arrays:
         return dict(zip(self._names, self._session.run(self._names, batch), strict=True))
 

@@ -8,13 +8,16 @@ from headway.server.serving import Registry, ServedModel
 
 def greeting(registry: Registry, url: str, grpc_address: str | None) -> str:
     """The addresses, and for the first model a call with curl and, where it embeds, with openai."""
-    lines = [f"Serving {', '.join(registry.names())}", f"  HTTP  {url}"]
+    lines = [f"Serving {', '.join(registry.names()) or 'no model yet'}", f"  HTTP  {url}"]
     if grpc_address is not None:
         lines.append(f"  gRPC  {grpc_address}")
-    model = registry.get(registry.names()[0])
-    lines += ["", "Try it:", f"  {_curl(model, url)}"]
-    if _embeds(model):
-        lines.append(f"  {_openai(model, url)}")
+    for model in registry.models()[:1]:
+        lines += ["", "Try it:", f"  {_curl(model, url)}"]
+        if _embeds(model):
+            lines.append(f"  {_openai(model, url)}")
+    for entry in registry.index():
+        if entry.state == "UNAVAILABLE":
+            lines.append(f"  not served: {entry.name} {entry.version}: {entry.reason}")
     lines += ["", "Ctrl-C stops: running requests are finished, new ones refused."]
     return "\n".join(lines)
 

@@ -26,6 +26,7 @@ JSON. Calls that come together are batched; nothing needs tuning.
   headway serve app:predict          a function of yours, from a list to a list
   headway serve model.onnx           an ONNX file
   headway serve headway.toml         several models, with all their settings
+  headway serve ./models --watch     a folder of models, which may come and go meanwhile
 """
 _EPILOGUE = """\
 Every setting has three places; the first one wins: the flag (--slo-ms 50), the variable
@@ -49,8 +50,8 @@ def add_parser(commands: "Commands") -> None:
         "target",
         nargs="?",
         metavar="MODEL",
-        help="module:Class, module:function, a .onnx file, a name from `headway models`, or a "
-        ".toml file (default: minilm)",
+        help="module:Class, module:function, a .onnx or .pt2 file, a name from `headway models`, a "
+        ".toml file, or a folder: of models, or of one transformers model (default: minilm)",
     )
     parser.add_argument("--name", metavar="TEXT", help="what clients call it (not with a file)")
     for title, struct in (("the server", ServerConfig), ("the model", ModelConfig)):
@@ -90,10 +91,14 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
     where, base = target, {}
     if target.endswith(".toml"):
         base = read(Path(target))
-        if not base.get("models"):
-            raise ConfigError(f"{target}: it has no [[models]]")
+        if not base.get("models") and not base.get("server", {}).get("repository"):
+            raise ConfigError(f"{target}: it has no [[models]], and the [server] no repository")
         if arguments.name:
             raise ConfigError("the file names its models", field="--name")
+    elif is_repository(target):
+        base = {"server": {"repository": target}}
+        if arguments.name:
+            raise ConfigError("models are named after their folders", field="--name")
     else:
         base = {"models": [{"name": arguments.name or name_for(target), "target": target}]}
     typed = {
@@ -105,14 +110,21 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
     return resolve(base, where=where, environment=environment, typed=typed)
 
 
+def is_repository(target: str) -> bool:
+    """A folder of models; one with a config.json is itself a model."""
+    from headway.models.catalogue import CATALOGUE
+
+    path = Path(target)
+    return target not in CATALOGUE and path.is_dir() and not (path / "config.json").is_file()
+
+
 def name_for(target: str) -> str:
     """`app:BigModel` is served as big-model, `path/to/net.onnx` as net."""
-    if Path(target).is_dir():
-        raise ConfigError(f"{target} is a folder; a model or a .toml file is expected")
     if ":" in target:
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", target.rpartition(":")[2])
         return words.lower()
-    return Path(target).stem
+    path = Path(target)
+    return path.resolve().name if path.is_dir() else path.stem
 
 
 def _add(group: Any, flag: "Flag") -> None:

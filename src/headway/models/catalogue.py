@@ -56,32 +56,62 @@ DEFAULT = "minilm"
 
 
 def build(target: str, options: Mapping[str, Any]) -> AnyModel:
-    """The model for `module:Class`, `module:function`, a .onnx file or a name in the catalogue; not
-    loaded yet."""
-    make = _maker(target)
+    """The model for `module:Class`, `module:function`, a model's file or folder, or a name in the
+    catalogue; not loaded yet."""
+    return make(maker(target), options, where=target)
+
+
+def make(maker: Callable[..., AnyModel], options: Mapping[str, Any], *, where: str) -> AnyModel:
+    """Call it with options that it takes. Raises ConfigError."""
     try:
-        inspect.signature(make).bind(**options)
+        inspect.signature(maker).bind(**options)
     except TypeError as error:
         raise ConfigError(
-            f"{target} does not take these options: {error}", field="options"
+            f"{where} does not take these options: {error}", field="options"
         ) from None
     except ValueError:  # a class without a signature: its constructor will say
         pass
-    return make(**options)
+    return maker(**options)
 
 
-def _maker(target: str) -> Callable[..., AnyModel]:
+def maker(target: str) -> Callable[..., AnyModel]:
+    """What makes the model: a class, or a function with its options."""
     if target.endswith(".onnx"):
         return _onnx_maker(Path(target))
+    if target.endswith(".pt2"):
+        return _torch_maker(Path(target))
     if ":" in target:
         return _model_at(target)
     entry = CATALOGUE.get(target)
     if entry is not None:
         return entry.maker()
+    if Path(target, "config.json").is_file():
+        return _transformers_maker(Path(target))
     raise ConfigError(
-        f"{target!r} is no model: neither module:Class, module:function, a .onnx file, nor one of "
-        f"{', '.join(sorted(CATALOGUE))} (`headway models` lists them)"
+        f"{target!r} is no model: neither module:Class, module:function, a .onnx or .pt2 file, nor "
+        f"the folder of a transformers model, nor one of {', '.join(sorted(CATALOGUE))} "
+        "(`headway models` lists them)"
     )
+
+
+def _torch_maker(path: Path) -> Callable[..., AnyModel]:
+    def make(*, device: str = "", threads: int = 1) -> AnyModel:
+        from headway.backends.torch import ExportedModel
+
+        return ExportedModel(path, device=device, threads=threads)
+
+    return make
+
+
+def _transformers_maker(path: Path) -> Callable[..., AnyModel]:
+    def make(
+        *, device: str = "", threads: int = 1, task: str = "", max_tokens: int = 512
+    ) -> AnyModel:
+        from headway.models.transformers import model_in
+
+        return model_in(path, device=device, threads=threads, task=task, max_tokens=max_tokens)
+
+    return make
 
 
 def _onnx_maker(path: Path) -> Callable[..., AnyModel]:

@@ -93,6 +93,12 @@ class MiniLM(Model[list[int], _Vector]):
         self._session = open_session(file, threads=self._threads)
         self._inputs = {each.name for each in self._session.get_inputs()}
 
+    def files(self) -> list[Path]:
+        """What it is made of: a warm-up table counts as long as these are the same."""
+        assert self._folder is not None, "files() before setup()"
+        names = ("onnx/model.onnx", "onnx/model.onnx_data", "model.onnx", "tokenizer.json")
+        return [self._folder / name for name in names if (self._folder / name).is_file()]
+
     def samples(self) -> list[str]:
         """Texts to time the model with."""
         return [" ".join(["hello"] * words) for words in _SAMPLE_WORDS]

@@ -1,6 +1,7 @@
 """`Batcher`: groups single calls into batches for one model. The public face of the runtime."""
 
 import asyncio
+import dataclasses
 import functools
 import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -22,8 +23,9 @@ from headway.runtime.front import FrontThread, Kind, call_user_code
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.parameters import BatchParameters, Parameters, Sharing
-from headway.runtime.probing import probe
+from headway.runtime.probing import ProbeWatcher, probe
 from headway.runtime.runner import TensorRunner, runner_for
+from headway.runtime.threads import run_in_thread
 from headway.runtime.workers.inline import InlineWorker
 from headway.runtime.workers.thread import ThreadWorker
 
@@ -143,10 +145,7 @@ class Batcher(Generic[In, Out]):
         home = Home(asyncio.get_running_loop())
         try:
             if isinstance(self._model, Model | TensorModel):
-                if home.is_virtual:
-                    _load(self._model)
-                else:
-                    await asyncio.to_thread(_load, self._model)
+                await run_in_thread(_load, self._model)
         except BaseException:
             driver.state = State.CLOSED
             raise
@@ -518,7 +517,13 @@ class Batcher(Generic[In, Out]):
 
     # ---- warming up and looking inside
 
-    async def warm_up(self, *samples: Any, repeats: int = 3, limit_s: float = 30.0) -> CostTable:
+    async def warm_up(
+        self,
+        *samples: Any,
+        repeats: int = 3,
+        limit_s: float = 30.0,
+        _watcher: ProbeWatcher | None = None,
+    ) -> CostTable:
         """Time the model on batches of these typical values, so that no decision is made blind.
 
         Before traffic. Give values of several lengths where length matters and `size=` is set.
@@ -546,9 +551,23 @@ class Batcher(Generic[In, Out]):
             rows=list(self._policy.batch_sizes) or probe_rows(self._policy.max_batch_size),
             repeats=repeats,
             limit_s=limit_s,
+            watcher=_watcher,
         )
         self.learn(table)
         return table
+
+    def limit_rows(self, rows: int) -> None:
+        """Make no batch larger than this: more does not fit into memory. Before traffic."""
+        driver = self._driver
+        with driver.lock:
+            if not driver.scheduler.is_idle:
+                raise NotReady(f"{self.name} is busy: limit it before traffic")
+            sizes = tuple(size for size in self._policy.batch_sizes if size <= rows)
+            largest = sizes[-1] if sizes else min(rows, self._policy.max_batch_size)
+            self._policy = dataclasses.replace(
+                self._policy, max_batch_size=largest, batch_sizes=sizes
+            )
+            driver.scheduler = Scheduler(self._policy)
 
     def learn(self, table: CostTable) -> None:
         """Decide by these batch times from now on; what was learned before is forgotten."""

@@ -4,12 +4,26 @@ import asyncio
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from headway.core import CostTable
-from headway.errors import Closed, HeadwayError
+from headway.errors import Closed, HeadwayError, NotReady
 from headway.runtime.jobs import Job, model_failed, raise_if_cancelled
 from headway.runtime.runner import Runner
+
+
+class ProbeWatcher(Protocol):
+    """Who wants to know of every cell, measures its memory, and may say that it is too large."""
+
+    def may_run(self, rows: int, size: int) -> bool: ...
+
+    def has_run(self, rows: int, size: int) -> int | None:
+        """The most bytes that it took, where that is known."""
+        ...
+
+    def has_failed(self, error: HeadwayError) -> bool:
+        """Did it fail because it is too large? Then the table ends before it."""
+        ...
 
 
 class _Probe:
@@ -64,47 +78,107 @@ async def probe(
     rows: Sequence[int],
     repeats: int,
     limit_s: float,
+    watcher: ProbeWatcher | None = None,
 ) -> CostTable:
-    """Batch times for every row count and size. Ends early, with fewer row counts, at `limit_s`."""
+    """Batch times for every row count and size. Ends early, with fewer row counts, at `limit_s`,
+    and before what does not fit into memory."""
     sizes = sorted(samples)
     give_up_at = clock() + limit_s
-    table: list[tuple[float, ...]] = []
-    errors: list[float] = []
+    probes = _Probes(start, runner, clock, repeats, watcher or _Nobody())
+    lines: list[list[_Cell]] = []
     for count in rows:
-        line = []
-        for size in sizes:
-            per_row = runner.shape(samples[size])[0]
-            if per_row <= count:
-                values = [samples[size]] * (count // per_row)
-            else:
-                values = [runner.cut(samples[size], 0, count)]
-            times = await _times(start, runner, values, count, clock, repeats)
-            line.append(statistics.median(times))
-            errors += [time / line[-1] - 1.0 for time in times]
-        table.append(tuple(line))
+        cells = [await probes.cell(samples[size], count, size) for size in sizes]
+        line = [cell for cell in cells if cell is not None]
+        if len(line) < len(sizes):
+            break
+        lines.append(line)
         if clock() > give_up_at:
             break
+    if not lines:
+        raise NotReady(f"{runner.name}: not even one batch fits into memory")
     return CostTable(
-        rows=tuple(rows[: len(table)]),
+        rows=tuple(rows[: len(lines)]),
         sizes=tuple(sizes) if sizes != [0] else None,
-        seconds=tuple(table),
-        errors=tuple(errors),
+        seconds=tuple(tuple(each.seconds for each in line) for line in lines),
+        memory_bytes=_memory(lines),
+        errors=tuple(error for line in lines for each in line for error in each.errors),
     )
 
 
-async def _times(
-    start: Callable[[Job], None],
-    runner: Runner,
-    values: list[Any],
-    rows: int,
-    clock: Callable[[], float],
-    repeats: int,
-) -> list[float]:
-    times = []
-    for attempt in range(repeats + 1):
-        job = _Probe(runner, list(values), rows, clock)  # a model may do with it as it likes
-        start(job)
-        seconds = max(await job.seconds, 1e-9)
-        if attempt > 0:  # the first call of a shape pays for what is built lazily
-            times.append(seconds)
-    return times
+class _Probes:
+    """Times one cell of the table after the other."""
+
+    def __init__(
+        self,
+        start: Callable[[Job], None],
+        runner: Runner,
+        clock: Callable[[], float],
+        repeats: int,
+        watcher: ProbeWatcher,
+    ) -> None:
+        self._start = start
+        self._runner = runner
+        self._clock = clock
+        self._repeats = repeats
+        self._watcher = watcher
+
+    async def cell(self, sample: Any, count: int, size: int) -> "_Cell | None":
+        """None: so many rows do not fit into memory."""
+        if not self._watcher.may_run(count, size):
+            return None
+        try:
+            times = await self._times(_values(self._runner, sample, count), count)
+        except HeadwayError as error:
+            if self._watcher.has_failed(error):
+                return None
+            raise
+        return _Cell(times, self._watcher.has_run(count, size))
+
+    async def _times(self, values: list[Any], rows: int) -> list[float]:
+        times = []
+        for attempt in range(self._repeats + 1):
+            # A model may do with its list as it likes.
+            job = _Probe(self._runner, list(values), rows, self._clock)
+            self._start(job)
+            seconds = max(await job.seconds, 1e-9)
+            if attempt > 0:  # the first call of a shape pays for what is built lazily
+                times.append(seconds)
+        return times
+
+
+class _Cell:
+    """What the calls of one shape took."""
+
+    def __init__(self, times: list[float], peak_bytes: int | None) -> None:
+        self.seconds = statistics.median(times)
+        self.errors = [time / self.seconds - 1.0 for time in times]
+        self.peak_bytes = peak_bytes
+
+
+class _Nobody:
+    """Watches without interest."""
+
+    def may_run(self, rows: int, size: int) -> bool:
+        return True
+
+    def has_run(self, rows: int, size: int) -> int | None:
+        return None
+
+    def has_failed(self, error: HeadwayError) -> bool:
+        return False
+
+
+def _memory(lines: list[list[_Cell]]) -> tuple[tuple[int, ...], ...] | None:
+    """None where it is not known of every cell."""
+    known = [[each.peak_bytes for each in line if each.peak_bytes is not None] for line in lines]
+    if any(len(some) < len(line) for some, line in zip(known, lines, strict=True)):
+        return None
+    return tuple(tuple(line) for line in known)
+
+
+def _values(runner: Runner, sample: Any, count: int) -> list[Any]:
+    """So many rows of the sample."""
+    per_row = runner.shape(sample)[0]
+    if per_row <= count:
+        return [sample] * (count // per_row)
+    return [runner.cut(sample, 0, count)]

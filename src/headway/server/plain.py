@@ -15,7 +15,7 @@ import numpy
 from headway.errors import HeadwayError, InvalidInput
 from headway.server.http.messages import Request, Response
 from headway.server.serving import Ask, Registry, ServedModel
-from headway.server.v2.asking import ask_of
+from headway.server.v2.asking import ask_of, wake
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
@@ -30,7 +30,9 @@ class Plain:
         self._registry = registry
 
     async def predict(self, request: Request, model: str) -> Response:
-        served = self._registry.get_ready(model)
+        served = self._registry.find_ready(model)
+        if served is None:
+            served = await wake(self._registry, request, model)
         try:
             value = msgspec.json.decode(request.body)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -52,9 +54,10 @@ async def _answer(served: ServedModel, value: Any, ask: Ask) -> Any:
         return await served.predict(value, ask)
     if not isinstance(value["items"], list):
         raise InvalidInput("items: a list is expected")
-    results = await asyncio.gather(
-        *(_result_or_error(served, item, ask) for item in value["items"])
-    )
+    with served.held():  # its tasks come to the queue later
+        results = await asyncio.gather(
+            *(_result_or_error(served, item, ask) for item in value["items"])
+        )
     return {"results": results}
 
 

@@ -1,23 +1,26 @@
 """The server's life: models start, the front ends listen, everything stops in order."""
 
 import asyncio
+import functools
 import importlib.metadata
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import ConfigError
-from headway.server import metrics, plain
+from headway.models.catalogue import AnyModel
+from headway.server import admin, metrics, plain
 from headway.server.app import App
 from headway.server.http.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.openai import handlers as openai
 from headway.server.openapi import handlers as openapi
-from headway.server.served import Served
+from headway.server.repository.keeper import Keeper
+from headway.server.served import ModelHome, Served
 from headway.server.serving import Registry
 from headway.server.v2 import handlers as v2
 from headway.server.v2.shared_memory import SharedRegions
@@ -46,9 +49,13 @@ class FrontEnd(Protocol):
 
 
 async def run(config: Config, announce: Announce | None = None) -> None:
-    """Serve until asked to stop. `announce` learns the addresses, and that everything is ready."""
+    """Serve until asked to stop. `announce` learns the addresses, and that everything is ready.
+
+    The ports are open before the models are loaded: live at once, ready later.
+    """
     with _regions(config.server) as regions, _observing(config.server) as observing:
-        async with serving(config, observing) as registry:
+        async with Keeper(config, functools.partial(make_served, observing=observing)) as keeper:
+            registry = keeper.registry
             app = make_app(registry, config.server, regions=regions, observing=observing)
             observing.wrap(app)
             http = HttpServer(app, config.server)
@@ -56,13 +63,14 @@ async def run(config: Config, announce: Announce | None = None) -> None:
 
             def say() -> None:
                 addresses = Addresses(http.url, None if grpc is None else grpc.address)
-                _log.info("listening on %s", addresses.http)
                 if addresses.grpc is not None:
                     _log.info("listening for gRPC on %s", addresses.grpc)
+                _log.info("listening on %s", addresses.http)
                 if announce is not None:
                     announce(addresses, registry)
 
-            await serve([http] if grpc is None else [http, grpc], config.server, say)
+            front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
+            await serve(front_ends, config.server, say, keeper.wait_started())
 
 
 def make_app(
@@ -82,6 +90,7 @@ def make_app(
         (openai.ROUTES, openai.OpenAI(registry)),
         (plain.ROUTES, plain.Plain(registry)),
         (openapi.ROUTES, openapi.OpenAPI(registry, version=version)),
+        (admin.ROUTES, admin.Admin(registry)),
         *((metrics.ROUTES, page) for page in watching),
     ):
         for method, template, name in routes:
@@ -132,20 +141,29 @@ def _observing(config: ServerConfig) -> Iterator[Observing]:
 
 
 async def serve(
-    front_ends: Sequence[FrontEnd], config: ServerConfig, say: Callable[[], None]
+    front_ends: Sequence[FrontEnd],
+    config: ServerConfig,
+    say: Callable[[], None],
+    starting: Coroutine[Any, Any, None],
 ) -> None:
-    """Listen until the process is asked to stop; then finish what has begun, on all at once."""
+    """Listen until the process is asked to stop; then finish what has begun, on all at once.
+
+    `say` is called when `starting` (the models) is done.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    started = loop.create_task(starting)
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, stop.set)
     try:
         try:
             for front_end in front_ends:
                 await _listen(front_end, config)
-            say()
-            await stop.wait()
+            if await _done_before(stop, started):
+                say()
+                await stop.wait()
         finally:
+            started.cancel()
             await asyncio.gather(*(front_end.stop() for front_end in front_ends))
     finally:
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -160,37 +178,38 @@ async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
         raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
 
 
+async def _done_before(stop: asyncio.Event, task: "asyncio.Task[None]") -> bool:
+    """Has the task ended before we are asked to stop? Raises what it raised."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    if task.done():
+        task.result()
+    return task.done() and not stop.is_set()
+
+
 @asynccontextmanager
 async def serving(config: Config, observing: Observing | None = None) -> AsyncIterator[Registry]:
     """All models loaded and warm; drained and closed afterwards, also when one of them fails."""
-    models = [_made(each, observing) for each in config.models]
-    registry = Registry()
-    for model in models:
-        registry.add(model)
-    try:
-        for model in models:  # one after the other: probes must not disturb each other
-            await _start(model)
-            _log.info("%s is ready", model.name, extra={"model": model.name})
-        yield registry
-    finally:
-        drain_s = config.server.drain_s
-        await asyncio.gather(*(model.close(drain_s=drain_s) for model in models))
+    async with Keeper(config, functools.partial(make_served, observing=observing)) as keeper:
+        await keeper.wait_started()
+        yield keeper.registry
 
 
-async def _start(model: Served) -> None:
-    try:
-        await model.start()
-    except ConfigError as error:
-        raise ConfigError(f"model {model.name!r}: {error}") from error
-
-
-def _made(config: ModelConfig, observing: Observing | None) -> Served:
-    try:
-        model = Served(config)
-    except ConfigError as error:
-        raise ConfigError(f"model {config.name!r}: {error}") from error
-    model.statistics = statistics = ModelStatistics()
-    model.batcher.observe(statistics.observe)
+def make_served(
+    config: ModelConfig,
+    version: str,
+    model: AnyModel,
+    home: ModelHome,
+    *,
+    observing: Observing | None = None,
+) -> Served:
+    """One version of one model, with everybody who watches it."""
+    served = Served(config, model=model, version=version, home=home)
+    served.statistics = statistics = ModelStatistics()
+    served.batcher.observe(statistics.observe)
     if observing is not None:
-        observing.watch(model, statistics)
-    return model
+        observing.watch(served, statistics)
+    return served

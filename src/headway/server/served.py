@@ -1,10 +1,13 @@
 """A model from the configuration, on a batcher of its own: what every front end calls."""
 
 import asyncio
-import logging
+import math
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -12,15 +15,19 @@ import numpy
 
 from headway.config import ModelConfig
 from headway.core import CostTable
-from headway.errors import ConfigError, HeadwayError, InvalidInput
+from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.runtime.batcher import Batcher
 from headway.runtime.calls import DirectCall
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
+from headway.runtime.threads import run_in_thread
+from headway.server import tables
 from headway.server.explaining import Told
 from headway.server.serving import PLAIN, Array, Ask
+from headway.server.tables import TableStore
+from headway.server.warm_up import WarmUp, samples_from, samples_of
 from headway.signature import (
     ParameterHints,
     Signature,
@@ -29,12 +36,7 @@ from headway.signature import (
     signature_of,
 )
 
-_log = logging.getLogger(__name__)
-_WARM_UP_S = 2.0  # for the whole warm-up: a slow model is served cold rather than late
-_PROBE_S = 0.15  # for one size, before its largest batch
-_REPEATS = 2
 _NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
-_LENGTHS = (8, 32, 128, 512)  # of axes that vary
 
 
 class RequestStatistics(Protocol):
@@ -43,24 +45,46 @@ class RequestStatistics(Protocol):
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ModelHome:
+    """Where a model's files are: its table is kept beside them, and counts as long as they do."""
+
+    folder: Path | None = None
+    files: tuple[Path, ...] = ()  # none: the model's own `files()`, or its module
+    samples: Path | None = None
+    cache_dir: Path | None = None  # None: nothing is kept but beside the model
+
+
 class Served:
     """One model being served. `start()` before, `close()` after."""
 
     def __init__(
-        self, config: ModelConfig, *, model: "Model[Any, Any] | TensorModel | None" = None
+        self,
+        config: ModelConfig,
+        *,
+        model: "Model[Any, Any] | TensorModel | None" = None,
+        version: str = "1",
+        home: ModelHome | None = None,
     ) -> None:
         self.model = catalogue.build(config.target, config.options) if model is None else model
         self.config = config = _with_decorator(config, self.model)
         self.name = config.name
-        self.version = "1"
+        self.version = version
+        self._home = home or ModelHome()
+        self._holders = 0
+        self._held_at = -math.inf
+        self._left: asyncio.Event | None = None  # set when the last holder has gone
         self.signature: Signature | None = None  # None: a tensor model, which is its own
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
         self.inputs, self.outputs = self._read_signature()
         self._parameters = ParameterHints.of(self.model)
         _check_dtypes([*self.inputs, *self.outputs])
+        self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
+        # Between a call and its place in the queue, or its answer, lies a hop to another thread.
+        self._comes_late = any(overrides(self.model, each) for each in ("prepare", "finish"))
         _place(self.model, config)
         # A file that was exported with a fixed number of rows runs at that number only.
         sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
@@ -85,8 +109,14 @@ class Served:
 
     async def start(self) -> None:
         """Load and warm up; ready afterwards. Raises what the model raises."""
+        await self.load()
+        await self.warm()
+
+    async def load(self) -> None:
         self.clock = Home(asyncio.get_running_loop()).clock
         await self.batcher.__aenter__()
+
+    async def warm(self) -> None:
         if self.config.warm_up:
             await self._warm_up()
         self._is_ready = True
@@ -94,6 +124,47 @@ class Served:
     async def close(self, *, drain_s: float = 30.0) -> None:
         self._is_ready = False
         await self.batcher.close(drain_s=drain_s)
+
+    async def retire(self, *, drain_s: float) -> None:
+        """Close, once whoever has found it is through: it still answers, but nobody new finds it.
+
+        A request that is queued or runs is the batcher's to drain. One that comes to the queue
+        later (it is being prepared, or has more rows to bring) holds the model meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + drain_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(end_at):
+                while self._holders:
+                    self._left = asyncio.Event()
+                    await self._left.wait()
+        await self.close(drain_s=max(0.0, end_at - loop.time()))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Not to be retired meanwhile: for callers that come to the queue after an `await`."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._held_at = self.clock()
+            if not self._holders and self._left is not None:
+                self._left.set()
+
+    @property
+    def is_busy(self) -> bool:
+        if self._holders:
+            return True
+        now = self.batcher.statistics()
+        return bool(now.queued_items or now.running_batches)
+
+    @property
+    def idle_s(self) -> float:
+        """Since the last request that was answered; infinite where there was none."""
+        idle_s = self.clock() - self._held_at
+        answered_at: float = getattr(self.statistics, "last_request_s", 0.0)
+        return min(idle_s, max(0.0, time.time() - answered_at)) if answered_at else idle_s
 
     # ---- calling
 
@@ -131,15 +202,16 @@ class Served:
         value = self.signature.input.decode(value)
         started, error = self.clock(), None
         chunks = self.batcher.stream(value, **self._options(ask))
-        try:
-            async for chunk in chunks:
-                yield chunk
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self.record(1, started, error)
-            await cast(Any, chunks).aclose()
+        with self.held():
+            try:
+                async for chunk in chunks:
+                    yield chunk
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                self.record(1, started, error)
+                await cast(Any, chunks).aclose()
 
     @property
     def is_direct(self) -> bool:
@@ -157,17 +229,24 @@ class Served:
         self._check_answers()
         values = signature.input.values(inputs)
         batcher, options = self._batcher_for(ask), self._options(ask)
-        if len(values) == 1:
+        if len(values) == 1 and not self._comes_late:
             results = [await batcher.submit(values[0], **options)]
         else:
-            results = await batcher.many(values, **options)
+            with self.held():
+                if len(values) == 1:
+                    results = [await batcher.submit(values[0], **options)]
+                else:
+                    results = await batcher.many(values, **options)
         return signature.output.arrays(results)
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:
             self._check_answers()
             value = self.signature.input.decode(value)
-            return await self._batcher_for(ask).submit(value, **self._options(ask))
+            if not self._comes_late:
+                return await self._batcher_for(ask).submit(value, **self._options(ask))
+            with self.held():
+                return await self._batcher_for(ask).submit(value, **self._options(ask))
         row = _as_row(value, self.inputs)
         results = await self._batcher_for(ask).submit(row, **self._options(ask))
         named = {name: array[0] for name, array in results.items()}
@@ -218,23 +297,39 @@ class Served:
         return self.model.inputs, self.model.outputs
 
     async def _warm_up(self) -> None:
-        """Times by rows and size; cheap sizes up to large batches, dear ones as far as time goes.
+        decode = self.signature.input.decode if self.signature is not None else self._row
+        samples: Sequence[Any]
+        if self._home.samples is not None:
+            samples = await run_in_thread(samples_from, self._home.samples, decode)
+        else:
+            samples = self._samples()
+        plan = WarmUp(
+            samples,
+            self.config.warm_up_s,
+            self._table_store(),
+            is_strict=self._home.samples is not None,
+        )
+        warmth = await plan.run(self.name, self.batcher, self.max_batch_size)
+        if warmth is not None:
+            self.costs = warmth.table
+            self.max_batch_size = min(self.max_batch_size, warmth.max_rows or self.max_batch_size)
 
-        A probe that is under way when the time is up only delays the first batch.
-        """
-        tables: list[CostTable] = []
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_WARM_UP_S):
-                    for sample in self._samples():
-                        tables.append(
-                            await self.batcher.warm_up(sample, repeats=_REPEATS, limit_s=_PROBE_S)
-                        )
-        except HeadwayError as error:
-            _log.warning("%s is served without a warm-up: %s", self.name, error)
-        if tables:
-            self.costs = _merged(tables)
-            self.batcher.learn(self.costs)
+    def _table_store(self) -> TableStore | None:
+        files = self._home.files or model_files(self.model)
+        places = [] if self._home.folder is None else [self._home.folder / tables.NAME]
+        if self._home.cache_dir is not None:
+            places.append(tables.in_cache(self._home.cache_dir, self.name, files))
+        if not (files and places):
+            return None
+        settings = {
+            "rows": [self.max_batch_size, *self.config.batch_sizes],
+            "workers": self.config.workers,
+            "options": self.config.options,
+        }
+        return TableStore(files=files, settings=settings, places=places)
+
+    def _row(self, value: Any) -> dict[str, Array]:
+        return _as_row(value, self.inputs)
 
     def _samples(self) -> list[Any]:
         """Typical values, cheap ones first: the model's own, or made from its signature."""
@@ -245,11 +340,16 @@ class Served:
             if self.only_streams:
                 return []
             return self.signature.input.samples(varies=overrides(self.model, "size"))
-        varies = any(-1 in tensor.shape[1:] for tensor in self.inputs)
-        return [
-            {tensor.name: _sample(tensor, length) for tensor in self.inputs}
-            for length in (_LENGTHS if varies else _LENGTHS[:1])
-        ]
+        return samples_of(self.inputs)
+
+
+def model_files(model: "Model[Any, Any] | TensorModel") -> list[Path]:
+    """What the model is made of: its own `files()`, else the module that it is written in."""
+    own: Callable[[], Sequence[str | Path]] | None = getattr(model, "files", None)
+    if own is not None:
+        return [Path(each) for each in own()]
+    file = getattr(sys.modules.get(type(model).__module__), "__file__", None)
+    return [] if file is None else [Path(file)]
 
 
 def _check_dtypes(tensors: Sequence[Tensor]) -> None:
@@ -351,31 +451,3 @@ def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"input {tensor.name!r}: {error}") from error
     return row
-
-
-def _sample(tensor: Tensor, length: int) -> Array:
-    """One row. What varies varies together: mostly it is one length, such as a text's."""
-    shape = (1, *(length if axis == -1 else axis for axis in tensor.shape[1:]))
-    if tensor.dtype == "object":
-        return numpy.full(shape, b"sample", dtype=object)
-    # Ones for measurements; zeros for what may be an index into a table.
-    dtype = numpy.dtype(tensor.array_dtype)
-    return numpy.zeros(shape, dtype) if dtype.kind in "iu" else numpy.ones(shape, dtype)
-
-
-def _merged(tables: Sequence[CostTable]) -> CostTable:
-    """One table of all sizes. Where a size was not timed, its rows cost what its last ones did."""
-    rows = max((table.rows for table in tables), key=len)
-    columns: dict[int, list[float]] = {}
-    for table in tables:
-        column = [line[0] for line in table.seconds]
-        last_s, last_rows = column[-1], table.rows[-1]
-        column += [last_s * more / last_rows for more in rows[len(column) :]]
-        columns[table.sizes[0] if table.sizes else 0] = column
-    sizes = sorted(columns)
-    return CostTable(
-        rows=rows,
-        sizes=None if sizes == [0] else tuple(sizes),
-        seconds=tuple(tuple(columns[size][i] for size in sizes) for i in range(len(rows))),
-        errors=tuple(error for table in tables for error in table.errors),
-    )

@@ -23,6 +23,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if not MINILM_WEIGHTS.is_installed:
         pytest.skip(f"the weights are not installed: {MINILM_WEIGHTS.requirement}")
     with served(
-        tmp_path_factory.mktemp("minilm"), "minilm", "--port", "0", "--grpc-port", "0"
+        *(tmp_path_factory.mktemp("minilm"), "minilm", "--port", "0", "--grpc-port", "0"),
+        *("--warm-up-s", "0.5"),
     ) as running:
         yield running

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +46,8 @@ class Server(NamedTuple):
     url: str
     grpc: str  # host:port; nothing where it is not served
     http: httpx.Client
-    log: list[str]  # its lines so far
+    pid: int = 0
+    log: Sequence[str] = ()  # as it grows
 
     @property
     def address(self) -> str:
@@ -103,7 +104,8 @@ def served(folder: Path, *arguments: str) -> Iterator[Server]:
         url = address(lines, r"listening on (http://[^\s\"]+)")
         assert url, "".join(lines)
         with httpx.Client(base_url=url, timeout=10) as http:
-            yield Server(url, address(lines, r"listening for gRPC on ([^\s\"]+)"), http, lines)
+            grpc = address(lines, r"listening for gRPC on ([^\s\"]+)")
+            yield Server(url, grpc, http, process.pid, lines)
     finally:
         process.send_signal(signal.SIGTERM)
         try:

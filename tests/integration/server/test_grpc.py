@@ -202,7 +202,7 @@ def test_statistics(client: Any) -> None:
     assert len(client.get_inference_statistics().model_stats) == 8
 
 
-def test_the_repository_can_be_read_not_changed(client: Any) -> None:
+def test_models_that_nobody_keeps_can_be_listed_not_changed(client: Any) -> None:
     index = client.get_model_repository_index().models
     assert ("double", "1", "READY") in [(each.name, each.version, each.state) for each in index]
     for change in (client.load_model, client.unload_model):

@@ -81,7 +81,8 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
         (["nothing"], "'nothing' is no model"),
         (["absent.onnx"], "absent.onnx: there is no such file"),
         (["no_such_app:M"], "there is no module 'no_such_app'"),
-        (["."], ". is a folder"),
+        (["."], "has no models: a folder for each is expected"),
+        ([".", "--name", "b"], "--name: models are named after their folders"),
         (["minilm", "--options", "thread=2"], "options: minilm does not take these options"),
         (["minilm", "--slo-ms", "5", "--policy", "window"], "slo_ms: policy 'window'"),
     ],
@@ -100,7 +101,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     (tmp_path / "wrong.toml").write_text(TOML.replace("slo_ms", "slo"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert main(["serve", *arguments]) == 2
+    assert main(["serve", "--port", "0", "--grpc-port", "-1", *arguments]) == 2
     error = capsys.readouterr().err.strip()
     assert message in error
     assert error.count("\n") == 0

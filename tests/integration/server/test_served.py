@@ -205,7 +205,7 @@ async def test_times_by_size_go_as_far_as_time_allows() -> None:
         assert made.costs.sizes == (1, 8, 32, 128)
         assert made.costs.rows[-1] >= 16
         assert [cell * 1e3 for cell in made.costs.seconds[0]] == pytest.approx([1, 8, 32, 128])
-        assert now() < 2.5
+        assert now() < 5.0
 
 
 async def test_a_tensor_model_whose_axes_vary_is_timed_at_several_lengths() -> None:
@@ -248,7 +248,7 @@ async def test_a_slow_model_is_ready_soon_all_the_same() -> None:
             return items
 
     async with served(Slow()) as made:
-        assert now() <= 2.0
+        assert now() <= 5.0
         assert made.is_ready
         assert made.costs is None
 

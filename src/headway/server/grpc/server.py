@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from headway.config import ServerConfig
-from headway.errors import ConfigError, UnknownModel
+from headway.errors import ConfigError, NotReady, UnknownModel
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.observing import interceptors
@@ -156,7 +156,11 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]  # it has no type
     def _is_ready(self, service: str) -> bool:
         if service in ("", SERVICE.full_name):
             return self._registry.is_ready
-        return self._registry.get(service).is_ready
+        try:
+            self._registry.find_ready(service)
+        except NotReady:
+            return False
+        return True
 
 
 def _reflect(server: Any) -> None:

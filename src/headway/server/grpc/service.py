@@ -1,14 +1,15 @@
 """`inference.GRPCInferenceService`: each method takes a message and answers with one. Errors are
 raised; `calls.py` turns them into statuses. Codec, checks and registry are HTTP's."""
 
+import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, cast
 
 import grpc
 from google.protobuf import json_format
 
-from headway.errors import Forbidden, HeadwayError, InvalidInput
+from headway.errors import Forbidden, HeadwayError, InvalidInput, NotReady
 from headway.server.explaining import HEADER, Story
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
@@ -17,7 +18,14 @@ from headway.server.grpc.calls import Calls
 from headway.server.grpc.streams import Streams
 from headway.server.serving import Array, Registry, ServedModel
 from headway.server.v2 import codec
-from headway.server.v2.handlers import EXTENSIONS, LOG_SETTINGS, TRACE_SETTINGS, statistics_of
+from headway.server.v2.handlers import (
+    EXTENSIONS,
+    LOG_SETTINGS,
+    TRACE_SETTINGS,
+    override_in,
+    statistics_models,
+    statistics_of,
+)
 from headway.server.v2.model_config import config_of, metadata_of
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.tensors import Signature
@@ -37,7 +45,8 @@ class Inference:
         self._registry = registry
         self._version = version
         self._regions = regions  # None: shared memory is off
-        self._signatures: dict[str, tuple[ServedModel, Signature]] = {}
+        self._signatures: dict[ServedModel, Signature] = {}
+        registry.on_gone(self._forget)
         self._streams = Streams(self, calls)
 
     # ---- work
@@ -54,11 +63,19 @@ class Inference:
     def streams(self, request: pb.ModelInferRequest) -> bool:
         try:
             return self._registry.get(request.model_name, request.model_version).streams
-        except HeadwayError:  # said when it is answered
+        except HeadwayError:  # said when it is answered; `wake` has loaded what can be loaded
             return False
 
+    async def wake(self, request: pb.ModelInferRequest, context: Any) -> None:
+        """Only a model that is there can tell whether it streams."""
+        with suppress(HeadwayError):  # said when it is answered
+            if self._registry.find_ready(request.model_name, request.model_version) is None:
+                await self._woken(request, context)
+
     async def answer(self, request: pb.ModelInferRequest, context: Any) -> pb.ModelInferResponse:
-        served = self._registry.get_ready(request.model_name, request.model_version)
+        served = self._registry.find_ready(request.model_name, request.model_version)
+        if served is None:
+            served = await self._woken(request, context)
         signature = self._signature_of(served)
         asked = messages.decode(request, regions=self._regions)
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
@@ -74,7 +91,9 @@ class Inference:
     async def stream(
         self, request: pb.ModelInferRequest, context: Any
     ) -> AsyncIterator[AsyncIterator[pb.ModelInferResponse]]:
-        served = self._registry.get_ready(request.model_name, request.model_version)
+        served = self._registry.find_ready(request.model_name, request.model_version)
+        if served is None:
+            served = await self._woken(request, context)
         signature = self._signature_of(served)
         asked = messages.decode(request, regions=self._regions)
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
@@ -88,13 +107,36 @@ class Inference:
             )
 
     def _signature_of(self, model: ServedModel) -> Signature:
-        """Worked out once per model; a model put in another's place is seen."""
-        known = self._signatures.get(model.name)
-        if known is not None and known[0] is model:
-            return known[1]
-        signature = Signature(model.inputs, model.outputs)
-        self._signatures[model.name] = (model, signature)
+        """Worked out once per model, and forgotten with it."""
+        signature = self._signatures.get(model)
+        if signature is None:
+            signature = self._signatures[model] = Signature(model.inputs, model.outputs)
         return signature
+
+    def _forget(self, model: ServedModel) -> None:
+        self._signatures.pop(model, None)
+
+    async def _woken(self, request: pb.ModelInferRequest, context: Any) -> ServedModel:
+        """A model that loads on request, once it is there. The wait counts for the caller."""
+        ask = ask_of_call(messages.parameters_of(request.parameters), context)
+        started = time.monotonic()
+        served = await self._wait_ready(request.model_name, request.model_version, ask.deadline_ms)
+        if ask.deadline_ms is not None:
+            left_us = ask.deadline_ms * 1e3 - (time.monotonic() - started) * 1e6
+            request.parameters["timeout"].int64_param = max(1, round(left_us))
+        return served
+
+    async def _wait_ready(self, name: str, version: str, deadline_ms: float | None) -> ServedModel:
+        timeout_s = None if deadline_ms is None else deadline_ms / 1e3
+        return await self._registry.wait_ready(name, version, timeout_s=timeout_s)
+
+    async def _known(self, name: str, version: str, context: Any) -> ServedModel:
+        """For its description, which a client needs before it can ask anything: a model that loads
+        on request is woken for it."""
+        try:
+            return self._registry.get(name, version)
+        except NotReady:
+            return await self._wait_ready(name, version, ask_of_call({}, context).deadline_ms)
 
     def _encode(
         self, served: ServedModel, asked: codec.InferRequest, outputs: Mapping[str, Array]
@@ -120,10 +162,10 @@ class Inference:
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Any) -> Any:
         """A model that is not there is not ready: the clients' question is one of yes or no."""
         try:
-            is_ready = self._registry.get(request.name, request.version).is_ready
+            self._registry.find_ready(request.name, request.version)
         except HeadwayError:
-            is_ready = False
-        return pb.ModelReadyResponse(ready=is_ready)
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=True)
 
     # ---- what there is
 
@@ -136,16 +178,17 @@ class Inference:
         )
 
     async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> Any:
-        found = metadata_of(self._registry.get(request.name, request.version))
+        served = await self._known(request.name, request.version, context)
+        versions = [each.version for each in self._registry.models(request.name)]
+        found = metadata_of(served, versions=versions)
         return json_format.ParseDict(found, pb.ModelMetadataResponse())
 
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: Any) -> Any:
-        found = config_of(self._registry.get(request.name, request.version))
+        found = config_of(await self._known(request.name, request.version, context))
         return json_format.ParseDict({"config": found}, pb.ModelConfigResponse())
 
     async def ModelStatistics(self, request: pb.ModelStatisticsRequest, context: Any) -> Any:
-        names = [request.name] if request.name else self._registry.names()
-        served = [self._registry.get(name, request.version) for name in names]
+        served = statistics_models(self._registry, request.name, request.version)
         found = {"model_stats": [statistics_of(each) for each in served]}
         return json_format.ParseDict(found, pb.ModelStatisticsResponse())
 
@@ -153,22 +196,26 @@ class Inference:
 
     async def RepositoryIndex(self, request: pb.RepositoryIndexRequest, context: Any) -> Any:
         response = pb.RepositoryIndexResponse()
-        for name in self._registry.names():
-            model = self._registry.get(name)
-            if model.is_ready or not request.ready:
-                state = "READY" if model.is_ready else "UNAVAILABLE"
-                response.models.add(name=name, version=model.version, state=state)
+        for each in self._registry.index():
+            if each.state == "READY" or not request.ready:
+                response.models.add(
+                    name=each.name, version=each.version, state=each.state, reason=each.reason
+                )
         return response
 
     async def RepositoryModelLoad(
         self, request: pb.RepositoryModelLoadRequest, context: Any
     ) -> Any:
-        raise Forbidden("models are loaded at start; this server does not load or unload them")
+        parameters = messages.parameters_of(request.parameters)
+        await self._registry.may_change().load(_named(request), override_in(parameters))
+        return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(
         self, request: pb.RepositoryModelUnloadRequest, context: Any
     ) -> Any:
-        raise Forbidden("models are loaded at start; this server does not load or unload them")
+        """No model here depends on another: `unload_dependents` is read and changes nothing."""
+        await self._registry.may_change().unload(_named(request))
+        return pb.RepositoryModelUnloadResponse()
 
     # ---- shared memory
 
@@ -248,6 +295,13 @@ def _tell(story: Story, response: pb.ModelInferResponse, context: Any) -> None:
     if text:
         context.set_trailing_metadata(((HEADER.lower(), text),))
         response.parameters[HEADER.lower().replace("-", "_")].string_param = text
+
+
+def _named(
+    request: "pb.RepositoryModelLoadRequest | pb.RepositoryModelUnloadRequest",
+) -> str:
+    """KServe's clients have the model's name where Triton's have the repository's."""
+    return request.model_name or request.repository_name
 
 
 def _value_of(served: ServedModel, inputs: Mapping[str, Array]) -> Any:

@@ -18,6 +18,8 @@ _IS_END = "triton_final_response"
 class Answers(Protocol):
     """What the streams need of the service. All may raise."""
 
+    async def wake(self, request: pb.ModelInferRequest, context: Any) -> None: ...
+
     def streams(self, request: pb.ModelInferRequest) -> bool: ...
 
     async def answer(
@@ -72,6 +74,7 @@ class _Stream:
                 await self._write(self._refused(pb.ModelInferRequest(), request.error()))
                 continue
             await self._room.acquire()
+            await self._service.wake(request, self._context)
             if self._service.streams(request):
                 tasks.create_task(self._answer_often(request))
                 continue

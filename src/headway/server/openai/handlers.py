@@ -12,7 +12,7 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.http.messages import Request, Response
 from headway.server.serving import Registry, ServedModel
-from headway.server.v2.asking import ask_of
+from headway.server.v2.asking import ask_of, wake
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("GET", "/v1/models", "models"),
@@ -43,15 +43,19 @@ class OpenAI:
         return Response(msgspec.json.encode({"object": "list", "data": data}))
 
     async def model(self, request: Request, model: str) -> Response:
-        return Response(msgspec.json.encode(self._entry(self._registry.get(model).name)))
+        self._registry.find_ready(model)
+        return Response(msgspec.json.encode(self._entry(model)))
 
     async def embeddings(self, request: Request) -> Response:
         asked = _decoded(request.body)
-        served = self._registry.get_ready(asked.model)
+        served = self._registry.find_ready(asked.model)
+        if served is None:
+            served = await wake(self._registry, request, asked.model)
         _check_embeds(served)
         ask = ask_of({}, request.headers)
         texts = _inputs(asked.input)
-        vectors = await _all(served.predict(text, ask) for text in texts)
+        with served.held():  # its tasks come to the queue later
+            vectors = await _all(served.predict(text, ask) for text in texts)
         tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}

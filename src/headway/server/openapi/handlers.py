@@ -30,7 +30,7 @@ class OpenAPI:
         self._page = resources.files(__package__).joinpath(_PAGE).read_bytes()
 
     async def openapi(self, request: Request) -> Response:
-        models = [self._registry.get(name) for name in self._registry.names()]
+        models = self._registry.answering()
         return Response(msgspec.json.encode(document_of(models, version=self._version)))
 
     async def docs(self, request: Request) -> Response:

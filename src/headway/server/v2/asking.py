@@ -1,13 +1,17 @@
 """What a v2 request wants beside its answer: its parameters and headers as an `Ask`."""
 
+import time
 from collections.abc import Mapping
 from typing import Literal
+
+import msgspec
 
 from headway.errors import InvalidInput
 from headway.server.explaining import Story, is_asked_for
 from headway.server.http.headers import WireHeaders
-from headway.server.serving import PLAIN, Ask
-from headway.server.v2.codec import Scalar
+from headway.server.http.messages import Request
+from headway.server.serving import PLAIN, Ask, Registry, ServedModel
+from headway.server.v2.codec import Parameters, Scalar
 
 _HEADERS = frozenset(
     [b"headway-explain", b"headway-priority", b"headway-tenant", b"headway-timeout-ms"]
@@ -68,6 +72,32 @@ def _tenant(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> str
     if not isinstance(tenant, str):
         raise InvalidInput(f"parameter 'tenant' is a text, not {tenant!r}")
     return tenant
+
+
+class _Head(msgspec.Struct):
+    parameters: Parameters | None = None
+
+
+async def wake(
+    registry: Registry, request: Request, name: str, version: str = "", *, head: bytes = b""
+) -> ServedModel:
+    """A model that loads on request, once it is there. The wait is part of the caller's time, of
+    which the request's JSON (`head`) may speak, too."""
+    deadline_ms = ask_of(_parameters(head), request.headers).deadline_ms
+    timeout_s = None if deadline_ms is None else deadline_ms / 1e3
+    started = time.monotonic()
+    served = await registry.wait_ready(name, version, timeout_s=timeout_s)
+    if deadline_ms is not None:
+        left_ms = max(0.001, deadline_ms - (time.monotonic() - started) * 1e3)
+        request.headers = {**request.headers, "headway-timeout-ms": str(left_ms)}
+    return served
+
+
+def _parameters(head: bytes) -> Parameters:
+    try:
+        return msgspec.json.decode(head or b"{}", type=_Head).parameters or {}
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"the body is not as expected: {error}") from error
 
 
 def level_of(number: int) -> Literal["high", "normal", "low"]:

@@ -11,9 +11,10 @@ from headway.errors import Forbidden, HeadwayError, InvalidInput, NotReady
 from headway.runtime.calls import DirectCall
 from headway.server.app import Asker
 from headway.server.http.messages import Answer, Request, Response
+from headway.server.repository.settings import parse_override
 from headway.server.serving import Ask, Registry, ServedModel
 from headway.server.v2 import codec, generating
-from headway.server.v2.asking import ask_of
+from headway.server.v2.asking import ask_of, wake
 from headway.server.v2.direct import DirectCodec, DirectRequest, direct_codec
 from headway.server.v2.model_config import config_of, metadata_of
 from headway.server.v2.shared_memory import SharedRegions
@@ -50,8 +51,8 @@ ROUTES: list[tuple[Method, str, str]] = [
     ),
     ("POST", "/v2/repository/index", "repository_index"),
     ("POST", "/v2/repository/{repository}/index", "repository_index"),
-    ("POST", "/v2/repository/models/{model}/load", "repository_change"),
-    ("POST", "/v2/repository/models/{model}/unload", "repository_change"),
+    ("POST", "/v2/repository/models/{model}/load", "repository_load"),
+    ("POST", "/v2/repository/models/{model}/unload", "repository_unload"),
     *(
         (method, path, "trace_setting")
         for path in ("/v2/trace/setting", f"{_M}/trace/setting")
@@ -75,6 +76,8 @@ EXTENSIONS = (
     "binary_tensor_data",
     "classification",
     "model_configuration",
+    "model_repository",
+    "model_repository(unload_dependents)",
     "parameters",
     "schedule_policy",
     "statistics",
@@ -99,6 +102,10 @@ LOG_SETTINGS: dict[str, Any] = {
 
 class _IndexBody(msgspec.Struct):
     ready: bool = False
+
+
+class _ChangeBody(msgspec.Struct):
+    parameters: dict[str, Any] = {}
 
 
 class _RegisterBody(msgspec.Struct):
@@ -149,20 +156,33 @@ class V2:
         self._registry = registry
         self._version = version
         self._regions = regions  # None: shared memory is off
-        self._signatures: dict[str, tuple[ServedModel, Signature]] = {}
+        self._signatures: dict[ServedModel, Signature] = {}
         self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectCodec | None]] = {}
+        registry.on_gone(self._forget)
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
-        served = self._registry.get_ready(model, version)
+        served = self._registry.find_ready(model, version)
+        if served is None:
+            served = await self._woken(request, model, version)
         signature = self.signature_of(served)
         headers = request.headers
         body, length = request.body, _header_length(headers)
         if len(body) > codec.LARGE_BYTES and codec.is_slow(body, length, signature):
-            asked = await asyncio.to_thread(
-                codec.decode, body, length, signature=signature, regions=self._regions
-            )
-        else:
-            asked = codec.decode(body, length, signature=signature, regions=self._regions)
+            with served.held():  # it comes to the queue later
+                asked = await asyncio.to_thread(
+                    codec.decode, body, length, signature=signature, regions=self._regions
+                )
+                return await self._infer(served, signature, asked, headers)
+        asked = codec.decode(body, length, signature=signature, regions=self._regions)
+        return await self._infer(served, signature, asked, headers)
+
+    async def _infer(
+        self,
+        served: ServedModel,
+        signature: Signature,
+        asked: codec.InferRequest,
+        headers: Mapping[str, str],
+    ) -> Response:
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
         ask = ask_of(asked.parameters, headers)
@@ -190,8 +210,10 @@ class V2:
     ) -> _Inference | None:
         """One row as JSON for a model whose shapes are fixed, without a task."""
         try:
-            served = self._registry.get_ready(model, version)
+            served = self._registry.find_ready(model, version)
         except HeadwayError:
+            return None
+        if served is None:
             return None
         known = self._codecs.get((model, version))
         if known is None or known[0] is not served:
@@ -208,13 +230,20 @@ class V2:
         return direct_codec(served.name, served.version, self.signature_of(served))
 
     def signature_of(self, model: ServedModel) -> Signature:
-        """Worked out once per model; a model put in another's place is seen."""
-        known = self._signatures.get(model.name)
-        if known is not None and known[0] is model:
-            return known[1]
-        signature = Signature(model.inputs, model.outputs)
-        self._signatures[model.name] = (model, signature)
+        """Worked out once per model, and forgotten with it."""
+        signature = self._signatures.get(model)
+        if signature is None:
+            signature = self._signatures[model] = Signature(model.inputs, model.outputs)
         return signature
+
+    def _forget(self, model: ServedModel) -> None:
+        self._signatures.pop(model, None)
+        for key in [key for key, known in self._codecs.items() if known[0] is model]:
+            del self._codecs[key]
+
+    async def _woken(self, request: Request, model: str, version: str) -> ServedModel:
+        head = request.body[: _header_length(request.headers) or None]
+        return await wake(self._registry, request, model, version, head=head)
 
     async def live(self, request: Request) -> Response:
         return _json({"live": True})
@@ -234,21 +263,26 @@ class V2:
         return _json({"models": self._registry.names()})
 
     async def model_ready(self, request: Request, model: str, version: str = "") -> Response:
-        return _json({"name": self._registry.get_ready(model, version).name, "ready": True})
+        """One that loads on request is ready for that."""
+        self._registry.find_ready(model, version)
+        return _json({"name": model, "ready": True})
 
     async def model_metadata(self, request: Request, model: str, version: str = "") -> Response:
-        return _json(metadata_of(self._registry.get(model, version)))
+        served = await self._known(request, model, version)
+        versions = [each.version for each in self._registry.models(model)]
+        return _json(metadata_of(served, versions=versions))
 
     async def model_config(self, request: Request, model: str, version: str = "") -> Response:
-        return _json(config_of(self._registry.get(model, version)))
+        return _json(config_of(await self._known(request, model, version)))
 
     async def statistics(self, request: Request, model: str = "", version: str = "") -> Response:
-        names = [model] if model else self._registry.names()
-        served = [self._registry.get(name, version) for name in names]
+        served = statistics_models(self._registry, model, version)
         return _json({"model_stats": [statistics_of(each) for each in served]})
 
     async def generate(self, request: Request, model: str, version: str = "") -> Response:
-        served = self._registry.get_ready(model, version)
+        served = self._registry.find_ready(model, version)
+        if served is None:
+            served = await self._woken(request, model, version)
         body = generating.parse(request.body, served)
         ask = self._ask(request, body)
         answer = await generating.answer(served, body, ask)
@@ -257,24 +291,41 @@ class V2:
         return answer
 
     async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
-        served = self._registry.get_ready(model, version)
+        served = self._registry.find_ready(model, version)
+        if served is None:
+            served = await self._woken(request, model, version)
         body = generating.parse(request.body, served)
         return await generating.answer_stream(served, body, self._ask(request, body))
 
     async def repository_index(self, request: Request, repository: str = "") -> Response:
         only_ready = _parse(request, _IndexBody).ready
-        entries = []
-        for name in self._registry.names():
-            model = self._registry.get(name)
-            if model.is_ready or not only_ready:
-                state = "READY" if model.is_ready else "UNAVAILABLE"
-                entries.append(
-                    {"name": name, "version": model.version, "state": state, "reason": ""}
-                )
-        return _json(entries)
+        return _json(
+            [
+                {"name": each.name, "version": each.version, "state": each.state}
+                | {"reason": each.reason}
+                for each in self._registry.index()
+                if each.state == "READY" or not only_ready
+            ]
+        )
 
-    async def repository_change(self, request: Request, model: str) -> Response:
-        raise Forbidden("models are loaded at start; this server does not load or unload them")
+    async def repository_load(self, request: Request, model: str) -> Response:
+        parameters = _parse(request, _ChangeBody).parameters
+        await self._registry.may_change().load(model, override_in(parameters))
+        return _json({"name": model, "load": True})  # as KServe answers; Triton's has no body
+
+    async def repository_unload(self, request: Request, model: str) -> Response:
+        """No model here depends on another: `unload_dependents` is read and changes nothing."""
+        _parse(request, _ChangeBody)
+        await self._registry.may_change().unload(model)
+        return _json({"name": model, "unload": True})
+
+    async def _known(self, request: Request, model: str, version: str) -> ServedModel:
+        """For its description, which a client needs before it can ask anything: a model that loads
+        on request is woken for it."""
+        try:
+            return self._registry.get(model, version)
+        except NotReady:
+            return await self._woken(request, model, version)
 
     async def trace_setting(self, request: Request, model: str = "") -> Response:
         if model:
@@ -319,6 +370,30 @@ class V2:
 
     def _ask(self, request: Request, body: generating.Body) -> Ask:
         return ask_of(body.parameters, request.headers)
+
+
+def statistics_models(registry: Registry, name: str, version: str) -> list[ServedModel]:
+    """Of one version, of all of one model's, or of all there are."""
+    if version:
+        return [registry.get(name, version)]
+    if name:
+        registry.get(name)  # raises why not
+    return registry.models(name)
+
+
+def override_in(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings that a load request brings. It may not bring files."""
+    for key in parameters:
+        if key.startswith("file:"):
+            raise InvalidInput(f"{key}: files are not taken; put them into the repository")
+        if key != "config":
+            raise InvalidInput(f"parameter {key!r}: a load takes `config` only")
+    config = parameters.get("config")
+    if config is None:
+        return None
+    if not isinstance(config, str):
+        raise InvalidInput("config: JSON as a text is expected")
+    return parse_override(config)
 
 
 def statistics_of(model: ServedModel) -> dict[str, Any]:

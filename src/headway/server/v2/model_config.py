@@ -10,10 +10,11 @@ from headway.server.v2.dtypes import of_tensor
 PLATFORM = "headway"
 
 
-def metadata_of(model: ServedModel) -> dict[str, Any]:
+def metadata_of(model: ServedModel, *, versions: Sequence[str] = ()) -> dict[str, Any]:
+    """`versions`: all of the model's that answer."""
     return {
         "name": model.name,
-        "versions": [model.version],
+        "versions": list(versions) or [model.version],
         "platform": PLATFORM,
         "inputs": _tensors(_sent(model.inputs), model),
         "outputs": _tensors(_sent(model.outputs), model),

@@ -63,6 +63,11 @@ class ModelStatistics:
         batch["count"] += 1
         batch["ns"] += compute_ns
 
+    @property
+    def last_request_s(self) -> float:
+        """On the wall clock; 0: never."""
+        return self._last_ms / 1000
+
     def as_triton(self, name: str, version: str) -> dict[str, Any]:
         """perf_analyzer reads every field unchecked: all there, whole, compute counts equal."""
         count = self._successes

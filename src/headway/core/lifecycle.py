@@ -1,0 +1,329 @@
+"""Decide which versions of one model to load and unload, and which of them answers.
+
+Pure: no files, no clock. What is offered (on disk), wanted (by the operator or by a request) and
+has happened comes in; `Load` and `Retire` go out. A version is replaced only by one that is ready:
+until then, and if that fails, the old one answers.
+"""
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from headway.core.items import Wait
+
+RETRY_S = (5.0, 30.0, 180.0)  # after a failed load; then only when asked to, or when it has changed
+
+
+class State(Enum):
+    """Of one loaded copy of a version."""
+
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicy:
+    """Which of the versions that there are shall be served."""
+
+    latest: int | None = 1  # so many of the highest numbers; None: all
+    listed: tuple[int, ...] = ()  # these, and no others
+
+    def choose(self, versions: Iterable[int]) -> tuple[int, ...]:
+        """Highest first."""
+        there = sorted(set(versions), reverse=True)
+        if self.listed:
+            return tuple(version for version in there if version in self.listed)
+        return tuple(there[: self.latest])
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A version that could be loaded. Its fingerprint is another when its files or settings are."""
+
+    version: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load this version, as a new copy with this id; then say `ready` or `failed`."""
+
+    id: int
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Nobody new finds this copy any more: finish its work, then close it and say `closed`."""
+
+    id: int
+
+
+Action: TypeAlias = Load | Retire | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatus:
+    """One line of the index. `state` None: not loaded."""
+
+    version: int
+    state: State | None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Copy:
+    id: int
+    offer: Offer
+    state: State = State.LOADING
+
+    @property
+    def is_starting(self) -> bool:
+        return self.state in (State.LOADING, State.WARMING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    offer: Offer
+    reason: str
+    attempts: int
+    retry_at: float
+
+
+class Lifecycle:
+    """Of one model. Call `next_action` until it answers `Wait`, after everything that happens."""
+
+    def __init__(
+        self,
+        policy: VersionPolicy | None = None,
+        *,
+        is_on_request: bool = False,
+        unload_after_s: float | None = None,
+    ) -> None:
+        self._policy = policy or VersionPolicy()
+        self._is_on_request = is_on_request
+        self._unload_after_s = unload_after_s
+        self._offers: dict[int, Offer] = {}
+        self._copies: dict[int, _Copy] = {}  # by id: the later, the higher
+        self._failures: dict[int, _Failure] = {}  # by version: the last load of it
+        self._is_wanted = False
+        self._last_used = -math.inf
+        self._last_id = 0
+
+    # ---- what happens
+
+    def configure(
+        self, policy: VersionPolicy, *, is_on_request: bool, unload_after_s: float | None
+    ) -> None:
+        self._policy = policy
+        self._is_on_request = is_on_request
+        self._unload_after_s = unload_after_s
+
+    def offer(self, offers: Collection[Offer]) -> None:
+        """This is what there is now."""
+        self._offers = {offer.version: offer for offer in offers}
+        self._failures = {
+            version: failure
+            for version, failure in self._failures.items()
+            if self._offers.get(version) == failure.offer
+        }
+
+    def want(self) -> None:
+        """Load it, if it is not; what has failed is tried again at once."""
+        self._is_wanted = True
+        self._failures.clear()
+
+    def wake(self, now: float) -> bool:
+        """A request came for it. False: its last load has failed, and it is too early for more."""
+        if self._is_wanted:
+            return True
+        if any(now < self._failed_until(version) for version in self._chosen()):
+            return False
+        self._is_wanted = True
+        self._last_used = now
+        return True
+
+    def dismiss(self) -> None:
+        """Unload it."""
+        self._is_wanted = False
+
+    def used(self, at: float) -> None:
+        self._last_used = max(self._last_used, at)
+
+    def warming(self, id_: int) -> None:
+        self._copies[id_].state = State.WARMING
+
+    def ready(self, id_: int, now: float) -> None:
+        copy = self._copies[id_]
+        copy.state = State.READY
+        self._failures.pop(copy.offer.version, None)
+        self._last_used = max(self._last_used, now)
+
+    def failed(self, id_: int, reason: str, now: float) -> None:
+        """It could not be loaded or warmed, and is gone."""
+        offer = self._copies.pop(id_).offer
+        before = self._failures.get(offer.version)
+        attempts = 1 if before is None or before.offer != offer else before.attempts + 1
+        pause_s = RETRY_S[min(attempts, len(RETRY_S)) - 1]
+        if self._offers.get(offer.version) == offer:
+            self._failures[offer.version] = _Failure(offer, reason, attempts, now + pause_s)
+        if self._is_on_request and not self._ready():
+            self._is_wanted = False  # the next request may try again
+
+    def closed(self, id_: int) -> None:
+        """A retired copy has gone."""
+        del self._copies[id_]
+
+    # ---- what to do
+
+    def next_action(self, now: float) -> Action:
+        idle_at = self._idle_at()
+        if now >= idle_at:
+            self._is_wanted, idle_at = False, math.inf
+        for copy in self._copies.values():
+            if copy.state is State.READY and self._is_superfluous(copy):
+                copy.state = State.DRAINING
+                return Retire(copy.id)
+        until = idle_at
+        if self._is_wanted and not any(copy.is_starting for copy in self._copies.values()):
+            for version in self._chosen():
+                offer = self._offers[version]
+                if self._has(offer):
+                    continue
+                at = self._load_at(version)
+                if at <= now:
+                    return self._load(offer)
+                until = min(until, at)
+        return Wait(until)
+
+    def _load(self, offer: Offer) -> Load:
+        self._last_id += 1
+        self._copies[self._last_id] = _Copy(self._last_id, offer)
+        return Load(self._last_id, offer)
+
+    def _load_at(self, version: int) -> float:
+        failure = self._failures.get(version)
+        if failure is None:
+            return -math.inf
+        gave_up = failure.attempts > len(RETRY_S) and not self._is_on_request
+        return math.inf if gave_up else failure.retry_at
+
+    def _failed_until(self, version: int) -> float:
+        failure = self._failures.get(version)
+        return -math.inf if failure is None else failure.retry_at
+
+    def _is_superfluous(self, copy: _Copy) -> bool:
+        if not self._is_wanted:
+            return True
+        version, chosen = copy.offer.version, self._chosen()
+        ready = self._ready()
+        if any(other.offer.version == version and other.id > copy.id for other in ready):
+            return True
+        if version in chosen:
+            return False
+        served = {other.offer.version for other in ready}
+        return all(each in served for each in chosen)  # and not before: it may be all there is
+
+    def _idle_at(self) -> float:
+        if self._unload_after_s is None or not self._is_wanted or not self._ready():
+            return math.inf
+        if any(copy.is_starting for copy in self._copies.values()):
+            return math.inf
+        return self._last_used + self._unload_after_s
+
+    # ---- who answers
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._is_wanted
+
+    @property
+    def is_on_request(self) -> bool:
+        return self._is_on_request
+
+    @property
+    def is_settled(self) -> bool:
+        """Is every version that shall be served ready, or has it failed?"""
+        return not self._is_wanted or (
+            not any(copy.is_starting for copy in self._copies.values())
+            and all(
+                version in self._failures or self._has(self._offers[version])
+                for version in self._chosen()
+            )
+        )
+
+    def resolve(self, version: int | None = None) -> int | None:
+        """The id of the copy that answers: ready, and the newest of its kind. None: there is
+        none."""
+        if not self._is_wanted:
+            return None
+        ready = self._ready()
+        if version is not None:
+            return max((copy.id for copy in ready if copy.offer.version == version), default=None)
+        chosen = self._chosen()
+        best = max(
+            ready,
+            key=lambda copy: (copy.offer.version in chosen, copy.offer.version, copy.id),
+            default=None,
+        )
+        return None if best is None else best.id
+
+    def serving(self) -> dict[int, int]:
+        """The id of the copy that answers, by version."""
+        versions = {copy.offer.version for copy in self._ready()}
+        found = {version: self.resolve(version) for version in sorted(versions)}
+        return {version: id_ for version, id_ in found.items() if id_ is not None}
+
+    def index(self) -> list[VersionStatus]:
+        """Every version that there is or that still runs, lowest first."""
+        versions = {*self._offers, *(copy.offer.version for copy in self._copies.values())}
+        return [self._status(version) for version in sorted(versions)]
+
+    def failure(self) -> str | None:
+        """Why nothing answers, where a load has failed."""
+        reasons = [self._failures[each].reason for each in self._chosen() if each in self._failures]
+        return reasons[0] if reasons else None
+
+    def retry_after_s(self, now: float) -> float | None:
+        """When to come back, where a load has failed and will be tried again."""
+        times = [self._failed_until(version) for version in self._chosen()]
+        later = max((time for time in times if time > now), default=None)
+        return None if later is None else later - now
+
+    def _status(self, version: int) -> VersionStatus:
+        copies = [copy for copy in self._copies.values() if copy.offer.version == version]
+        failure = self._failures.get(version)
+        answers = self.resolve(version)
+        if answers is not None:
+            reason = "" if failure is None else f"the last reload failed: {failure.reason}"
+            return VersionStatus(version, State.READY, reason)
+        for state in (State.WARMING, State.LOADING, State.READY, State.DRAINING):
+            if any(copy.state is state for copy in copies):
+                is_leaving = state in (State.READY, State.DRAINING)
+                return VersionStatus(version, State.DRAINING if is_leaving else state)
+        if failure is not None:
+            return VersionStatus(version, None, failure.reason)
+        return VersionStatus(version, None, self._why_not_loaded(version))
+
+    def _why_not_loaded(self, version: int) -> str:
+        if version not in self._chosen():
+            return "not chosen by the version policy"
+        if self._is_wanted:
+            return "waits to be loaded"
+        return "loads on the first request" if self._is_on_request else "unloaded"
+
+    def _chosen(self) -> tuple[int, ...]:
+        return self._policy.choose(self._offers)
+
+    def _has(self, offer: Offer) -> bool:
+        return any(
+            copy.offer == offer and copy.state is not State.DRAINING
+            for copy in self._copies.values()
+        )
+
+    def _ready(self) -> list[_Copy]:
+        return [copy for copy in self._copies.values() if copy.state is State.READY]

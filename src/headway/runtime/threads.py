@@ -1,0 +1,51 @@
+"""Slow code of others (imports, loading weights) off the event loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """`function(*arguments)` in a thread of its own; on virtual time, which has none, right here.
+
+    A daemon's, unlike `asyncio.to_thread`: a load that never ends cannot keep the process alive.
+    Whoever is cancelled leaves it behind.
+    """
+    loop = asyncio.get_running_loop()
+    if getattr(loop, "is_virtual", False):
+        return function(*arguments)
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = function(*arguments)
+        except Exception as error:  # noqa: BLE001  user code; its caller must hear of it
+            failure = _unlike(error) if isinstance(error, StopIteration) else error
+        except BaseException as error:  # noqa: BLE001  sys.exit() ends the load, not the server
+            failure = _unlike(error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=work, name="headway-load", daemon=True).start()
+    return await future
+
+
+def _unlike(error: BaseException) -> RuntimeError:
+    """The same as an error that a future can hold and a task may raise."""
+    failure = RuntimeError(f"{type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,100 @@
+"""How much memory is free, and how much one call took at most. None where nobody can tell."""
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_bytes() -> int | None:
+    """On the device if one is in use; else of the machine, or of the container if that has less."""
+    cuda = _cuda()
+    if cuda is not None:
+        return int(cuda.mem_get_info()[0])
+    known = [each for each in (_available(), _container_room()) if each is not None]
+    return min(known, default=None)
+
+
+class PeakMeter:
+    """The most bytes in use between `start` and `peak_bytes`, beyond what was in use before."""
+
+    def __init__(self) -> None:
+        self._before: int | None = None
+
+    def start(self) -> None:
+        cuda = _cuda()
+        if cuda is not None:
+            cuda.reset_peak_memory_stats()
+            self._before = int(cuda.memory_allocated())
+            return
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark so far
+            self._before = _status_bytes("VmRSS")
+        except OSError:  # not Linux, or not allowed
+            self._before = None
+
+    def peak_bytes(self) -> int | None:
+        if self._before is None:
+            return None
+        cuda = _cuda()
+        peak = int(cuda.max_memory_allocated()) if cuda is not None else _status_bytes("VmHWM")
+        return None if peak is None else max(0, peak - self._before)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Python's own, torch's and onnxruntime's way to say so, or an error that came of it."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        text = str(error)
+        if "Failed to allocate memory" in text or "bad allocation" in text:
+            return True
+        error = error.__cause__
+    return False
+
+
+def device_name() -> str:
+    cuda = _cuda()
+    if cuda is not None:
+        return str(cuda.get_device_name())
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    import platform
+
+    return platform.processor() or platform.machine()
+
+
+def _cuda() -> Any:
+    """torch.cuda, where the model has put something on it."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
+
+
+def _available() -> int | None:
+    return _kilobytes(Path("/proc/meminfo"), "MemAvailable")
+
+
+def _container_room() -> int | None:
+    try:
+        most = (_CGROUP / "memory.max").read_text().strip()
+        used = (_CGROUP / "memory.current").read_text().strip()
+        return None if most == "max" else int(most) - int(used)
+    except (OSError, ValueError):
+        return None
+
+
+def _status_bytes(field: str) -> int | None:
+    return _kilobytes(Path("/proc/self/status"), field)
+
+
+def _kilobytes(path: Path, field: str) -> int | None:
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    return None

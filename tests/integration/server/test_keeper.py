@@ -1,0 +1,242 @@
+"""Whoever keeps the models, on virtual time: waiting, sleeping, retrying, other configurations."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headway.config import Config, ModelConfig, ServerConfig
+from headway.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelFailed,
+    NotReady,
+    QueueFull,
+    UnknownModel,
+)
+from headway.server.repository.keeper import Keeper
+from headway.server.run import make_served, serving
+from headway.server.serving import Ask
+from headway.testing import now
+
+ASK = Ask()
+MODEL = """
+import asyncio
+import pathlib
+import headway
+
+class Slow(headway.Model[int, int]):
+    def load(self) -> None:
+        {load}
+
+    async def predict(self, items: list[int]) -> list[int]:
+        await asyncio.sleep({takes_s})
+        return [{mark} for item in items]
+"""
+
+
+def write(root: Path, *, mark: int = 1, takes_s: float = 1.0, load: str = "pass") -> None:
+    folder = root / "m" / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.py").write_text(MODEL.format(mark=mark, takes_s=takes_s, load=load))
+
+
+def settings(root: Path, **values: object) -> None:
+    (root / "m").mkdir(exist_ok=True)
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    (root / "m" / "model.toml").write_text("\n".join(lines))
+
+
+@asynccontextmanager
+async def keeping(root: Path, **server: object) -> AsyncIterator[Keeper]:
+    values = {"repository": str(root), "cache_dir": str(root.parent / "cache"), **server}
+    config = Config(server=ServerConfig(**values))  # type: ignore[arg-type]
+    async with Keeper(config, make_served) as keeper:
+        await keeper.wait_started()
+        yield keeper
+
+
+async def ask(keeper: Keeper, *, timeout_s: float | None = None) -> object:
+    model = await keeper.registry.wait_ready("m", timeout_s=timeout_s)
+    return await model.predict(0, ASK)
+
+
+async def test_all_who_wait_for_a_sleeping_model_wait_quietly_for_one_load(tmp_path: Path) -> None:
+    write(tmp_path, load=f"pathlib.Path({str(tmp_path)!r}, 'loads').mkdir()")  # a second fails
+    settings(tmp_path, load="on-request", warm_up_s=3.0, max_batch_size=8)
+    async with keeping(tmp_path) as keeper:
+        assert now() == 0.0
+        assert await asyncio.gather(*(ask(keeper) for _ in range(5))) == [1] * 5
+    assert (tmp_path / "loads").is_dir()
+
+
+async def test_waiting_ends_with_the_deadline_and_has_a_limit(tmp_path: Path) -> None:
+    write(tmp_path)
+    settings(tmp_path, load="on-request", warm_up_s=3.0, max_queue=2)
+    async with keeping(tmp_path) as keeper:
+        waiting = [asyncio.create_task(ask(keeper)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(QueueFull):
+            await ask(keeper)
+        waiting.pop().cancel()
+        await asyncio.sleep(0)
+        started = now()
+        with pytest.raises(DeadlineExceeded):
+            await ask(keeper, timeout_s=0.5)
+        assert now() - started == pytest.approx(0.5)
+        assert await waiting[0] == 1
+
+
+async def test_a_model_that_answers_somebody_does_not_go_to_sleep(tmp_path: Path) -> None:
+    write(tmp_path, takes_s=0.1)
+    settings(tmp_path, load="on-request", unload_after_s=10.0, warm_up=False)
+    async with keeping(tmp_path) as keeper:
+        model = await keeper.registry.wait_ready("m")
+        streaming = asyncio.create_task(_hold(model, 30.0))
+        await asyncio.sleep(25.0)
+        assert keeper.registry.find_ready("m") is model
+        await streaming
+        await asyncio.sleep(9.0)
+        assert keeper.registry.find_ready("m") is model
+        await asyncio.sleep(2.0)
+        assert keeper.registry.find_ready("m") is None
+        assert await ask(keeper) == 1
+
+
+async def _hold(model: object, seconds: float) -> None:
+    with model.held():  # type: ignore[attr-defined]
+        await asyncio.sleep(seconds)
+
+
+async def test_a_failed_load_is_tried_again_by_itself(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    write(tmp_path, load=f"pathlib.Path({str(gate)!r}).read_text()")
+    settings(tmp_path, warm_up=False)
+    async with keeping(tmp_path) as keeper:
+        with pytest.raises(NotReady) as caught:
+            keeper.registry.get_ready("m")
+        assert caught.value.retry_after_s == pytest.approx(5.0)
+        assert not keeper.is_ready
+        gate.write_text("")
+        await asyncio.sleep(5.1)
+        assert await ask(keeper) == 1
+        assert keeper.is_ready
+
+
+async def test_a_load_that_takes_too_long_fails_and_the_old_version_stays(tmp_path: Path) -> None:
+    write(tmp_path, takes_s=0.001)
+    async with keeping(tmp_path) as keeper:
+        write(tmp_path, mark=2, takes_s=100.0)
+        settings(tmp_path, load_timeout_s=2.0, warm_up_s=50.0)
+        with pytest.raises(InvalidInput, match="not ready after 2 s"):
+            await keeper.load("m")
+        assert await ask(keeper) == 1
+
+
+async def test_an_unload_in_the_middle_of_a_load_wins(tmp_path: Path) -> None:
+    write(tmp_path)
+    settings(tmp_path, warm_up_s=5.0)
+    async with keeping(tmp_path) as keeper:
+        await keeper.unload("m")
+        loading = asyncio.create_task(keeper.load("m"))
+        await asyncio.sleep(0.5)
+        await keeper.unload("m")
+        with pytest.raises(InvalidInput, match="it was unloaded"):
+            await loading
+        with pytest.raises(UnknownModel):
+            keeper.registry.get_ready("m")
+        await asyncio.sleep(60.0)
+        assert [entry.state for entry in keeper.index()] == ["UNAVAILABLE"]
+
+
+async def test_files_that_change_while_they_are_read_are_read_again(tmp_path: Path) -> None:
+    write(tmp_path, mark=1)
+    settings(tmp_path, warm_up_s=3.0)
+    async with keeping(tmp_path) as keeper:
+        write(tmp_path, mark=2, takes_s=0.5)
+        loading = asyncio.create_task(keeper.load("m"))
+        await asyncio.sleep(1.0)
+        write(tmp_path, mark=3, takes_s=0.25)  # while mark 2 is being warmed up
+        await loading
+        assert await ask(keeper) == 3
+
+
+async def test_a_stop_in_the_middle_of_a_load_leaves_nothing_behind(tmp_path: Path) -> None:
+    write(tmp_path)
+    settings(tmp_path, load="on-request", warm_up_s=1000.0)
+    async with keeping(tmp_path) as keeper:
+        waiting = asyncio.create_task(ask(keeper))
+        await asyncio.sleep(1.0)
+        waiting.cancel()
+    assert keeper.registry.models() == []
+    assert not keeper.is_ready
+
+
+# ---- models of a configuration
+
+
+def configured(*models: ModelConfig) -> Config:
+    return Config(server=ServerConfig(drain_s=1.0), models=models)
+
+
+def example(name: str, **more: object) -> ModelConfig:
+    from onnxruntime.datasets import get_example
+
+    return ModelConfig(name=name, target=get_example("sigmoid.onnx"), warm_up=False, **more)  # type: ignore[arg-type]
+
+
+async def test_one_of_several_that_fails_leaves_the_others(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    broken = ModelConfig(name="b", target="absent.onnx")
+    async with serving(configured(example("a"), broken)) as registry:
+        assert registry.get_ready("a").is_ready
+        assert "there is no such file" in registry.index()[1].reason
+
+
+@pytest.mark.parametrize(
+    ("target", "error"), [("absent.onnx", ConfigError), ("broken_model:Broken", ModelFailed)]
+)
+async def test_where_nothing_can_be_loaded_the_start_fails(
+    target: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "broken_model.py").write_text(
+        "import headway\nclass Broken(headway.Model[int, int]):\n"
+        "    def load(self): raise OSError('torn')\n"
+        "    def predict(self, items: list[int]) -> list[int]: return items\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(error, match="model 'b'"):
+        async with serving(configured(ModelConfig(name="b", target=target))):
+            pass
+
+
+async def test_a_name_is_in_the_configuration_or_in_the_repository(tmp_path: Path) -> None:
+    write(tmp_path)
+    server = ServerConfig(repository=str(tmp_path))
+    models = (ModelConfig(name="m", target="absent.onnx"),)
+    with pytest.raises(ConfigError, match="'m' is in the configuration, too"):
+        async with Keeper(Config(server=server, models=models), make_served):
+            pass
+
+
+async def test_another_configuration_is_told_apart_and_followed() -> None:
+    pytest.importorskip("onnxruntime")
+    before = configured(example("same"), example("gone"), example("other"))
+    after = configured(example("same"), example("other", max_queue=10), example("new"))
+    async with Keeper(before, make_served) as keeper:
+        await keeper.wait_started()
+        same, other = (keeper.registry.get_ready(name) for name in ("same", "other"))
+        said = await keeper.reload_configuration(after)
+        assert said == ["model gone: gone", "model new: new", "model other: changed"]
+        for name in ("new", "other"):
+            await keeper.load(name)
+        assert keeper.registry.get_ready("same") is same
+        assert keeper.registry.get_ready("other") is not other
+        with pytest.raises(UnknownModel):
+            keeper.registry.get_ready("gone")
+        assert keeper.registry.names() == ["new", "other", "same"]

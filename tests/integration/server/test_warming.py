@@ -1,0 +1,183 @@
+"""Before a model is ready: what is measured, what is kept, what fits."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy
+import pytest
+
+import headway
+from headway import ModelFailed, Tensor
+from headway.config import ModelConfig
+from headway.errors import ConfigError
+from headway.server.served import ModelHome, Served
+from headway.server.serving import Ask
+
+ASK = Ask()
+
+
+class Counting(headway.Model[int, int]):
+    """A millisecond for each row; remembers its batches."""
+
+    def __init__(self, most_rows: int = 1000) -> None:
+        self.batches: list[int] = []
+        self.most_rows = most_rows
+
+    async def predict(self, items: list[int]) -> list[int]:  # type: ignore[override]
+        self.batches.append(len(items))
+        if len(items) > self.most_rows:
+            raise MemoryError(f"{len(items)} rows do not fit")
+        await asyncio.sleep(0.001 * len(items))
+        return items
+
+
+class Rows(headway.TensorModel):
+    """Its width varies: nobody can make its samples up."""
+
+    inputs: ClassVar = [Tensor("x", "float32", (-1, -1))]
+    outputs: ClassVar = [Tensor("y", "float32", (-1, -1))]
+
+    async def predict(self, batch: dict[str, Any]) -> dict[str, Any]:  # type: ignore[override]
+        if batch["x"].min() < 0:
+            raise ValueError("less than nothing")
+        return {"y": batch["x"]}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> ModelHome:
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"1")
+    return ModelHome(folder=folder, files=(folder / "weights",))
+
+
+async def started(model: Any, home: ModelHome, **settings: Any) -> Served:
+    config = ModelConfig(name="m", target="tests:None", **settings)
+    served = Served(config, model=model, home=home)
+    await served.start()
+    return served
+
+
+async def test_a_second_start_uses_what_the_first_measured(home: ModelHome) -> None:
+    first = Counting()
+    served = await started(first, home, max_batch_size=8)
+    assert max(first.batches) == 8
+    await served.close()
+    second = Counting()
+    again = await started(second, home, max_batch_size=8)
+    assert second.batches == [1, 1]  # no more than what a first call builds
+    assert again.costs is not None
+    assert served.costs is not None
+    assert again.costs.to_json() == served.costs.to_json()
+    assert again.costs.memory_bytes is None or len(again.costs.memory_bytes) == 4
+    await again.close()
+
+
+async def test_other_weights_or_settings_are_measured_again(home: ModelHome) -> None:
+    await (await started(Counting(), home, max_batch_size=8)).close()
+    home.files[0].write_bytes(b"2")
+    for settings in ({"max_batch_size": 8}, {"max_batch_size": 4}):
+        model = Counting()
+        await (await started(model, home, **settings)).close()
+        assert max(model.batches) == settings["max_batch_size"]
+
+
+async def test_what_does_not_fit_into_memory_caps_the_batches(home: ModelHome) -> None:
+    model = Counting(most_rows=5)
+    served = await started(model, home, max_batch_size=32)
+    assert served.max_batch_size == 4
+    model.batches.clear()
+    answers = await asyncio.gather(*(served.predict(number, ASK) for number in range(20)))
+    assert answers == list(range(20))
+    assert max(model.batches) <= 4
+    await served.close()
+    assert not (home.folder / "warm-up.json").exists()  # type: ignore[operator]  # for the moment
+
+
+async def test_a_model_without_warm_up_is_ready_at_once_and_keeps_nothing(home: ModelHome) -> None:
+    model = Counting()
+    served = await started(model, home, warm_up=False)
+    assert served.is_ready
+    assert model.batches == []
+    await served.close()
+
+
+async def test_samples_beside_the_model_are_what_it_is_timed_with(
+    home: ModelHome, tmp_path: Path
+) -> None:
+    samples = tmp_path / "samples.jsonl"
+    samples.write_text('{"x": [1, 2, 3]}\n\n[4, 5]\n')
+    home = ModelHome(folder=home.folder, files=home.files, samples=samples)
+    served = await started(Rows(), home, max_batch_size=4)
+    assert served.costs is not None
+    assert served.costs.rows == (1, 2, 4)
+    await served.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("[1, ", ConfigError, "line 1: Expecting value"),
+        ('[1]\n"text"', ConfigError, "line 2: input 'x'"),
+        ("[-1.0]", ModelFailed, "less than nothing"),
+    ],
+)
+async def test_a_sample_that_was_given_must_work(
+    home: ModelHome, tmp_path: Path, text: str, error: type[Exception], message: str
+) -> None:
+    samples = tmp_path / "samples.jsonl"
+    samples.write_text(text)
+    home = ModelHome(folder=home.folder, files=home.files, samples=samples)
+    with pytest.raises(error, match=message):
+        await started(Rows(), home)
+
+
+# ---- leaving
+
+
+class Slow(headway.Model[int, int]):
+    def prepare(self, raw: int) -> int:
+        return raw
+
+    async def predict(self, items: list[int]) -> list[int]:  # type: ignore[override]
+        await asyncio.sleep(1.0)
+        return items
+
+    async def stream(self, items: list[int]) -> Any:
+        for step in range(3):
+            await asyncio.sleep(1.0)
+            yield [step for _ in items]
+        yield [headway.END for _ in items]
+
+
+async def test_a_retired_model_answers_everyone_who_has_found_it() -> None:
+    served = await started(Slow(), ModelHome(), warm_up=False, max_batch_size=1, max_queue=1000)
+    name = served.inputs[0].name
+    many = {name: numpy.arange(10)}  # more than are queued at a time
+
+    async def chunks() -> list[Any]:
+        return [chunk async for chunk in served.stream(7, ASK)]
+
+    async def later() -> Any:
+        with served.held():  # as a handler that creates tasks
+            await asyncio.sleep(0.5)
+            return await served.predict(3, ASK)
+
+    asking = [
+        asyncio.create_task(each)
+        for each in (served.infer(many, ASK), served.predict(1, ASK), chunks(), later())
+    ]
+    await asyncio.sleep(0.1)
+    await served.retire(drain_s=60.0)
+    rows, one, streamed, held = await asyncio.gather(*asking)
+    assert rows[served.outputs[0].name].tolist() == list(range(10))
+    assert (one, streamed, held) == (1, [0, 1, 2], 3)
+    assert not served.is_ready
+
+
+async def test_who_never_leaves_is_not_waited_for_longer_than_the_drain() -> None:
+    served = await started(Slow(), ModelHome(), warm_up=False)
+    with served.held():
+        await served.retire(drain_s=2.0)
+    assert not served.is_ready

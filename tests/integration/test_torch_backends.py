@@ -1,0 +1,194 @@
+"""torch.export programs and transformers folders, made here, served through the repository.
+
+`make test-torch` installs `headway[torch]` and runs them in a process of their own: with torch in
+memory, tests that look at all objects there are see its own, too.
+"""
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from headway.config import Config, ServerConfig
+from headway.errors import ConfigError
+from headway.server.run import serving
+from headway.server.serving import Ask, Registry
+
+if not os.environ.get("TEST_TORCH"):
+    pytest.skip("make test-torch runs these", allow_module_level=True)
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+from headway.backends.torch import ExportedModel  # noqa: E402 - once we know that torch is there
+
+pytestmark = [pytest.mark.real_time, pytest.mark.filterwarnings("default")]
+ASK = Ask()
+TEXTS = ["hello world", "hello", "the quick brown fox jumps over the lazy dog"]
+
+
+class Net(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any, scale: Any) -> Any:
+        scores = self.layer(x) * scale
+        return {"scores": scores, "best": scores.argmax(1, keepdim=True)}
+
+
+def save_program(path: Path, *, fixed: bool = False) -> Net:
+    net = Net().eval()
+    rows = torch.export.Dim("rows", min=1, max=1024)
+    shapes = None if fixed else ({0: rows}, {0: rows})
+    arguments = (torch.randn(2, 4), torch.ones(2, 1))
+    torch.export.save(torch.export.export(net, arguments, dynamic_shapes=shapes), path)
+    return net
+
+
+def save_folder(folder: Path, kind: str) -> Any:
+    """A small BERT with random weights, and a tokenizer of whole words."""
+    folder.mkdir(parents=True)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({w for t in TEXTS for w in t.split()})]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, "[UNK]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = transformers.BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        num_labels=3,
+    )
+    torch.manual_seed(1)
+    model = getattr(transformers, kind)(config).eval()
+    model.save_pretrained(folder)
+    return model, tokenizer
+
+
+@asynccontextmanager
+async def repository(root: Path) -> AsyncIterator[Registry]:
+    server = ServerConfig(repository=str(root), cache_dir=str(root.parent / "cache"), drain_s=1.0)
+    async with serving(Config(server=server, every_model={"warm_up_s": 0.2})) as registry:
+        yield registry
+
+
+async def test_an_exported_program_answers_as_torch_does(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "net" / "1"
+    folder.mkdir(parents=True)
+    net = save_program(folder / "model.pt2")
+    async with repository(tmp_path / "models") as registry:
+        served = registry.get_ready("net")
+        assert [(each.name, each.dtype, each.shape) for each in served.inputs] == [
+            ("x", "float32", (-1, 4)),
+            ("scale", "float32", (-1, 1)),
+        ]
+        assert [each.name for each in served.outputs] == ["scores", "best"]
+        x = numpy.random.default_rng(0).normal(size=(5, 4)).astype(numpy.float32)
+        scale = numpy.full((5, 1), 2.0, numpy.float32)
+        found = await served.infer({"x": x, "scale": scale}, ASK)
+        with torch.no_grad():
+            expected = net(torch.tensor(x), torch.tensor(scale))
+        numpy.testing.assert_allclose(found["scores"], expected["scores"].numpy(), rtol=1e-5)
+        assert (found["best"] == expected["best"].numpy()).all()
+
+
+def test_a_program_of_fixed_rows_says_so(tmp_path: Path) -> None:
+    save_program(tmp_path / "m.pt2", fixed=True)
+    assert ExportedModel(tmp_path / "m.pt2").batch_sizes == (2,)
+
+
+class Touch:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("pwned"),))
+
+
+def test_a_program_with_a_pickle_in_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good, bad = tmp_path / "good.pt2", tmp_path / "bad.pt2"
+    save_program(good)
+    evil = pickle.dumps(Touch())
+    for name, content in (
+        ("data/constants/opaque_obj_0", evil),
+        ("data/sample_inputs/model.pt", evil),
+        (
+            "data/weights/model_weights_config.json",
+            json.dumps({"config": {"w": {"path_name": "weight_0", "use_pickle": True}}}).encode(),
+        ),
+    ):
+        with zipfile.ZipFile(good) as source, zipfile.ZipFile(bad, "w") as target:
+            root = source.namelist()[0].partition("/")[0]
+            for entry in source.namelist():
+                if entry != f"{root}/{name}":
+                    target.writestr(entry, source.read(entry))
+            target.writestr(f"{root}/{name}", content)
+        with pytest.raises(ConfigError):
+            ExportedModel(bad)
+        assert not (tmp_path / "pwned").exists()
+    bad.write_bytes(evil)
+    with pytest.raises(ConfigError, match="is not saved by torch"):
+        ExportedModel(bad)
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+async def test_a_sentence_transformers_folder_embeds(tmp_path: Path, pooling: str) -> None:
+    folder = tmp_path / "models" / "bert" / "1"
+    model, tokenizer = save_folder(folder, "BertModel")
+    (folder / "1_Pooling").mkdir()
+    said = {
+        "pooling_mode_cls_token": pooling == "cls",
+        "pooling_mode_mean_tokens": pooling == "mean",
+    }
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(said))
+    async with repository(tmp_path / "models") as registry:
+        served = registry.get_ready("bert")
+        values = numpy.array([text.encode() for text in TEXTS], dtype=object)
+        found = (await served.infer({"text": values}, ASK))["embedding"]
+    for text, vector in zip(TEXTS, found, strict=True):
+        ids = torch.tensor([tokenizer.encode(text).ids])
+        with torch.no_grad():
+            states = model(ids).last_hidden_state[0]
+        expected = states[0] if pooling == "cls" else states.mean(0)
+        expected = expected / expected.norm()
+        numpy.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
+
+
+async def test_a_classifier_gives_a_probability_for_each_label(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "mood" / "1"
+    model, tokenizer = save_folder(folder, "BertForSequenceClassification")
+    async with repository(tmp_path / "models") as registry:
+        served: Any = registry.get_ready("mood")
+        assert served.labels == {"scores": ["LABEL_0", "LABEL_1", "LABEL_2"]}
+        found = await served.predict(TEXTS[0], ASK)
+    with torch.no_grad():
+        logits = model(torch.tensor([tokenizer.encode(TEXTS[0]).ids])).logits[0]
+    numpy.testing.assert_allclose(found, torch.softmax(logits, 0).numpy(), atol=1e-5)
+
+
+async def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "bert" / "1"
+    save_folder(folder, "BertModel")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touch()))
+    async with repository(tmp_path / "models") as registry:
+        [entry] = registry.index()
+        assert "pickled weights" in entry.reason
+    assert not (tmp_path / "pwned").exists()

@@ -1,0 +1,49 @@
+"""What a call takes at most, and who says that memory has run out."""
+
+import numpy
+import pytest
+
+from headway.errors import ModelFailed
+from headway.server.memory import PeakMeter, device_name, free_bytes, is_out_of_memory
+
+
+def test_the_peak_of_a_call_is_seen_after_it_has_gone() -> None:
+    meter = PeakMeter()
+    meter.start()
+    if meter.peak_bytes() is None:
+        pytest.skip("nobody can tell here")
+    assert numpy.ones(8_000_000).sum() == 8_000_000  # 64 MB, for a moment
+    peak = meter.peak_bytes()
+    assert peak is not None
+    assert peak > 50e6
+    meter.start()
+    later = meter.peak_bytes()
+    assert later is not None
+    assert later < peak
+
+
+def test_there_is_some_memory_on_some_device() -> None:
+    free = free_bytes()
+    assert free is None or free > 0
+    assert device_name()
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's is called."""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("[ONNXRuntimeError] Failed to allocate memory for requested buffer"), True),
+        (ValueError("a bad value"), False),
+    ],
+)
+def test_running_out_of_memory_is_known_also_as_a_cause(error: Exception, is_memory: bool) -> None:
+    assert is_out_of_memory(error) is is_memory
+    failed = ModelFailed("it raised")
+    failed.__cause__ = error
+    assert is_out_of_memory(failed) is is_memory
+    assert not is_out_of_memory(None)
