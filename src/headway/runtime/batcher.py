@@ -564,6 +564,10 @@ class Batcher(Generic[In, Out]):
         """Report every event to this callable from now on, in the batcher's event loop."""
         self._observers.add(observer)
 
+    def abandon(self, batch: Batch, error: HeadwayError) -> None:
+        """Answer a running batch's callers with this error; its worker is busy until it is done."""
+        self._driver.abandon(batch, error)
+
     def statistics(self) -> Statistics:
         driver = self._driver
         with driver.lock:

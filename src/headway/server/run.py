@@ -4,23 +4,29 @@ import asyncio
 import importlib.metadata
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from headway.config import Config, ModelConfig, ServerConfig
-from headway.errors import ConfigError
-from headway.server import plain
+from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
+from headway.errors import ConfigError, HeadwayError
+from headway.server import draining, notify, plain
 from headway.server.app import App
+from headway.server.guard.access import access_of_route
+from headway.server.guard.guard import Guard, with_tenants
+from headway.server.guard.http import Gate, gate_without_keys
+from headway.server.guard.local import is_loopback
 from headway.server.http.server import HttpServer
 from headway.server.openai import handlers as openai
 from headway.server.openapi import handlers as openapi
+from headway.server.reloading import changes_of, key_changes_of, merged
 from headway.server.served import Served
 from headway.server.serving import Registry
+from headway.server.signals import Signals
 from headway.server.v2 import handlers as v2
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.statistics import ModelStatistics
+from headway.server.v2.tensors import Limits
 
 if TYPE_CHECKING:
     from headway.server.grpc.server import GrpcServer
@@ -44,12 +50,24 @@ class FrontEnd(Protocol):
     async def stop(self) -> None: ...
 
 
-async def run(config: Config, announce: Announce | None = None) -> None:
-    """Serve until asked to stop. `announce` learns the addresses, and that everything is ready."""
+async def run(
+    config: Config,
+    announce: Announce | None = None,
+    *,
+    reread: Callable[[], Config] | None = None,
+) -> None:
+    """Serve until asked to stop. `announce` learns the addresses, and that everything is ready;
+    `reread` gives the configuration as it is now, for SIGHUP."""
+    keys = keys_of(config)
+    guard = Guard(config.server, keys)
     with _regions(config.server) as regions:
-        async with serving(config) as registry:
-            http = HttpServer(make_app(registry, config.server, regions=regions), config.server)
-            grpc = make_grpc(registry, config.server, regions=regions)
+        async with serving(with_tenants(config, keys)) as registry:
+            app = guard.app(
+                registry,
+                lambda view, gate: make_app(view, config.server, regions=regions, gate=gate),
+            )
+            http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit)
+            grpc = make_grpc(registry, config.server, regions=regions, guard=guard)
 
             def say() -> None:
                 addresses = Addresses(http.url, None if grpc is None else grpc.address)
@@ -58,30 +76,88 @@ async def run(config: Config, announce: Announce | None = None) -> None:
                     _log.info("listening for gRPC on %s", addresses.grpc)
                 if announce is not None:
                     announce(addresses, registry)
+                notify.ready()
 
-            await serve([http] if grpc is None else [http, grpc], config.server, say)
+            reloader = Reloader(config, keys, guard, http)
+            await serve(
+                [http] if grpc is None else [http, grpc],
+                reloader,
+                say,
+                hang_up=None if reread is None else lambda: reloader.reload(reread),
+                leave=registry.drain,
+            )
+
+
+class Reloader:
+    """The configuration in force. SIGHUP changes of it what can be changed, and says so."""
+
+    def __init__(
+        self, config: Config, keys: Sequence[KeyConfig], guard: Guard, http: HttpServer
+    ) -> None:
+        self.config = config
+        self._keys = keys
+        self._guard = guard
+        self._http = http
+
+    def reload(self, reread: Callable[[], Config]) -> None:
+        notify.reloading()
+        try:
+            new = reread()
+            keys = keys_of(new)
+        except HeadwayError as error:
+            _log.error("the configuration stays as it was: %s", error)
+        else:
+            self._change(new, keys)
+        if self._guard.certificates is not None:
+            self._guard.certificates.refresh()
+        notify.ready()
+
+    def _change(self, new: Config, keys: Sequence[KeyConfig]) -> None:
+        changes = [*changes_of(self.config, new), *key_changes_of(self._keys, keys)]
+        for change in changes:
+            (_log.info if change.is_live else _log.warning)("%s", change)
+        _log.info("configuration read again: %d changes", len(changes))
+        self.config = merged(self.config, new)
+        self._http.change(self.config.server)
+        if self._guard.has_keys and keys:
+            self._guard.change_keys(keys)
+            self._keys = keys
 
 
 def make_app(
-    registry: Registry, config: ServerConfig, *, regions: SharedRegions | None = None
+    registry: Registry,
+    config: ServerConfig,
+    *,
+    regions: SharedRegions | None = None,
+    gate: Gate | None = None,
 ) -> App:
-    """All routes, for these models."""
+    """All routes, for these models; `gate` says who may call which."""
+    gate = gate or gate_without_keys(is_local=is_loopback(config.host))
     app = App(max_body_bytes=config.max_body_bytes, debug=config.debug)
     version = importlib.metadata.version("headway")
+    limits = Limits(config.max_request_rows, config.max_tensor_elements)
     for routes, handlers in (
-        (v2.ROUTES, v2.V2(registry, version=version, regions=regions)),
+        (v2.ROUTES, v2.V2(registry, version=version, regions=regions, limits=limits)),
         (openai.ROUTES, openai.OpenAI(registry)),
-        (plain.ROUTES, plain.Plain(registry)),
+        (plain.ROUTES, plain.Plain(registry, max_rows=limits.rows)),
         (openapi.ROUTES, openapi.OpenAPI(registry, version=version)),
+        (draining.ROUTES, draining.Draining(registry)),
     ):
         for method, template, name in routes:
-            direct = getattr(handlers, f"{name}_direct", None)
-            app.add(method, template, getattr(handlers, name), direct=direct)
+            handler = getattr(handlers, name)
+            gated = gate(access_of_route(method, template), handler)
+            # The direct way goes past the gate: only where there is none.
+            direct = getattr(handlers, f"{name}_direct", None) if gated is handler else None
+            app.add(method, template, gated, direct=direct)
     return app
 
 
 def make_grpc(
-    registry: Registry, config: ServerConfig, *, regions: SharedRegions | None = None
+    registry: Registry,
+    config: ServerConfig,
+    *,
+    regions: SharedRegions | None = None,
+    guard: Guard | None = None,
 ) -> "GrpcServer | None":
     """None where it is not wanted, or not installed: then HTTP serves alone."""
     if config.grpc_port < 0:
@@ -92,7 +168,7 @@ def make_grpc(
         _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
         return None
     version = importlib.metadata.version("headway")
-    return GrpcServer(registry, config, version=version, regions=regions)
+    return GrpcServer(registry, config, version=version, regions=regions, guard=guard)
 
 
 @contextmanager
@@ -107,24 +183,34 @@ def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
 
 
 async def serve(
-    front_ends: Sequence[FrontEnd], config: ServerConfig, say: Callable[[], None]
+    front_ends: Sequence[FrontEnd],
+    reloader: Reloader,
+    say: Callable[[], None],
+    *,
+    hang_up: Callable[[], None] | None = None,
+    leave: Callable[[], None],
 ) -> None:
-    """Listen until the process is asked to stop; then finish what has begun, on all at once."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, stop.set)
-    try:
+    """Listen until the process is asked to stop; then `leave` the balancers' sight, and finish
+    what has begun, on all at once."""
+    with Signals(hang_up) as signals:
         try:
             for front_end in front_ends:
-                await _listen(front_end, config)
+                await _listen(front_end, reloader.config.server)
             say()
-            await stop.wait()
+            await signals.wait_stop()
+            notify.stopping()
+            leave()
+            await _wait(reloader.config.server.stop_delay_s)
         finally:
             await asyncio.gather(*(front_end.stop() for front_end in front_ends))
-    finally:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(each)
+
+
+async def _wait(seconds: float) -> None:
+    """Balancers take a moment to notice that we are not ready: serve whom they still send."""
+    if seconds > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.get_running_loop().create_future()
 
 
 async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:

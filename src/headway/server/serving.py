@@ -80,9 +80,14 @@ class Registry:
 
     def __init__(self) -> None:
         self._models: dict[str, ServedModel] = {}
+        self.is_draining = False  # not ready, so that balancers send others elsewhere
 
     def add(self, model: ServedModel) -> None:
         self._models[model.name] = model
+
+    def drain(self, *, is_draining: bool = True) -> None:
+        """Not ready from now on, whatever the models are; requests are answered all the same."""
+        self.is_draining = is_draining
 
     def names(self) -> list[str]:
         return sorted(self._models)
@@ -103,4 +108,8 @@ class Registry:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self._models) and all(model.is_ready for model in self._models.values())
+        return (
+            not self.is_draining
+            and bool(self._models)
+            and all(model.is_ready for model in self._models.values())
+        )

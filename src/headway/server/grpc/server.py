@@ -13,9 +13,10 @@ from headway.config import ServerConfig
 from headway.errors import ConfigError, UnknownModel
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
-from headway.server.grpc.service import Inference
+from headway.server.guard.guard import Guard
 from headway.server.serving import Registry
 from headway.server.v2.shared_memory import SharedRegions
+from headway.server.v2.tensors import Limits
 
 _log = logging.getLogger(__name__)
 
@@ -42,11 +43,13 @@ class GrpcServer:
         *,
         version: str = "0",
         regions: SharedRegions | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._registry = registry
         self._config = config
         self._version = version
         self._regions = regions
+        self._guard = guard or Guard(config)
         self._running: _Running | None = None
         self.port = config.grpc_port
 
@@ -63,9 +66,13 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Raises ConfigError where the port is taken."""
-        running = _Running(self._registry, self._config, self._version, self._regions)
+        running = _Running(self._registry, self._config, self._version, self._regions, self._guard)
+        credentials = self._guard.grpc_credentials()
         try:
-            self.port = running.server.add_insecure_port(self.address)
+            if credentials is None:
+                self.port = running.server.add_insecure_port(self.address)
+            else:
+                self.port = running.server.add_secure_port(self.address, credentials)
         except RuntimeError as error:
             raise ConfigError(f"cannot listen on {self.address} for gRPC: {error}") from error
         await running.server.start()
@@ -87,10 +94,17 @@ class _Running:
         config: ServerConfig,
         version: str,
         regions: SharedRegions | None,
+        guard: Guard,
     ) -> None:
         self.server = grpc.aio.server(options=_options(config))
         self._calls = Calls(max_message_bytes=config.max_body_bytes, debug=config.debug)
-        self._service = Inference(registry, self._calls, version=version, regions=regions)
+        limits = Limits(config.max_request_rows, config.max_tensor_elements)
+        self._service = guard.service(
+            registry,
+            lambda kind, view: kind(
+                view, self._calls, version=version, regions=regions, limits=limits
+            ),
+        )
         self._health = Health(registry)
         self.server.add_generic_rpc_handlers((self._calls.handler(self._service),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)

@@ -20,7 +20,7 @@ from headway.server.v2 import codec
 from headway.server.v2.handlers import EXTENSIONS, LOG_SETTINGS, TRACE_SETTINGS, statistics_of
 from headway.server.v2.model_config import config_of, metadata_of
 from headway.server.v2.shared_memory import SharedRegions
-from headway.server.v2.tensors import Signature
+from headway.server.v2.tensors import NORMAL, Limits, Signature
 
 
 class Inference:
@@ -33,8 +33,10 @@ class Inference:
         *,
         version: str = "0",
         regions: SharedRegions | None = None,
+        limits: Limits = NORMAL,
     ) -> None:
         self._registry = registry
+        self._limits = limits
         self._version = version
         self._regions = regions  # None: shared memory is off
         self._signatures: dict[str, tuple[ServedModel, Signature]] = {}
@@ -61,6 +63,7 @@ class Inference:
         served = self._registry.get_ready(request.model_name, request.model_version)
         signature = self._signature_of(served)
         asked = messages.decode(request, regions=self._regions)
+        signature.check_elements(each.size for each in asked.inputs.values())
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
         ask = ask_of_call(asked.parameters, context)
@@ -77,6 +80,7 @@ class Inference:
         served = self._registry.get_ready(request.model_name, request.model_version)
         signature = self._signature_of(served)
         asked = messages.decode(request, regions=self._regions)
+        signature.check_elements(each.size for each in asked.inputs.values())
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
         ask = ask_of_call(asked.parameters, context)
@@ -92,7 +96,7 @@ class Inference:
         known = self._signatures.get(model.name)
         if known is not None and known[0] is model:
             return known[1]
-        signature = Signature(model.inputs, model.outputs)
+        signature = Signature(model.inputs, model.outputs, self._limits)
         self._signatures[model.name] = (model, signature)
         return signature
 
