@@ -67,11 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
     config = config_of(arguments, dict(os.environ))
     _allow_open_files()
     from headway.cli.greeting import greeting
+    from headway.config import keys_of
     from headway.server.http.server import run as run_loop
     from headway.server.run import run as serve
 
     def announce(addresses: "Addresses", registry: "Registry") -> None:
-        print(greeting(registry, addresses.http, addresses.grpc), flush=True)
+        has_keys = bool(keys_of(config))
+        print(greeting(registry, addresses.http, addresses.grpc, has_keys=has_keys), flush=True)
 
     try:
         run_loop(serve(config, announce, reread=lambda: config_of(arguments, dict(os.environ))))
