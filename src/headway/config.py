@@ -67,8 +67,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     batch_sizes: Annotated[
         tuple[int, ...], Meta(description="the only batch sizes the model runs at")
     ] = ()
-    queue_timeout_ms: (
-        Annotated[float, Meta(gt=0, description="longest wait for a request; then it is refused")]
+    timeout_ms: (
+        Annotated[float, Meta(gt=0, description="refuse what waits and cannot be answered by then")]
         | None
     ) = None
     execute_timeout_ms: (

@@ -23,7 +23,7 @@ def test_a_setting_of_the_server_is_told_with_its_default(name: str) -> None:
     assert ast.literal_eval(TOLD[name]) == getattr(ServerConfig(), name)
 
 
-@pytest.mark.parametrize("name", ["max_queue", "queue_timeout_ms", "execute_timeout_ms"])
+@pytest.mark.parametrize("name", ["max_queue", "timeout_ms", "execute_timeout_ms"])
 def test_a_setting_of_a_model_is_told_with_its_default(name: str) -> None:
     model = ModelConfig(name="m", target="m:M")
     assert ast.literal_eval(TOLD[name]) == getattr(model, name)

@@ -19,6 +19,7 @@ from headway.runtime.batcher import Batcher
 from headway.runtime.calls import DirectCall
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
+from headway.runtime.watchdog import Watchdog
 from headway.server.explaining import Told
 from headway.server.serving import PLAIN, Array, Ask
 from headway.signature import (
@@ -70,6 +71,11 @@ class Served:
         )
         self._is_ready = False
         self.clock: Callable[[], float] = time.monotonic
+        if config.timeout_ms is not None:
+            self._options = self._options_in_time  # type: ignore[method-assign]
+        if config.execute_timeout_ms is not None:
+            limit_s = config.execute_timeout_ms / 1e3
+            self.batcher.observe(Watchdog(self.batcher, limit_s=limit_s, hangs=self._hangs))
 
     @property
     def is_ready(self) -> bool:
@@ -143,7 +149,8 @@ class Served:
 
     @property
     def is_direct(self) -> bool:
-        return self.signature is None and self.batcher.is_uniform
+        is_plain = self.signature is None and self.config.timeout_ms is None
+        return is_plain and self.batcher.is_uniform
 
     def submit_direct(self, call: DirectCall) -> bool:
         return self.batcher.submit_direct(call)
@@ -191,6 +198,17 @@ class Served:
         if ask.parameters:
             options["parameters"] = self._parameters.convert(ask.parameters)
         return options
+
+    def _options_in_time(self, ask: Ask) -> dict[str, Any]:
+        """The model's own limit, where the caller's is not shorter."""
+        limit_ms = self.config.timeout_ms
+        assert limit_ms is not None
+        options = Served._options(self, ask)
+        return {**options, "deadline_ms": min(limit_ms, options.get("deadline_ms", limit_ms))}
+
+    def _hangs(self, is_hanging: bool) -> None:
+        """A batch is over its time, or the last such one is back."""
+        self._is_ready = not is_hanging
 
     def _check_answers(self) -> None:
         if self.only_streams:

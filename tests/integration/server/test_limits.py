@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import httpx
@@ -25,6 +26,23 @@ target = "served_models:Double"
 [[models]]
 name = "upper"
 target = "served_models:Upper"
+[[models]]
+name = "gate"
+target = "served_models:Gate"
+warm_up = false
+max_batch_size = 1
+timeout_ms = 300
+[[models]]
+name = "gatekeeper"
+target = "served_models:Gatekeeper"
+warm_up = false
+max_batch_size = 1
+[[models]]
+name = "hanging"
+target = "served_models:Gate"
+warm_up = false
+max_batch_size = 1
+execute_timeout_ms = 200
 """
 
 
@@ -76,6 +94,31 @@ def test_grpc_has_the_same_limits(limited: Server) -> None:
                 continue
             with pytest.raises(InferenceServerException, match=message):
                 client.infer("double", [x])
+
+
+def test_what_waits_too_long_is_refused_and_never_runs(limited: Server) -> None:
+    path = "/v1/predict/gate"
+    with limited.closed_gate() as wait_running, ThreadPoolExecutor() as threads:
+        first = threads.submit(httpx.post, limited.url + path, json=1.0, timeout=30)
+        wait_running()
+        late = limited.http.post(path, json=2.0)
+        assert late.status_code == 504
+        limited.keeper("open")
+        assert first.result().json() == 1.0
+
+
+def test_a_batch_that_runs_too_long_fails_and_the_model_is_not_ready_until_it_is_back(
+    limited: Server,
+) -> None:
+    with limited.closed_gate():
+        answer = limited.http.post("/v1/predict/hanging", json=1.0)
+        assert answer.status_code == 500
+        assert answer.json() == {"error": "hanging did not answer within 0.2 s"}
+        assert limited.http.get("/v2/models/hanging/ready").status_code == 503
+        assert limited.http.get("/v2/health/ready").status_code == 503
+        assert limited.http.post("/v1/predict/upper", json="a").json() == "A"
+    limited.log.wait_for("hanging answers again")
+    assert limited.http.post("/v1/predict/hanging", json=1.0).json() == 1.0
 
 
 async def answer(request: Request) -> Response:
