@@ -23,6 +23,7 @@ from headway.server.reloading import changes_of, key_changes_of, merged
 from headway.server.served import Served
 from headway.server.serving import Registry
 from headway.server.signals import Signals
+from headway.server.timed import TimedServed
 from headway.server.v2 import handlers as v2
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.statistics import ModelStatistics
@@ -247,7 +248,7 @@ async def _start(model: Served) -> None:
 
 def _made(config: ModelConfig) -> Served:
     try:
-        model = Served(config)
+        model = Served(config) if config.timeout_ms is None else TimedServed(config)
     except ConfigError as error:
         raise ConfigError(f"model {config.name!r}: {error}") from error
     model.statistics = statistics = ModelStatistics()

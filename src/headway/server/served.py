@@ -71,8 +71,6 @@ class Served:
         )
         self._is_ready = False
         self.clock: Callable[[], float] = time.monotonic
-        if config.timeout_ms is not None:
-            self._options = self._options_in_time  # type: ignore[method-assign]
         if config.execute_timeout_ms is not None:
             limit_s = config.execute_timeout_ms / 1e3
             self.batcher.observe(Watchdog(self.batcher, limit_s=limit_s, hangs=self._hangs))
@@ -149,8 +147,7 @@ class Served:
 
     @property
     def is_direct(self) -> bool:
-        is_plain = self.signature is None and self.config.timeout_ms is None
-        return is_plain and self.batcher.is_uniform
+        return self.signature is None and self.batcher.is_uniform
 
     def submit_direct(self, call: DirectCall) -> bool:
         return self.batcher.submit_direct(call)
@@ -198,13 +195,6 @@ class Served:
         if ask.parameters:
             options["parameters"] = self._parameters.convert(ask.parameters)
         return options
-
-    def _options_in_time(self, ask: Ask) -> dict[str, Any]:
-        """The model's own limit, where the caller's is not shorter."""
-        limit_ms = self.config.timeout_ms
-        assert limit_ms is not None
-        options = Served._options(self, ask)
-        return {**options, "deadline_ms": min(limit_ms, options.get("deadline_ms", limit_ms))}
 
     def _hangs(self, is_hanging: bool) -> None:
         """A batch is over its time, or the last such one is back."""
