@@ -111,7 +111,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_connections_per_address: Annotated[
         int, Meta(ge=1, description="most connections from one client address")
     ] = 1024
-    max_request_rows: Annotated[int, Meta(ge=1, description="most rows in one request")] = 4096
+    max_request_rows: Annotated[int, Meta(ge=1, description="most rows in one request")] = 65536
     max_tensor_elements: Annotated[
         int, Meta(ge=1, description="most elements in one request's tensors")
     ] = 2**24

@@ -23,7 +23,7 @@ MAX_RANK = 32
 class Limits(NamedTuple):
     """Of one request."""
 
-    rows: int = 4096
+    rows: int = 65536
     elements: int = 2**24
 
 
