@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import numpy
@@ -37,12 +38,22 @@ name = "gatekeeper"
 target = "served_models:Gatekeeper"
 warm_up = false
 max_batch_size = 1
+"""
+
+
+HANGING = """
+[server]
+port = 0
+grpc_port = -1
 [[models]]
 name = "hanging"
 target = "served_models:Gate"
 warm_up = false
-max_batch_size = 1
 execute_timeout_ms = 200
+[[models]]
+name = "gatekeeper"
+target = "served_models:Gatekeeper"
+warm_up = false
 """
 
 
@@ -108,17 +119,18 @@ def test_what_waits_too_long_is_refused_and_never_runs(limited: Server) -> None:
 
 
 def test_a_batch_that_runs_too_long_fails_and_the_model_is_not_ready_until_it_is_back(
-    limited: Server,
+    tmp_path: Path,
 ) -> None:
-    with limited.closed_gate():
-        answer = limited.http.post("/v1/predict/hanging", json=1.0)
-        assert answer.status_code == 500
-        assert answer.json() == {"error": "hanging did not answer within 0.2 s"}
-        assert limited.http.get("/v2/models/hanging/ready").status_code == 503
-        assert limited.http.get("/v2/health/ready").status_code == 503
-        assert limited.http.post("/v1/predict/upper", json="a").json() == "A"
-    limited.log.wait_for("hanging answers again")
-    assert limited.http.post("/v1/predict/hanging", json=1.0).json() == 1.0
+    (tmp_path / "headway.toml").write_text(HANGING)
+    with served(tmp_path, "headway.toml") as server:
+        with server.closed_gate():
+            answer = server.http.post("/v1/predict/hanging", json=1.0)
+            assert answer.status_code == 500
+            assert answer.json() == {"error": "hanging did not answer within 0.2 s"}
+            assert server.http.get("/v2/models/hanging/ready").status_code == 503
+            assert server.http.get("/v2/health/ready").status_code == 503
+        server.log.wait_for("hanging answers again")
+        assert server.http.post("/v1/predict/hanging", json=1.0).json() == 1.0
 
 
 async def answer(request: Request) -> Response:
