@@ -12,11 +12,15 @@ from headway.server.guard.keys import Caller
 from headway.server.serving import Array, Ask, Registry, ServedModel
 
 
+# Of the registry: whether all is ready, and what only an administrator's routes ask for.
+HARMLESS = frozenset(["is_ready", "is_draining", "drain"])
+
+
 class KeyedRegistry:
-    """A registry's face for one caller. What it does not know it hands on."""
+    """A registry's face for one caller. It hands on only what it knows to be harmless."""
 
     def __init__(self, registry: Registry, caller: Caller) -> None:
-        self._registry = registry
+        self._registry: Any = registry
         self._caller = caller
         self._seen: weakref.WeakKeyDictionary[ServedModel, KeyedModel] = weakref.WeakKeyDictionary()
 
@@ -32,6 +36,8 @@ class KeyedRegistry:
         return self._keyed(self._registry.get_ready(name, version))
 
     def __getattr__(self, name: str) -> Any:
+        if name not in HARMLESS:
+            raise AttributeError(f"{name} is not for somebody with a key")
         return getattr(self._registry, name)
 
     def _check(self, name: str) -> None:

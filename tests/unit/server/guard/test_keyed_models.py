@@ -11,7 +11,7 @@ import pytest
 from headway.config import KeyConfig
 from headway.errors import Forbidden, NotReady, QuotaExceeded
 from headway.server.guard.keys import Caller, KeyRing, new_key
-from headway.server.guard.models import KeyedModel, KeyedRegistry
+from headway.server.guard.models import HARMLESS, KeyedModel, KeyedRegistry
 from headway.server.serving import Ask, Registry, ServedModel
 
 LOOKS = {"held", "clock", "record", "withdraw", "is_ready"}  # they ask for no work
@@ -55,6 +55,15 @@ def test_everything_that_works_is_the_keys_own() -> None:
     own = vars(KeyedModel)
     asks = {name for name in vars(ServedModel) if not name.startswith("_")}
     assert asks - LOOKS <= set(own), "a new way to a model needs its tenant and its quota"
+
+
+def test_a_registry_is_seen_through_the_key_or_not_at_all() -> None:
+    for name in vars(Registry):
+        if not name.startswith("_") and name != "add":
+            seen = name in HARMLESS or name in vars(KeyedRegistry)
+            assert seen, f"whose models does Registry.{name} show?"
+    with pytest.raises(AttributeError):
+        KeyedRegistry(registry("m"), caller()).add(Recorder("n"))
 
 
 def test_the_keys_tenant_goes_before_what_the_caller_says() -> None:
