@@ -11,7 +11,6 @@ from headway.runtime.calls import DirectCall
 from headway.server.guard.keys import Caller
 from headway.server.serving import Array, Ask, Registry, ServedModel
 
-
 # Of the registry: whether all is ready, and what only an administrator's routes ask for.
 HARMLESS = frozenset(["is_ready", "is_draining", "drain"])
 
