@@ -5,13 +5,14 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import attacks, overhead, scheduling, serving
+from benchmarks import attacks, metrics, overhead, scheduling, serving
 from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
     **scheduling.BENCHMARKS,
     **overhead.BENCHMARKS,
     **serving.BENCHMARKS,
+    **metrics.BENCHMARKS,
     **attacks.BENCHMARKS,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -7,9 +7,11 @@ import argparse
 import asyncio
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ import headway
 
 SERVER_CORE = 1
 MAX_BATCH_SIZE = 64
+MANY = 100  # models of one server
 ALPHA_S, BETA_S = 0.005, 0.000_05
 
 
@@ -175,8 +178,17 @@ def serve_bare_grpc(port: int, *, is_sync: bool) -> None:
         asyncio.run(serve())
 
 
-def headway_http(target: str) -> Callable[[int], None]:
-    return lambda port: serve_headway(target, port, "--name", "zero", "--grpc-port", "-1")
+def headway_http(target: str, *options: str) -> Callable[[int], None]:
+    more = ("--name", "zero", "--grpc-port", "-1", *options)
+    return lambda port: serve_headway(target, port, *more)
+
+
+def serve_many(port: int) -> None:
+    model = '[[models]]\nname = "zero-{}"\ntarget = "benchmarks.served:Zero"\nwarm_up = false\n'
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "many.toml")
+        file.write_text("".join(model.format(number) for number in range(MANY)))
+        serve_headway(str(file), port, "--grpc-port", "-1")
 
 
 def mosec(worker: str, wait_ms: int = 5) -> Callable[[int], None]:
@@ -185,6 +197,8 @@ def mosec(worker: str, wait_ms: int = 5) -> Callable[[int], None]:
 
 SERVERS: dict[str, Callable[[int], None]] = {
     "headway-zero": headway_http("benchmarks.served:Zero"),
+    "headway-zero-no-metrics": headway_http("benchmarks.served:Zero", "--no-metrics"),
+    "headway-many": serve_many,
     "headway-sleep": headway_http("benchmarks.served:Sleep"),
     "headway-minilm": lambda port: serve_headway("minilm", port, "--grpc-port", "-1"),
     "headway-grpc": lambda port: serve_headway(

@@ -173,7 +173,7 @@ def http_zero(quick: bool) -> Report:
 
 def http_sleep(quick: bool) -> Report:
     servers = ("headway-sleep", "mosec-sleep", "mosec-sleep-msgspec")
-    seconds, rounds = (2.0, 1) if quick else (4.0, 3)
+    seconds, rounds = (2.0, 1) if quick else (3.0, 3)
     limits: dict[str, list[float]] = {name: [] for name in servers}
     closed: dict[tuple[str, int], list[float]] = {}
     alone: dict[str, list[float]] = {}

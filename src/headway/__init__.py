@@ -19,6 +19,7 @@ from headway.errors import (
     Unavailable,
 )
 from headway.model import END, Model, Tensor, TensorModel
+from headway.observe.metrics import Metrics
 from headway.runtime.batcher import Batcher
 from headway.runtime.decorator import BatchedFunction, batched
 
@@ -35,6 +36,7 @@ __all__ = [
     "HeadwayError",
     "InputTooLarge",
     "InvalidInput",
+    "Metrics",
     "Model",
     "ModelFailed",
     "QueueFull",

@@ -130,6 +130,15 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     shared_memory: Annotated[
         bool, Meta(description="clients on this machine may pass tensors in /dev/shm")
     ] = False
+    metrics: Annotated[bool, Meta(description="record and serve /metrics")] = True
+    access_log: Annotated[bool, Meta(description="log one line for each request")] = False
+    log_format: Annotated[Literal["text", "json"], Meta(description="how log lines look")] = "text"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="least severe to be logged")
+    ] = "info"
+    tracing: Annotated[
+        bool, Meta(description="OpenTelemetry spans, exported as OTEL_… variables say")
+    ] = False
     debug: Annotated[bool, Meta(description="tracebacks in error answers")] = False
 
     def __post_init__(self) -> None:

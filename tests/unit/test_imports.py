@@ -24,9 +24,9 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 
 
 TABLE = {
-    "__init__": row("core events model runtime config"),
+    "__init__": row("core events model observe runtime config"),
     "errors": row(""),
-    "core": row(""),
+    "core": row("", lazily="numpy"),
     "model": row("core", lazily="numpy"),
     "config": row("core", "msgspec"),
     "runtime": row("core model", "numpy"),
@@ -37,7 +37,7 @@ TABLE = {
     "models": row("model backends engine config", "numpy", lazily="*"),
     "repository": row("model backends engine config"),
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
-    "observe": row("runtime.events", lazily="prometheus_client"),
+    "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
     "server": row("core runtime repository model models signature config observe", "*"),
     "dashboard": row("observe", "starlette"),
     "testing": row("core runtime model", "pytest"),  # the plugin; `headway` never imports it

@@ -1,7 +1,6 @@
 """`headway serve`: from what was typed to a configuration, and to the running server."""
 
 import argparse
-import logging
 import os
 import re
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import ConfigError, HeadwayError
+from headway.observe import logs
 
 if TYPE_CHECKING:
     from headway.config import Config, Flag
@@ -62,9 +62,9 @@ def add_parser(commands: "Commands") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
     config = config_of(arguments, dict(os.environ))
+    logs.configure(format=config.server.log_format, level=config.server.log_level)
     _allow_open_files()
     from headway.cli.greeting import greeting
     from headway.config import keys_of

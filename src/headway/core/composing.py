@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item, Priority
-from headway.core.policy import Firing, Policy
+from headway.core.planning import Limits, fills, plan
+from headway.core.policy import Firing, Order, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
 
+PLANNED_BATCHES = 8  # as many batches' worth of those who wait are looked at for one
 _CLASSES = tuple(Priority)
 
 
@@ -52,6 +54,8 @@ class Composer:
         self._batch_sizes = policy.batch_sizes
         self._costs = costs
         self._queue = queue
+        self._may_plan = self._is_auto and policy.order is Order.FIFO
+        self._limits = Limits(policy.max_batch_size, self._max_cost, self.padded_rows)
 
     def compose(self, lane: Lane, now: float, *, cap_rows: int, aged_turn: bool) -> Composition:
         """Take the next batch out of the lane.
@@ -59,6 +63,10 @@ class Composer:
         `cap_rows`: no more rows than this pay; `aged_turn`: where a batch is too small to share,
         this one is for the longest waiting.
         """
+        if self._may_plan and lane.size_rows:
+            planned = self._compose_planned(lane, now, aged_turn=aged_turn)
+            if planned is not None:
+                return planned
         goal = self._allowed_rows(min(lane.rows, cap_rows))
         late_before = self._late_before(lane, now, goal)
         made = Composition(goal, late_before, self._alone_s(lane), self._slo_s)
@@ -74,6 +82,88 @@ class Composer:
             if not self._take_class(lane, priority, made, now):
                 break
         self._queue.served(made.items[aged:] + made.late[aged_late:], lane)
+        return made
+
+    # ---- where sizes differ
+
+    def _compose_planned(self, lane: Lane, now: float, *, aged_turn: bool) -> Composition | None:
+        """The batch that wastes least around whoever is next. None: too little is known."""
+        late: list[Item] = []
+        while lane.items > len(late):
+            anchor = self._anchor(lane, now, aged_turn=aged_turn)
+            waiting = lane.next_up(anchor.priority, PLANNED_BATCHES * self._max_rows)
+            if anchor not in waiting:
+                waiting.append(anchor)
+            chosen = plan(waiting, anchor, self._costs, self._limits)
+            if chosen is None:
+                if late:
+                    break  # refuse them first; whoever asks next composes in order
+                return None
+            made = self._finished_plan(chosen, lane, now)
+            late += made.late
+            if made.items:
+                self._fill(lane, anchor.priority, made)
+                return self._taken(lane, made, late)
+            for item in made.late:
+                del self._queue.live[item.id]
+        return self._taken(lane, Composition(0, now, 0.0, self._slo_s), late)
+
+    def _anchor(self, lane: Lane, now: float, *, aged_turn: bool) -> Item:
+        oldest, head = lane.oldest(), lane.head()
+        assert oldest is not None
+        assert head is not None, "compose() from an empty lane"
+        is_aged = now - oldest.arrived_at > self._ageing_s
+        return oldest if is_aged and aged_turn else head[3]
+
+    def _finished_plan(self, chosen: list[Item], lane: Lane, now: float) -> Composition:
+        """The chosen without those who would be late: they are dropped, the batch goes on."""
+        rows, size = sum(item.rows for item in chosen), max(item.size for item in chosen)
+        late_before = -math.inf
+        if self._slo_s < math.inf or self._queue.has_deadlines:
+            seconds = self._costs.predict(self.padded_rows(rows), size) or 0.0
+            late_before = now + seconds + self._costs.margin_s(rows, size) - 1e-9
+        made = Composition(rows, late_before, self._alone_s(lane), self._slo_s)
+        for item in chosen:
+            if made.is_late(item):
+                made.late.append(item)
+            else:
+                made.items.append(item)
+                made.rows += item.rows
+                made.size = max(made.size, item.size)
+        return made
+
+    def _fill(self, lane: Lane, priority: Priority, made: Composition) -> None:
+        """Lower classes take slots that would be padding."""
+        for lower in _CLASSES[priority + 1 :]:
+            waiting = lane.lines[lower].first(PLANNED_BATCHES * self._max_rows)
+            company = sum(item.rows for item in waiting)
+            for item in waiting:
+                if made.rows >= self._max_rows:
+                    return
+                if not made.is_late(item) and fills(
+                    item,
+                    made.rows,
+                    made.size,
+                    company=company,
+                    costs=self._costs,
+                    limits=self._limits,
+                ):
+                    made.items.append(item)
+                    made.rows += item.rows
+
+    def _taken(self, lane: Lane, made: Composition, late: list[Item]) -> Composition:
+        queue = self._queue
+        for priority in _CLASSES:
+            lead = lane.lines[priority].head()
+            if lead is not None and lead[3] in made.items:
+                queue.lead_leaves(priority, lead)
+        for item in (*made.items, *made.late):
+            queue.live.pop(item.id, None)
+        made.late = late
+        queue.served([*made.items, *late], lane)
+        made.left_rows = lane.rows
+        if made.left_rows:
+            made.stopped_by = FireReason.KNEE
         return made
 
     # ---- limits

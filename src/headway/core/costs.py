@@ -10,8 +10,12 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy  # loaded only where sizes differ
 
 TRUSTED_SAMPLES = 3  # a cell seen fewer times than this is a rumour (first calls are slow)
 _PROBED_SAMPLES = 50  # what a probe counts for, against single observations
@@ -128,6 +132,7 @@ class Costs:
         self._points_by_size: dict[int, list[tuple[int, float]]] = {}
         self._best: dict[int, int] = {}
         self._knees: dict[int, int] = {}
+        self._by_rows: dict[int, numpy.ndarray[Any, Any]] = {}
         if table:
             self.adopt(table)
 
@@ -173,6 +178,32 @@ class Costs:
         if best is None:
             best = self._best[size] = self._find_best(self._points(size))
         return best
+
+    def seconds_by_rows(self, size: int) -> "numpy.ndarray[Any, Any] | None":
+        """The times of batches of 0…max_rows rows at that size, for planning; None: unknown.
+
+        With fixed batch sizes, of what is run for so many rows. More than one row must pay by more
+        than probes can tell: where they cannot, each is better off alone.
+        """
+        size = _rounded(size)
+        seconds = self._by_rows.get(size)
+        if seconds is None:
+            import numpy
+
+            points = self._points(size)
+            if not points:
+                return None
+            known_rows, known_s = zip(*points, strict=True)
+            rows = numpy.arange(self._max_rows + 1)
+            if self._batch_sizes:
+                fixed = numpy.array(self._batch_sizes)
+                rows = fixed[numpy.searchsorted(fixed, rows).clip(max=len(fixed) - 1)]
+            seconds = numpy.interp(rows, known_rows, known_s)
+            beyond = rows > known_rows[-1]
+            seconds[beyond] = known_s[-1] * rows[beyond] / known_rows[-1]
+            seconds[2:] *= 1.0 + _WORTH_IT
+            self._by_rows[size] = seconds
+        return seconds
 
     def knee_rows(self, size: int = 0) -> int:
         """The smallest batch size with nearly the best rate: more rows only make everyone wait."""
@@ -220,6 +251,7 @@ class Costs:
         self._points_by_size.clear()
         self._best.clear()
         self._knees.clear()
+        self._by_rows.clear()
         self._margin = None
 
     # ---- reading the grid

@@ -11,6 +11,7 @@ cancelling costs O(1). Every structure is compacted when its traces outnumber it
 """
 
 import heapq
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -72,6 +73,15 @@ class Line:
                 heapq.heappop(heap)
         return singles
 
+    def first(self, most: int) -> list[Item]:
+        """Up to so many, in order, left where they are."""
+        live = self._live
+        run = (entry for entry in self.run if entry[1] in live)
+        if not self.heap:
+            return [entry[3] for entry in itertools.islice(run, most)]
+        both = heapq.merge(run, sorted(entry for entry in self.heap if entry[1] in live))
+        return [entry[3] for entry in itertools.islice(both, most)]
+
     def compact(self) -> None:
         self.run = deque(entry for entry in self.run if entry[1] in self._live)
         self.heap = [entry for entry in self.heap if entry[1] in self._live]
@@ -123,6 +133,13 @@ class Lane:
             if entry is not None:
                 return entry
         return None
+
+    def next_up(self, priority: Priority, most: int) -> list[Item]:
+        """Up to so many of that class, in order, behind those of the classes before it."""
+        found: list[Item] = []
+        for line in self.lines[: priority + 1]:
+            found += line.first(most - len(found))
+        return found
 
     def in_arrival_order(self) -> Iterator[Item]:
         return (item for item in self.arrivals if item.id in self._live)

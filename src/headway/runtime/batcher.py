@@ -560,6 +560,11 @@ class Batcher(Generic[In, Out]):
         """Are calls taken? False before it is entered, once it closes, and after a crash."""
         return self._driver.state is State.OPEN
 
+    @property
+    def policy(self) -> Policy:
+        """The levers in force."""
+        return self._policy
+
     def observe(self, observer: Observer) -> None:
         """Report every event to this callable from now on, in the batcher's event loop."""
         self._observers.add(observer)
@@ -567,6 +572,11 @@ class Batcher(Generic[In, Out]):
     def abandon(self, batch: Batch, error: HeadwayError) -> None:
         """Answer a running batch's callers with this error; its worker is busy until it is done."""
         self._driver.abandon(batch, error)
+
+    def follow(self, follower: Callable[[tuple[int, ...]], None]) -> None:
+        """Tell this callable the ids of each call's items, in that call's own context: so traces
+        and logs find out which batch a request was in."""
+        self._driver.follow(follower)
 
     def statistics(self) -> Statistics:
         driver = self._driver

@@ -315,6 +315,25 @@ class Driver:
             raise
         return call
 
+    def follow(self, follower: Callable[[tuple[int, ...]], None]) -> None:
+        """Tell `follower` the ids of each call's items, in its caller's context. The ways in are
+        replaced by ones that tell: where nobody follows, nothing is asked."""
+        enqueue, enqueue_plain = self.enqueue, self.enqueue_plain
+
+        def followed(value: Any, loop: asyncio.AbstractEventLoop, **options: Any) -> Any:
+            call = enqueue(value, loop, **options)
+            follower(call.item_ids)
+            return call
+
+        def followed_plain(value: Any, loop: asyncio.AbstractEventLoop) -> Call | None:
+            call = enqueue_plain(value, loop)
+            if call is not None:
+                follower(call.item_ids)
+            return call
+
+        self.enqueue = followed  # type: ignore[method-assign]
+        self.enqueue_plain = followed_plain  # type: ignore[method-assign]
+
     def _submit_parts(self, item: Item, call: Call) -> None:
         parts = split(item, self.scheduler.cap_rows, self._ids)
         whole = SplitCall(call, parts, self._factory.join, self._forget)

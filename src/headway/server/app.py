@@ -4,19 +4,21 @@ import asyncio
 import logging
 import re
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
 
 from headway.errors import Closed, HeadwayError
+from headway.observe.tally import ErrorTally
 from headway.server.errors import headers_of, status_of
 from headway.server.http.compression import compress_answer, decompress_body
-from headway.server.http.messages import Answer, Headers, Request, Response
+from headway.server.http.messages import Answer, Headers, Refusal, Request, Response
 
 logger = logging.getLogger(__name__)
 
+Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
 Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, **params)
 
 
@@ -57,6 +59,7 @@ class Route(NamedTuple):
     handler: Handler
     may_compress: bool
     direct: DirectHandler | None
+    template: str
 
 
 class Found(NamedTuple):
@@ -78,9 +81,16 @@ class _Template(NamedTuple):
 class App:
     """Finds the handler of a request and turns whatever it does into an answer."""
 
-    def __init__(self, *, max_body_bytes: int = 64 * 2**20, debug: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        max_body_bytes: int = 64 * 2**20,
+        debug: bool = False,
+        errors: ErrorTally | None = None,
+    ) -> None:
         self._max_body_bytes = max_body_bytes
         self._debug = debug
+        self.errors = errors or ErrorTally("http")
         self._exact: dict[str, dict[str, Route]] = {}
         self._templates: list[_Template] = []
         self._found: dict[tuple[str, str], Found] = {}
@@ -97,11 +107,11 @@ class App:
     ) -> None:
         """Answer `method` on `template`, e.g. `/v2/models/{model}/infer`.
 
-        Answers are compressed on request where `may_compress`; by default, inferences only.
+        Answers are compressed on request where `may_compress`; by default, inferences and metrics.
         """
         if may_compress is None:
-            may_compress = template.endswith("/infer")
-        route = Route(handler, may_compress, direct)
+            may_compress = template.endswith(("/infer", "/metrics"))
+        route = Route(handler, may_compress, direct, template)
         self._routes_of(template)[method] = route
         self._found.clear()
         self._found_direct.clear()
@@ -119,6 +129,17 @@ class App:
             return None
         direct, params = found.route.direct, found.params
         return None if direct is None else direct(body, asker, **params)
+
+    def wrap(self, around: Callable[[Handle], Handle]) -> None:
+        """Have every request pass through this, too. Before anything is served; then none takes
+        the direct way, which is not wrapped."""
+        self.handle = around(self.handle)  # type: ignore[method-assign,assignment]
+        self.start_direct = _never_direct  # type: ignore[method-assign]
+
+    def template_of(self, request: Request) -> str:
+        """Of the route that answers this; empty if none does."""
+        found = self._found.get((request.method, request.path)) or self._look_up(request)
+        return found.route.template if isinstance(found, Found) else ""
 
     @property
     def paths_remembered(self) -> int:
@@ -159,11 +180,13 @@ class App:
         message = str(error) if is_ours else "internal error"
         if self._debug and (not is_ours or error.__cause__ is not None):
             message += "\n" + "".join(traceback.format_exception(error))
+        code = error.code if isinstance(error, HeadwayError) else "internal"
+        self.errors.count(code)
         return refuse(
             request.path,
             status,
             message,
-            code=error.code if isinstance(error, HeadwayError) else "internal",
+            code=code,
             headers=headers_of(error),
         )
 
@@ -178,6 +201,23 @@ class App:
         return new.routes
 
     def _find(self, request: Request) -> Found | Response:
+        """Its route, or why there is none."""
+        allowed = self._look_up(request)
+        if isinstance(allowed, Found):
+            return allowed
+        if not allowed:
+            self.errors.count("not_found")
+            return refuse(request.path, 404, "Not Found", code="not_found")
+        if "GET" in allowed:
+            allowed.add("HEAD")
+        headers = (("Allow", ", ".join(sorted(allowed))),)
+        self.errors.count("method_not_allowed")
+        return refuse(
+            request.path, 405, "Method Not Allowed", code="method_not_allowed", headers=headers
+        )
+
+    def _look_up(self, request: Request) -> Found | set[str]:
+        """The methods that there are, where it is not this one."""
         allowed: set[str] = set()
         for routes, params in self._candidates(request.path):
             route = routes.get(request.method)
@@ -186,19 +226,12 @@ class App:
             if route is not None:
                 return self._remember(request, Found(route, params))
             allowed.update(routes)
-        if not allowed:
-            return refuse(request.path, 404, "Not Found", code="not_found")
-        if "GET" in allowed:
-            allowed.add("HEAD")
-        headers = (("Allow", ", ".join(sorted(allowed))),)
-        return refuse(
-            request.path, 405, "Method Not Allowed", code="method_not_allowed", headers=headers
-        )
+        return allowed
 
     def _find_direct(self, url: bytes) -> Found | None:
         if len(self._found_direct) >= _MOST_REMEMBERED:
             self._found_direct.clear()
-        found = self._find(Request("POST", url.decode("latin-1"), "", {}, b"", ""))
+        found = self._look_up(Request("POST", url.decode("latin-1"), "", {}, b"", ""))
         is_direct = isinstance(found, Found) and found.route.direct is not None
         self._found_direct[url] = found if is_direct else None  # type: ignore[assignment]
         return self._found_direct[url]
@@ -223,14 +256,15 @@ class App:
         return found
 
 
-def refuse(path: str, status: int, message: str, *, code: str, headers: Headers = ()) -> Response:
+def refuse(path: str, status: int, message: str, *, code: str, headers: Headers = ()) -> Refusal:
     """An error as the API family of `path` spells it."""
     error: Any = message
+    word = code
     if path.startswith("/v1/") and not path.startswith("/v1/predict/"):
         if status == 404 and code == "unknown_model":
-            code = "model_not_found"  # OpenAI's word
-        error = {"message": message, "type": _openai_type(status), "param": None, "code": code}
-    return Response(msgspec.json.encode({"error": error}), status, headers=headers)
+            word = "model_not_found"  # OpenAI's
+        error = {"message": message, "type": _openai_type(status), "param": None, "code": word}
+    return Refusal(msgspec.json.encode({"error": error}), status, code=code, headers=headers)
 
 
 def _openai_type(status: int) -> str:
@@ -254,6 +288,10 @@ def _compile(template: str) -> re.Pattern[str]:
         for index, part in enumerate(literal_or_name)
     ]
     return re.compile("".join(parts))
+
+
+def _never_direct(url: bytes, body: bytes, asker: Asker) -> None:
+    return None
 
 
 def _is_asked_to_stop() -> bool:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import ConfigError, HeadwayError
-from headway.server import draining, notify, plain
+from headway.server import draining, metrics, notify, plain
 from headway.server.app import App
 from headway.server.guard.access import access_of_route
 from headway.server.guard.guard import Guard, with_tenants
 from headway.server.guard.http import Gate, gate_without_keys
 from headway.server.guard.local import is_loopback
 from headway.server.http.server import HttpServer
+from headway.server.observing import Observing
 from headway.server.openai import handlers as openai
 from headway.server.openapi import handlers as openapi
 from headway.server.reloading import changes_of, key_changes_of, merged
@@ -61,14 +62,19 @@ async def run(
     `reread` gives the configuration as it is now, for SIGHUP."""
     keys = keys_of(config)
     guard = Guard(config.server, keys)
-    with _regions(config.server) as regions:
-        async with serving(with_tenants(config, keys)) as registry:
+    with _regions(config.server) as regions, _observing(config.server) as observing:
+        async with serving(with_tenants(config, keys), observing) as registry:
             app = guard.app(
                 registry,
-                lambda view, gate: make_app(view, config.server, regions=regions, gate=gate),
+                lambda view, gate: make_app(
+                    view, config.server, regions=regions, gate=gate, observing=observing
+                ),
             )
+            observing.wrap(app)
             http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit)
-            grpc = make_grpc(registry, config.server, regions=regions, guard=guard)
+            grpc = make_grpc(
+                registry, config.server, regions=regions, guard=guard, observing=observing
+            )
 
             def say() -> None:
                 addresses = Addresses(http.url, None if grpc is None else grpc.address)
@@ -131,18 +137,22 @@ def make_app(
     *,
     regions: SharedRegions | None = None,
     gate: Gate | None = None,
+    observing: Observing | None = None,
 ) -> App:
     """All routes, for these models; `gate` says who may call which."""
     gate = gate or gate_without_keys(is_local=is_loopback(config.host))
-    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug)
+    errors = None if observing is None else observing.http_errors
+    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug, errors=errors)
     version = importlib.metadata.version("headway")
     limits = Limits(config.max_request_rows, config.max_tensor_elements)
+    watching = [] if observing is None or observing.page is None else [observing.page]
     for routes, handlers in (
         (v2.ROUTES, v2.V2(registry, version=version, regions=regions, limits=limits)),
         (openai.ROUTES, openai.OpenAI(registry)),
         (plain.ROUTES, plain.Plain(registry, max_rows=limits.rows)),
         (openapi.ROUTES, openapi.OpenAPI(registry, version=version)),
         (draining.ROUTES, draining.Draining(registry)),
+        *((metrics.ROUTES, page) for page in watching),
     ):
         for method, template, name in routes:
             handler = getattr(handlers, name)
@@ -159,6 +169,7 @@ def make_grpc(
     *,
     regions: SharedRegions | None = None,
     guard: Guard | None = None,
+    observing: Observing | None = None,
 ) -> "GrpcServer | None":
     """None where it is not wanted, or not installed: then HTTP serves alone."""
     if config.grpc_port < 0:
@@ -169,7 +180,9 @@ def make_grpc(
         _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
         return None
     version = importlib.metadata.version("headway")
-    return GrpcServer(registry, config, version=version, regions=regions, guard=guard)
+    return GrpcServer(
+        registry, config, version=version, regions=regions, guard=guard, observing=observing
+    )
 
 
 @contextmanager
@@ -181,6 +194,17 @@ def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
     finally:
         if regions is not None:
             regions.close()
+
+
+@contextmanager
+def _observing(config: ServerConfig) -> Iterator[Observing]:
+    if not config.tracing:
+        yield Observing(config)
+        return
+    from headway.observe.tracing import Tracing, provider
+
+    with provider() as spans:
+        yield Observing(config, tracing=Tracing(spans))
 
 
 async def serve(
@@ -223,9 +247,9 @@ async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
 
 
 @asynccontextmanager
-async def serving(config: Config) -> AsyncIterator[Registry]:
+async def serving(config: Config, observing: Observing | None = None) -> AsyncIterator[Registry]:
     """All models loaded and warm; drained and closed afterwards, also when one of them fails."""
-    models = [_made(each) for each in config.models]
+    models = [_made(each, observing) for each in config.models]
     registry = Registry()
     for model in models:
         registry.add(model)
@@ -246,11 +270,13 @@ async def _start(model: Served) -> None:
         raise ConfigError(f"model {model.name!r}: {error}") from error
 
 
-def _made(config: ModelConfig) -> Served:
+def _made(config: ModelConfig, observing: Observing | None) -> Served:
     try:
         model = Served(config) if config.timeout_ms is None else TimedServed(config)
     except ConfigError as error:
         raise ConfigError(f"model {config.name!r}: {error}") from error
     model.statistics = statistics = ModelStatistics()
     model.batcher.observe(statistics.observe)
+    if observing is not None:
+        observing.watch(model, statistics)
     return model

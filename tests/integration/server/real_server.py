@@ -56,6 +56,9 @@ class Log:
             self._lines.append(line)
             self._added.notify_all()
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._lines))
+
     @property
     def text(self) -> str:
         return "".join(self._lines)
@@ -135,9 +138,9 @@ def served(
     listener.start()
     try:
         assert said.wait(START_S), "the server does not start"
-        url = address(log.text, r"listening on (https?://\S+)")
+        url = address(log.text, r"listening on (https?://[^\s\"]+)")
         assert url, log.text
-        grpc = address(log.text, r"listening for gRPC on (\S+)")
+        grpc = address(log.text, r"listening for gRPC on ([^\s\"]+)")
         with httpx.Client(base_url=url, timeout=10, verify=verify) as http:
             yield Server(url, grpc, http, process, log)
     finally:

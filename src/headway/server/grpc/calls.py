@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 import grpc
 
 from headway.errors import Closed, HeadwayError, InputTooLarge
+from headway.observe import logs
+from headway.observe.tally import ErrorTally
 from headway.server.errors import retry_after_s, status_of
 from headway.server.grpc import inference_pb2 as pb
 
@@ -16,6 +18,7 @@ _log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
+_MOST_ID = 128  # characters of a caller's own id, as on HTTP
 Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
 
 
@@ -43,9 +46,16 @@ class TooLarge(NamedTuple):
 class Calls:
     """The calls under way."""
 
-    def __init__(self, *, max_message_bytes: int = MOST_BYTES, debug: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        max_message_bytes: int = MOST_BYTES,
+        debug: bool = False,
+        errors: ErrorTally | None = None,
+    ) -> None:
         self._max_message_bytes = max_message_bytes
         self._debug = debug
+        self._errors = errors or ErrorTally("grpc")
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -77,7 +87,7 @@ class Calls:
     async def wait_idle(self) -> None:
         await self._idle.wait()
 
-    def refusal_of(self, error: BaseException) -> Refusal:
+    def refusal_of(self, error: BaseException, request_id: str = "") -> Refusal:
         """Only what is our own fault is logged, and only our own words are passed on."""
         if isinstance(error, asyncio.CancelledError):
             # What the method waited for was cancelled, not the call: it deserves an answer.
@@ -86,8 +96,11 @@ class Calls:
             error = closed
         status = status_of(error)
         is_ours = isinstance(error, HeadwayError)
+        code = error.code if isinstance(error, HeadwayError) else "internal"
+        self._errors.count(code)
+        logs.note_error(code)
         if not is_ours or status.http == 500:
-            _log.error("a call failed", exc_info=error)
+            _log.error("a call failed", exc_info=error, extra={"id": request_id})
         message = str(error) if is_ours else "internal error"
         if self._debug and (not is_ours or error.__cause__ is not None):
             message += "\n" + "".join(traceback.format_exception(error))
@@ -109,9 +122,9 @@ class Calls:
             except asyncio.CancelledError as error:
                 if is_asked_to_stop():
                     raise
-                refusal = self.refusal_of(error)
+                refusal = self.refusal_of(error, request_id_of(request, context))
             except Exception as error:  # noqa: BLE001 - user code; every caller is answered
-                refusal = self.refusal_of(error)
+                refusal = self.refusal_of(error, request_id_of(request, context))
             return await context.abort(refusal.code, refusal.message, refusal.metadata)
 
         return call
@@ -120,6 +133,14 @@ class Calls:
         self._active -= 1
         if not self._active:
             self._idle.set()
+
+
+def request_id_of(request: Any, context: Any) -> str:
+    """The caller's own: as on HTTP, or as v2 has it; else empty."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "x-request-id":
+            return str(value)[:_MOST_ID]
+    return str(getattr(request, "id", ""))[:_MOST_ID]
 
 
 def is_asked_to_stop() -> bool:

@@ -13,7 +13,9 @@ from headway.config import ServerConfig
 from headway.errors import ConfigError, UnknownModel
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
+from headway.server.grpc.observing import interceptors
 from headway.server.guard.guard import Guard
+from headway.server.observing import Observing
 from headway.server.serving import Registry
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.tensors import Limits
@@ -44,6 +46,7 @@ class GrpcServer:
         version: str = "0",
         regions: SharedRegions | None = None,
         guard: Guard | None = None,
+        observing: Observing | None = None,
     ) -> None:
         self._registry = registry
         self._config = config
@@ -51,6 +54,8 @@ class GrpcServer:
         self._regions = regions
         self._guard = guard or Guard(config)
         self._running: _Running | None = None
+        self._errors = None if observing is None else observing.grpc_errors
+        self._interceptors = [] if observing is None else interceptors(observing)
         self.port = config.grpc_port
 
     async def __aenter__(self) -> Self:
@@ -66,7 +71,19 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Raises ConfigError where the port is taken."""
-        running = _Running(self._registry, self._config, self._version, self._regions, self._guard)
+        running = _Running(
+            self._registry,
+            self._config,
+            self._version,
+            self._regions,
+            self._guard,
+            Calls(
+                max_message_bytes=self._config.max_body_bytes,
+                debug=self._config.debug,
+                errors=self._errors,
+            ),
+            self._interceptors,
+        )
         credentials = self._guard.grpc_credentials()
         try:
             if credentials is None:
@@ -95,9 +112,11 @@ class _Running:
         version: str,
         regions: SharedRegions | None,
         guard: Guard,
+        calls: Calls,
+        interceptors: list[Any],
     ) -> None:
-        self.server = grpc.aio.server(options=_options(config))
-        self._calls = Calls(max_message_bytes=config.max_body_bytes, debug=config.debug)
+        self.server = grpc.aio.server(options=_options(config), interceptors=interceptors)
+        self._calls = calls
         limits = Limits(config.max_request_rows, config.max_tensor_elements)
         self._service = guard.service(
             registry,

@@ -120,7 +120,7 @@ class _Stream:
         if not isinstance(error, Exception) and is_asked_to_stop():
             raise error
         return pb.ModelStreamInferResponse(
-            error_message=self._calls.refusal_of(error).message,
+            error_message=self._calls.refusal_of(error, request.id).message,
             infer_response=pb.ModelInferResponse(id=request.id),
         )
 

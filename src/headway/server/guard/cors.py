@@ -23,7 +23,11 @@ class CorsApp(App):
         super().__init__()
         self._app = app
         self._origins = frozenset(origin.rstrip("/") for origin in origins)
+        self.errors = app.errors
         self.answer_error = app.answer_error  # type: ignore[method-assign]
+
+    def template_of(self, request: Request) -> str:
+        return self._app.template_of(request)
 
     def start_direct(self, url: bytes, body: bytes, asker: Asker) -> None:
         """Never: who asks, and from where, is in the headers."""

@@ -44,7 +44,11 @@ class KeyedApp(App):
         self._registry = registry
         self._make = make
         self._nobody = make(registry, _gate_of_nobody)
+        self.errors = self._nobody.errors
         self._app_of = functools.lru_cache(_MOST_APPS)(self._make_app)
+
+    def template_of(self, request: Request) -> str:
+        return self._nobody.template_of(request)
 
     def start_direct(self, url: bytes, body: bytes, asker: Asker) -> None:
         """Never: who asks, and from where, is in the headers."""

@@ -43,6 +43,16 @@ class Response:
         self.headers = headers
 
 
+class Refusal(Response):
+    """An error's answer, and the word for it."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, body: bytes, status: int, *, code: str, headers: Headers = ()) -> None:
+        super().__init__(body, status, headers=headers)
+        self.code = code
+
+
 class StreamResponse:
     """An answer that is written as it comes. Its iterator is closed when the client leaves."""
 

@@ -481,6 +481,7 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _encode_refusal(self, refusal: _Refused) -> bytes:
+        self._app.errors.count(refusal.code)
         path = self._url.decode("latin-1")
         response = refuse(
             path, refusal.status, str(refusal), code=refusal.code, headers=refusal.headers

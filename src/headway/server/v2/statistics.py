@@ -1,9 +1,11 @@
 """What a model has done so far, in Triton's shape. Sums only: cheap to add to, constant in size
 but for the batch sizes seen."""
 
+import asyncio
 import time
 from typing import Any, TypeAlias
 
+from headway.errors import ModelFailed, Unavailable
 from headway.runtime.events import BatchFinished, Event
 
 Stat: TypeAlias = dict[str, int]
@@ -14,13 +16,14 @@ class ModelStatistics:
 
     __slots__ = (
         *("_batches", "_compute_ns", "_executions", "_fail_ns", "_fails", "_last_ms"),
-        *("_last_ran_ns", "_queue_ns", "_rows", "_successes"),
+        *("_last_ran_ns", "_queue_ns", "_rows", "_successes", "failures"),
     )
 
     def __init__(self) -> None:
         self._successes = self._fails = self._rows = self._executions = self._last_ms = 0
         self._queue_ns = self._compute_ns = self._fail_ns = 0
         self._last_ran_ns = 0
+        self.failures: dict[str, int] = {}  # by Triton's reasons
         self._batches: dict[int, Stat] = {}  # as many as there are batch sizes
 
     def record(self, *, rows: int, queue_ns: int, compute_ns: int, ok: bool) -> None:
@@ -38,6 +41,9 @@ class ModelStatistics:
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None:
         """One request has been answered, of which only the whole time is known: what its batch
         (the last that was seen to finish) did not take, it waited."""
+        if error is not None:
+            reason = _reason_of(error)
+            self.failures[reason] = self.failures.get(reason, 0) + 1
         total_ns = round(seconds * 1e9)
         compute_ns = min(total_ns, self._last_ran_ns)
         self.record(
@@ -89,6 +95,14 @@ class ModelStatistics:
             ],
             "memory_usage": [],
         }
+
+
+def _reason_of(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "CANCELED"
+    if isinstance(error, Unavailable):
+        return "REJECTED"
+    return "BACKEND" if isinstance(error, ModelFailed) else "OTHER"
 
 
 def _stat(count: int = 0, ns: int = 0) -> Stat:

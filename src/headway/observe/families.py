@@ -1,0 +1,117 @@
+"""Every metric there is: its name, its kind, what it means. More: docs/reference/metrics.md."""
+
+from headway.observe.exposition import Family
+
+_MODEL = ("model", "version")
+_CLASS = (*_MODEL, "priority")
+
+# ---- items: one unit of queued work each; the parts of a request that was cut count singly
+ITEM_QUEUE = Family(
+    "headway_item_queue_seconds", "histogram", "Waited because every worker was busy.", _CLASS
+)
+ITEM_LINGER = Family(
+    "headway_item_linger_seconds", "histogram", "Waited for company before a free worker.", _CLASS
+)
+ITEM_EXECUTE = Family(
+    "headway_item_execute_seconds", "histogram", "The batch it was in ran.", _CLASS
+)
+ITEM_END_TO_END = Family(
+    "headway_item_end_to_end_seconds", "histogram", "From queued to answered.", _CLASS
+)
+ITEMS_FAILED = Family(
+    "headway_items_failed_total", "counter", "Items answered with the model's error.", _MODEL
+)
+ITEMS_REFUSED = Family(
+    "headway_items_refused_total", "counter", "Calls that were told no.", (*_MODEL, "reason")
+)
+ITEMS_CANCELLED = Family(
+    "headway_items_cancelled_total", "counter", "Callers that left early.", (*_MODEL, "started")
+)
+TENANT_ROWS = Family(
+    "headway_tenant_rows_total", "counter", "Rows run, by configured tenant.", (*_MODEL, "tenant")
+)
+SLO_ITEMS = Family(
+    "headway_slo_items_total", "counter", "Items against the latency goal.", (*_MODEL, "outcome")
+)
+SLO_SECONDS = Family("headway_slo_seconds", "gauge", "The latency goal.", _MODEL)
+
+# ---- batches
+BATCH_ROWS = Family(
+    "headway_batch_rows", "histogram", "Rows in a batch, by why it left.", (*_MODEL, "reason")
+)
+BATCH_PADDING = Family(
+    "headway_batch_padding_ratio", "histogram", "Share of a batch that was padding.", _MODEL
+)
+BATCH_RERUNS = Family(
+    "headway_batch_reruns_total", "counter", "Model calls spent on finding a culprit.", _MODEL
+)
+BATCH_CAP = Family("headway_batch_cap_rows", "gauge", "Most rows that are thought to pay.", _MODEL)
+LINGER_CAP = Family(
+    "headway_linger_cap_seconds", "gauge", "Longest wait that is thought to pay.", _MODEL
+)
+
+# ---- now
+QUEUE_ROWS = Family("headway_queue_rows", "gauge", "Rows waiting.", _MODEL)
+QUEUE_SECONDS = Family(
+    "headway_queue_seconds", "gauge", "Seconds of work waiting, by the cost table.", _MODEL
+)
+WORKERS = Family("headway_workers", "gauge", "Workers by what they do.", (*_MODEL, "state"))
+OLDEST_BATCH = Family(
+    "headway_oldest_batch_seconds", "gauge", "How long the longest batch has been running.", _MODEL
+)
+MODEL_READY = Family("headway_model_ready", "gauge", "1 while calls are taken.", _MODEL)
+CRASHES = Family("headway_crashes_total", "counter", "Batchers that broke.", _MODEL)
+
+# ---- the server
+ERROR_ANSWERS = Family(
+    "headway_error_answers_total",
+    "counter",
+    "Requests answered with an error, whatever the reason.",
+    ("protocol", "code"),
+)
+BUILD_INFO = Family("headway_build_info", "gauge", "Which Headway this is.", ("version",))
+
+# ---- the process, as Prometheus' own clients name it
+CPU_SECONDS = Family("process_cpu_seconds_total", "counter", "User and system CPU time spent.")
+RESIDENT_BYTES = Family("process_resident_memory_bytes", "gauge", "Resident memory.")
+VIRTUAL_BYTES = Family("process_virtual_memory_bytes", "gauge", "Virtual memory.")
+START_TIME = Family("process_start_time_seconds", "gauge", "When it started, in Unix time.")
+OPEN_FDS = Family("process_open_fds", "gauge", "Open file descriptors.")
+MAX_FDS = Family("process_max_fds", "gauge", "Most file descriptors there may be.")
+
+# ---- Triton's names, so that its dashboards carry over
+NV_SUCCESS = Family(
+    "nv_inference_request_success", "counter", "Requests answered with a result.", _MODEL
+)
+NV_FAILURE = Family(
+    "nv_inference_request_failure", "counter", "Requests that failed.", (*_MODEL, "reason")
+)
+NV_COUNT = Family("nv_inference_count", "counter", "Rows of the requests answered.", _MODEL)
+NV_EXECUTIONS = Family("nv_inference_exec_count", "counter", "Batches run.", _MODEL)
+NV_REQUEST_US = Family(
+    "nv_inference_request_duration_us", "counter", "Time of the requests answered.", _MODEL
+)
+NV_QUEUE_US = Family(
+    "nv_inference_queue_duration_us", "counter", "Time these requests waited.", _MODEL
+)
+NV_INPUT_US = Family(
+    "nv_inference_compute_input_duration_us", "counter", "Part of infer here: always 0.", _MODEL
+)
+NV_INFER_US = Family(
+    "nv_inference_compute_infer_duration_us", "counter", "Time their batches ran.", _MODEL
+)
+NV_OUTPUT_US = Family(
+    "nv_inference_compute_output_duration_us", "counter", "Part of infer here: always 0.", _MODEL
+)
+NV_PENDING = Family(
+    "nv_inference_pending_request_count", "gauge", "Items that wait for a worker.", _MODEL
+)
+_GPU = ("gpu_uuid",)
+GPU_UTILIZATION = Family("nv_gpu_utilization", "gauge", "Share of time it was busy, 0 to 1.", _GPU)
+GPU_MEMORY_TOTAL = Family("nv_gpu_memory_total_bytes", "gauge", "Memory of the GPU.", _GPU)
+GPU_MEMORY_USED = Family("nv_gpu_memory_used_bytes", "gauge", "Memory in use.", _GPU)
+GPU_POWER = Family("nv_gpu_power_usage", "gauge", "Power drawn, in watts.", _GPU)
+GPU_POWER_LIMIT = Family("nv_gpu_power_limit", "gauge", "Most power it may draw, in watts.", _GPU)
+GPU_ENERGY = Family("nv_energy_consumption", "counter", "Joules since the driver came up.", _GPU)
+
+ALL = tuple(each for each in tuple(globals().values()) if isinstance(each, Family))

@@ -1,0 +1,60 @@
+"""Which request an item came from. Only where somebody asks (access logs, traces): following calls
+costs a little for each of them.
+
+A request is held by whoever serves it. What is noted of it here goes when it goes, however it
+ends; so nothing has to be cleaned up.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from headway.core.items import Item
+from headway.runtime.events import BatchFinished, Event, Observer
+
+Request = TypeVar("Request")
+Follower: TypeAlias = Callable[[tuple[int, ...]], None]
+
+
+class Followable(Protocol):
+    """A batcher, as far as following goes."""
+
+    def observe(self, observer: Observer) -> None: ...
+
+    def follow(self, follower: Follower) -> None: ...
+
+
+class Following(Generic[Request]):
+    """The requests whose items are queued or running in one batcher."""
+
+    def __init__(
+        self,
+        current: Callable[[], Request | None],
+        finished: Callable[[BatchFinished, list[tuple[Item, Request]]], None],
+    ) -> None:
+        """`current`: the request that is being served just here; `finished`: what is told of a
+        batch, with those of its items that belong to one."""
+        self._current = current
+        self._finished = finished
+        self._requests: weakref.WeakValueDictionary[int, Request] = weakref.WeakValueDictionary()
+
+    def follow(self, batcher: Followable) -> None:
+        batcher.follow(self._queued)
+        batcher.observe(self._observe)
+
+    def _queued(self, item_ids: tuple[int, ...]) -> None:
+        request = self._current()
+        if request is not None:
+            for item_id in item_ids:
+                self._requests[item_id] = request
+
+    def _observe(self, event: Event) -> None:
+        if isinstance(event, BatchFinished):
+            requests = self._requests
+            found = [
+                (item, request)
+                for item in event.batch.items
+                if (request := requests.pop(item.id, None)) is not None
+            ]
+            if found:
+                self._finished(event, found)

@@ -1,0 +1,288 @@
+"""`Metrics`: what a process's batchers do, as a page for Prometheus.
+
+Everything is recorded where the batchers live, whatever their models run in. So one page is whole,
+and the pages of several front ends add up: they hold sums and histograms, no percentiles.
+"""
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from headway.core.items import Priority
+from headway.core.policy import Policy
+from headway.observe import families
+from headway.observe.exposition import (
+    OPENMETRICS,
+    TEXT,
+    Family,
+    Page,
+    histogram_starts,
+    labels,
+    wants_openmetrics,
+)
+from headway.observe.histogram import Histogram
+from headway.observe.process import add_process
+from headway.observe.recorder import Recorder
+from headway.observe.triton import RequestFigures, TritonCounters
+from headway.runtime.events import Event, Observer, Stopped
+
+_MOST_RETIRED = 16  # versions that are gone, and may come back; beyond, the oldest is forgotten
+
+
+class Now(Protocol):
+    """What a batcher's `statistics()` tell."""
+
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def queued_items(self) -> int: ...
+    @property
+    def queued_rows(self) -> int: ...
+    @property
+    def queued_s(self) -> float: ...
+    @property
+    def running_batches(self) -> int: ...
+    @property
+    def oldest_batch_s(self) -> float: ...
+
+
+class Watchable(Protocol):
+    """A batcher, as far as metrics go."""
+
+    name: str
+
+    @property
+    def policy(self) -> Policy: ...
+
+    def observe(self, observer: Observer) -> None: ...
+
+    def statistics(self) -> Now: ...
+
+
+class Key(NamedTuple):
+    model: str
+    version: str
+
+
+Source: TypeAlias = Callable[[Page], None]
+Scope: TypeAlias = MutableMapping[str, Any]
+
+
+class Metrics:
+    """Watches batchers; `text()` is their metrics. Itself an ASGI application, to be mounted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._models: dict[Key, _Model] = {}
+        self._retired: OrderedDict[Key, _Model] = OrderedDict()
+        self._sources: list[Source] = [add_process]
+
+    # ---- what is watched
+
+    def watch(
+        self,
+        batched: Any,
+        *,
+        version: str = "1",
+        requests: RequestFigures | None = None,
+    ) -> None:
+        """Record what this `Batcher` or `@batched` function does from now on, until it closes.
+
+        Several of one name and version are summed. `requests`: a server's own count of requests,
+        for Triton's names.
+        """
+        batcher: Watchable = getattr(batched, "batcher", batched)
+        key = Key(batcher.name, version)
+        with self._lock:
+            self._forget_lost()
+            model = self._models.get(key) or self._retired.pop(key, None) or _Model(key)
+            self._models[key] = model
+            policy = batcher.policy
+            model.recorder.configure(slo_s=policy.slo_s, tenants=policy.tenant_weights)
+            watch = _Watch(model, batcher, requests, self._stopped)
+            model.watches.append(watch)
+        batcher.observe(watch.observe)
+
+    def add_source(self, source: Source) -> None:
+        """Ask this, too, whenever a page is made."""
+        self._sources.append(source)
+
+    def _stopped(self, watch: "_Watch") -> None:
+        with self._lock:
+            self._retire(watch)
+
+    def _forget_lost(self) -> None:
+        """Batchers that nobody closed, and nobody has any more."""
+        watches = [watch for model in self._models.values() for watch in model.watches]
+        for watch in watches:
+            if watch.batcher is None:
+                self._retire(watch)
+
+    def _retire(self, watch: "_Watch") -> None:
+        model = watch.model
+        if watch not in model.watches:
+            return
+        model.watches.remove(watch)
+        model.let_go(watch.requests)
+        if not model.watches:
+            del self._models[model.key]
+            self._retired[model.key] = model
+            if len(self._retired) > _MOST_RETIRED:
+                self._retired.popitem(last=False)
+
+    # ---- the page
+
+    def text(self, *, openmetrics: bool = False) -> str:
+        """Prometheus' text format, or OpenMetrics."""
+        page = Page()
+        for _ in self.fill(page):
+            pass
+        return page.text(openmetrics=openmetrics)
+
+    def fill(self, page: Page) -> Iterator[None]:
+        """In steps, one a model: with many, the event loop has a turn in between."""
+        with self._lock:
+            self._forget_lost()
+            models = [*self._models.values(), *self._retired.values()]
+        for model in models:
+            model.add_to(page)
+            yield
+        for source in self._sources:
+            source(page)
+            yield
+
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        """As an ASGI application: `app.mount("/metrics", metrics)`."""
+        assert scope["type"] == "http", "metrics are served over HTTP"
+        accept = b"".join(value for name, value in scope["headers"] if name == b"accept")
+        openmetrics = wants_openmetrics(accept.decode("latin-1"))
+        body = self.text(openmetrics=openmetrics).encode()
+        content_type = (OPENMETRICS if openmetrics else TEXT).encode()
+        headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+class _Watch:
+    """One batcher being watched. The batcher holds it, not the other way round."""
+
+    def __init__(
+        self,
+        model: "_Model",
+        batcher: Watchable,
+        requests: RequestFigures | None,
+        stopped: "Callable[[_Watch], None]",
+    ) -> None:
+        self.model = model
+        self.requests = requests
+        self._record = model.recorder.observe
+        self._stopped = stopped
+        self._batcher = weakref.ref(batcher)
+
+    def observe(self, event: Event) -> None:
+        self._record(event)
+        if isinstance(event, Stopped):
+            self._stopped(self)
+
+    @property
+    def batcher(self) -> Watchable | None:
+        return self._batcher()
+
+
+class _Model:
+    """One version of a model: what is recorded of it, and who records."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.recorder = Recorder()
+        self.watches: list[_Watch] = []
+        self._gone = TritonCounters()  # requests of batchers that have closed
+        self._closing: RequestFigures | None = None  # the last of them: some still are told
+        self._where = labels(key._fields, key)
+        self._starts: dict[tuple[Family, str], tuple[str, ...]] = {}
+
+    def let_go(self, requests: RequestFigures | None) -> None:
+        if self._closing is not None:
+            self._gone.add(self._closing)
+        self._closing = requests
+
+    def add_to(self, page: Page) -> None:
+        with self.recorder.lock:
+            self._add_recorded(page, self.recorder)
+        self._add_now(page)
+        self._add_requests(page)
+
+    def _add_recorded(self, page: Page, recorder: Recorder) -> None:
+        where = self._where
+        for priority, times in zip(Priority, recorder.times, strict=True):
+            if times is None:
+                continue
+            labelled = f'{where},priority="{priority.name.lower()}"'
+            self._add_histogram(page, families.ITEM_QUEUE, labelled, times.queued)
+            self._add_histogram(page, families.ITEM_LINGER, labelled, times.lingered)
+            self._add_histogram(page, families.ITEM_EXECUTE, labelled, times.executed)
+            self._add_histogram(page, families.ITEM_END_TO_END, labelled, times.end_to_end)
+        page.add(families.ITEMS_FAILED, where, recorder.failed)
+        self._add_each(page, families.ITEMS_REFUSED, recorder.refused)
+        left = {"false": recorder.cancelled_queued, "true": recorder.cancelled_started}
+        self._add_each(page, families.ITEMS_CANCELLED, left)
+        self._add_each(page, families.TENANT_ROWS, recorder.tenant_rows)
+        for reason, histogram in recorder.batch_rows.items():
+            self._add_histogram(page, families.BATCH_ROWS, f'{where},reason="{reason}"', histogram)
+        self._add_histogram(page, families.BATCH_PADDING, where, recorder.padding)
+        page.add(families.BATCH_RERUNS, where, recorder.reruns)
+        page.add(families.CRASHES, where, recorder.crashes)
+        if self.watches:
+            page.add(families.BATCH_CAP, where, recorder.batch_cap_rows)
+            page.add(families.LINGER_CAP, where, recorder.linger_cap_s)
+        if recorder.slo_s is not None:
+            if self.watches:
+                page.add(families.SLO_SECONDS, where, recorder.slo_s)
+            outcomes = {
+                "in_time": recorder.in_time,
+                "late": recorder.late,
+                "refused": recorder.refused_by_slo,
+            }
+            self._add_each(page, families.SLO_ITEMS, outcomes)
+
+    def _add_each(self, page: Page, family: Family, values: Mapping[str, float]) -> None:
+        label = family.labels[-1]
+        for name, value in values.items():
+            page.add(family, f"{self._where},{labels((label,), (name,))}", value)
+
+    def _add_histogram(
+        self, page: Page, family: Family, labelled: str, histogram: Histogram
+    ) -> None:
+        starts = self._starts.get((family, labelled))
+        if starts is None:
+            starts = histogram_starts(family, labelled, histogram.bounds)
+            self._starts[family, labelled] = starts
+        page.add_histogram(family, starts, histogram)
+
+    def _add_now(self, page: Page) -> None:
+        where = self._where
+        batchers = [each for watch in self.watches if (each := watch.batcher) is not None]
+        states = [(batcher.statistics(), batcher.policy.workers) for batcher in batchers]
+        if not states:
+            return  # its sums stay a while; there is no now
+        busy = sum(now.running_batches for now, _ in states)
+        workers = sum(workers for now, workers in states if now.is_open)
+        page.add(families.QUEUE_ROWS, where, sum(now.queued_rows for now, _ in states))
+        page.add(families.QUEUE_SECONDS, where, sum(now.queued_s for now, _ in states))
+        self._add_each(page, families.WORKERS, {"busy": busy, "idle": max(0, workers - busy)})
+        page.add(families.OLDEST_BATCH, where, max(now.oldest_batch_s for now, _ in states))
+        page.add(families.MODEL_READY, where, int(any(now.is_open for now, _ in states)))
+        page.add(families.NV_PENDING, where, sum(now.queued_items for now, _ in states))
+
+    def _add_requests(self, page: Page) -> None:
+        figures = [self._closing, *(watch.requests for watch in self.watches)]
+        counted = [each for each in figures if each is not None]
+        if counted:
+            TritonCounters(self._gone, *counted).add_to(page, self._where)

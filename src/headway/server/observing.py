@@ -1,0 +1,148 @@
+"""What the server tells of itself: metrics, a line for each request, spans; each only where wanted.
+
+What is off costs nothing: the app's `handle` and the gRPC methods are wrapped, or they are not.
+"""
+
+import importlib.metadata
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headway.config import ServerConfig
+from headway.observe import logs
+from headway.observe.metrics import Metrics
+from headway.observe.tally import ErrorTally
+from headway.observe.triton import RequestFigures
+from headway.runtime.batcher import Batcher
+from headway.server.app import App, Handle
+from headway.server.errors import status_of
+from headway.server.http.messages import Answer, Refusal, Request, StreamResponse
+from headway.server.metrics import MetricsPage
+
+if TYPE_CHECKING:
+    from headway.observe.tracing import Tracing
+
+
+_VERSION = importlib.metadata.version("headway")
+
+
+class ObservedModel(Protocol):
+    """A served model, as far as observing goes."""
+
+    version: str
+    batcher: Batcher[Any, Any]
+
+
+class Observing:
+    """One server's. `tracing` may be given by a program that has its own spans already."""
+
+    def __init__(self, config: ServerConfig, *, tracing: "Tracing | None" = None) -> None:
+        self.metrics = Metrics() if config.metrics else None
+        self.page = None if self.metrics is None else MetricsPage(self.metrics, version=_VERSION)
+        self.logs_access = config.access_log
+        self.tracing = tracing
+        self.http_errors = self._counted(ErrorTally("http"))
+        self.grpc_errors = self._counted(ErrorTally("grpc"))
+
+    def watch(self, model: ObservedModel, requests: RequestFigures | None = None) -> None:
+        """Every version of every model, when it is made. What closes is forgotten by itself."""
+        if self.metrics is not None:
+            self.metrics.watch(model.batcher, version=model.version, requests=requests)
+        if self.logs_access:
+            logs.follow(model.batcher)
+        if self.tracing is not None:
+            self.tracing.follow(model.batcher)
+
+    def wrap(self, app: App) -> None:
+        """Once, the app that requests come to first: who is turned away there is told of, too."""
+        app.errors = self.http_errors
+        if self.tracing is not None:
+            app.wrap(_traced(app, self.tracing))
+        if self.logs_access:
+            app.wrap(_logged())
+
+    def _counted(self, errors: ErrorTally) -> ErrorTally:
+        if self.metrics is not None:
+            self.metrics.add_source(errors.add_to)
+        return errors
+
+
+def _logged() -> Callable[[Handle], Handle]:
+    def around(handle: Handle) -> Handle:
+        async def logged(request: Request) -> Answer:
+            line = logs.LoggedRequest(
+                request_id=request.id, method=request.method, path=request.path
+            )
+            logs.begin(line)
+            return await _ended(handle, request, lambda status, code: end(line, status, code))
+
+        def end(line: logs.LoggedRequest, status: int, code: str) -> None:
+            line.code = code
+            line.log(status)
+
+        return logged
+
+    return around
+
+
+def _traced(app: App, tracing: "Tracing") -> Callable[[Handle], Handle]:
+    from headway.observe.tracing import traceparent
+
+    def around(handle: Handle) -> Handle:
+        async def traced(request: Request) -> Answer:
+            route = app.template_of(request)
+            span = tracing.start_request(
+                f"{request.method} {route}" if route else request.method,
+                request.headers,
+                {
+                    "http.request.method": request.method,
+                    "http.route": route,
+                    "url.path": request.path,
+                    "headway.request_id": request.id,
+                },
+            )
+            answer = await _ended(handle, request, lambda status, code: end(span, status, code))
+            answer.headers = (*answer.headers, *traceparent(span).items())
+            return answer
+
+        def end(span: Any, status: int, code: str) -> None:
+            attributes: dict[str, Any] = {"http__response__status_code": status}
+            if code:
+                attributes["error__type"] = code
+            tracing.end_request(span, error=code if status >= 500 else "", **attributes)
+
+        return traced
+
+    return around
+
+
+async def _ended(handle: Handle, request: Request, end: Callable[[int, str], None]) -> Answer:
+    """Have `end` told the status and the error's word, once, when the last byte is ready: of a
+    stream that is its end; of a client that left, 499."""
+    try:
+        answer = await handle(request)
+    except BaseException:  # `handle` answers every error: it was cancelled
+        end(logs.CANCELLED, "cancelled")
+        raise
+    if isinstance(answer, StreamResponse):
+        answer.chunks = _ended_stream(answer, answer.chunks, end)
+    else:
+        end(answer.status, answer.code if isinstance(answer, Refusal) else "")
+    return answer
+
+
+async def _ended_stream(
+    answer: StreamResponse, chunks: AsyncIterator[bytes], end: Callable[[int, str], None]
+) -> AsyncIterator[bytes]:
+    status, code = logs.CANCELLED, "cancelled"
+    try:
+        async for chunk in chunks:
+            yield chunk
+        status, code = answer.status, ""
+    except Exception as error:
+        status, code = status_of(error).http, getattr(error, "code", "internal")
+        raise
+    finally:
+        close = getattr(chunks, "aclose", None)
+        if close is not None:
+            await close()
+        end(status, code)

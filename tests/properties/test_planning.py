@@ -1,0 +1,194 @@
+"""The batch around the one who is next: within every limit, and part of the best cut there is."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.core import Batch, CostTable, Item, Policy, Priority, Refuse, Run, Scheduler, Wait
+from headway.core.costs import Costs
+from headway.core.planning import Limits, fills, plan
+from headway.errors import QueueFull
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+SIZES = (8, 16, 32, 64, 128, 256, 512)
+
+
+def table(fixed_s: float, slot_s: float) -> CostTable:
+    """A batch takes so long, and each padded slot of it so much more."""
+    seconds = tuple(tuple(fixed_s + slot_s * rows * size for size in SIZES) for rows in ROWS)
+    return CostTable(rows=ROWS, sizes=SIZES, seconds=seconds)
+
+
+def limits(max_rows: int = 64, max_cost: float = math.inf) -> Limits:
+    return Limits(max_rows, max_cost, lambda rows: rows)
+
+
+def items_of(*sizes: int) -> list[Item]:
+    return [Item(number, float(number), 1, size) for number, size in enumerate(sizes)]
+
+
+def least_s(items: list[Item], costs: Costs) -> float:
+    """What the items take in all, cut in the best of all ways."""
+    if not items:
+        return 0.0
+    return min(
+        batch_s(items[start:], costs) + least_s(items[:start], costs) for start in range(len(items))
+    )
+
+
+def batch_s(items: list[Item], costs: Costs) -> float:
+    seconds = costs.seconds_by_rows(max(item.size for item in items))
+    assert seconds is not None
+    return float(seconds[sum(item.rows for item in items)])
+
+
+waiting = st.lists(
+    st.tuples(st.integers(1, 512), st.sampled_from([1, 1, 1, 2, 5])), min_size=1, max_size=40
+)
+tables = st.tuples(st.floats(1e-4, 1e-2), st.floats(1e-7, 1e-4))
+
+
+@given(waiting, st.data(), tables, st.integers(1, 64), st.integers(1, 16_384))
+def test_the_batch_holds_the_anchor_and_keeps_within_the_limits(
+    shapes: list[tuple[int, int]],
+    data: st.DataObject,
+    costs: tuple[float, float],
+    max_rows: int,
+    max_cost: int,
+) -> None:
+    items = [Item(n, float(n), rows, size) for n, (size, rows) in enumerate(shapes)]
+    anchor = data.draw(st.sampled_from(items))
+    chosen = plan(items, anchor, Costs(64, table(*costs)), limits(max_rows, max_cost))
+    assert chosen is not None
+    assert anchor in chosen
+    assert len(set(chosen)) == len(chosen)
+    assert set(chosen) <= set(items)
+    rows, size = sum(item.rows for item in chosen), max(item.size for item in chosen)
+    if len(chosen) > 1:  # one alone always may
+        assert rows <= max_rows
+        assert rows * size <= max_cost
+
+
+@given(st.lists(st.integers(1, 512), min_size=1, max_size=7), st.data(), tables)
+def test_it_is_part_of_the_best_of_all_cuts(
+    sizes: list[int], data: st.DataObject, shape: tuple[float, float]
+) -> None:
+    items, costs = items_of(*sizes), Costs(64, table(*shape))
+    anchor = data.draw(st.sampled_from(items))
+    chosen = plan(items, anchor, costs, limits())
+    assert chosen is not None
+    ordered = sorted(items, key=lambda item: (item.size, -item.id))
+    start = ordered.index(chosen[0])
+    before, after = ordered[:start], ordered[start + len(chosen) :]
+    with_it = least_s(before, costs) + batch_s(chosen, costs) + least_s(after, costs)
+    assert with_it == pytest.approx(least_s(ordered, costs))
+
+
+def test_where_batching_does_not_pay_each_runs_alone() -> None:
+    items = items_of(30, 200, 40, 31)
+    chosen = plan(items, items[0], Costs(64, table(1e-6, 1e-4)), limits())
+    assert chosen == [items[0]]
+
+
+def test_where_it_pays_those_of_like_size_run_together() -> None:
+    items = items_of(8, 512, 9, 500, 10, 8)
+    chosen = plan(items, items[0], Costs(64, table(4e-3, 4e-6)), limits())
+    assert chosen is not None
+    assert sorted(item.size for item in chosen) == [8, 8, 9, 10]
+
+
+def test_of_equal_sizes_the_oldest_leave_first() -> None:
+    items = items_of(*[64] * 10)
+    chosen = plan(items, items[0], Costs(64, table(4e-3, 4e-6)), limits(max_rows=4))
+    assert chosen is not None
+    assert sorted(item.id for item in chosen) == [0, 1, 2, 3]
+
+
+def test_nothing_is_planned_while_nothing_is_known() -> None:
+    items = items_of(8, 9)
+    assert plan(items, items[0], Costs(64), limits()) is None
+    assert not fills(items[1], 1, 9, company=1, costs=Costs(64), limits=limits())
+
+
+def test_low_priority_fills_what_would_be_padding() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=8), table(4e-3, 4e-6))
+    scheduler.submit(Item(1, 0.0, 1, 100))
+    scheduler.submit(Item(2, 0.0, 1, 60, Priority.LOW))
+    scheduler.submit(Item(3, 0.0, 1, 512, Priority.LOW))  # would make the batch longer
+    action = scheduler.next_action(0.1)
+    while isinstance(action, Wait):
+        action = scheduler.next_action(action.until)
+    assert isinstance(action, Run)
+    assert {item.id for item in action.batch.items} == {1, 2}
+
+
+class World:
+    """One worker in virtual time."""
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(Policy(max_batch_size=16, max_queue=256), table(4e-3, 4e-6))
+        self.now = 0.0
+        self.running: Batch | None = None
+        self.free_at = math.inf
+        self.left: list[int] = []
+        self.refused: list[int] = []
+
+    def submit(self, item: Item) -> None:
+        while self.free_at <= item.arrived_at:
+            self.finish()
+        self.now = item.arrived_at
+        try:
+            self.scheduler.submit(item)
+        except QueueFull:
+            self.refused.append(item.id)
+        self.act()
+
+    def finish(self) -> None:
+        assert self.running is not None
+        self.now = self.free_at
+        self.scheduler.finish(self.running, self.now, ran_s=self.now - self.running.fired_at)
+        self.running, self.free_at = None, math.inf
+        self.act()
+
+    def act(self) -> None:
+        while not isinstance(action := self.scheduler.next_action(self.now), Wait):
+            if isinstance(action, Refuse):
+                self.refused += [refusal.item.id for refusal in action.refusals]
+                continue
+            self.running = batch = action.batch
+            self.left += [item.id for item in batch.items]
+            self.free_at = self.now + 4e-3 + 4e-6 * batch.rows * batch.size
+
+
+@pytest.mark.parametrize("load", [0.7, 3.0])
+def test_everyone_leaves_once_and_nobody_starves(load: float) -> None:
+    """Long and short, of three classes: whoever is in at the half has left long before the end."""
+    rng, world, now = random.Random(7), World(), 0.0
+    rate = load * 16 / (4e-3 + 4e-6 * 16 * 100)
+    for number in range(4000):
+        now += rng.expovariate(rate)
+        size = max(1, min(512, round(rng.lognormvariate(4.1, 1.0))))
+        priority = rng.choice((Priority.HIGH, Priority.NORMAL, Priority.LOW))
+        world.submit(Item(number, now, 1, size, priority))
+    assert {*world.left, *world.refused} >= set(range(1500))
+    world.scheduler.drain()
+    world.act()
+    while world.running is not None:
+        world.finish()
+    assert sorted(world.left + world.refused) == list(range(4000))
+
+
+def test_who_cannot_be_in_time_is_dropped_and_the_rest_leave() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=8, slo_s=0.05), table(4e-3, 4e-6))
+    scheduler.submit(Item(1, 0.0, 1, 100))
+    scheduler.submit(Item(2, 0.06, 1, 100))
+    dropped, left = set(), set()
+    while not isinstance(action := scheduler.next_action(0.07), Wait):
+        if isinstance(action, Refuse):
+            dropped |= {refusal.item.id for refusal in action.refusals}
+        else:
+            left |= {item.id for item in action.batch.items}
+    assert (dropped, left) == ({1}, {2})
