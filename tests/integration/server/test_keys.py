@@ -156,6 +156,13 @@ def test_only_admin_administrates(keyed: Keyed) -> None:
             assert http.get("/admin/drain").status_code == status
 
 
+def test_metrics_take_a_right_of_their_own(keyed: Keyed) -> None:
+    assert keyed.server.http.get("/metrics").status_code == 401
+    for name, status in (("free", 403), ("watcher", 200), ("boss", 200)):
+        with keyed.http(name) as http:
+            assert http.get("/metrics").status_code == status
+
+
 def test_draining_is_not_ready_and_answers_all_the_same(keyed: Keyed) -> None:
     with keyed.http("boss") as boss:
         assert boss.post("/admin/drain").json() == {"draining": True}
