@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import metrics, overhead, repository, scheduling, serving
+from benchmarks import attacks, metrics, overhead, repository, scheduling, serving
 from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -14,6 +14,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **serving.BENCHMARKS,
     **repository.BENCHMARKS,
     **metrics.BENCHMARKS,
+    **attacks.BENCHMARKS,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

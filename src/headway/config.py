@@ -11,12 +11,24 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta
 
 from headway.errors import ConfigError
+
+T = TypeVar("T")
+KEY_HASH = r"^sha256:[0-9a-f]{64}$"
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,6 +67,14 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     batch_sizes: Annotated[
         tuple[int, ...], Meta(description="the only batch sizes the model runs at")
     ] = ()
+    timeout_ms: (
+        Annotated[float, Meta(gt=0, description="refuse what waits and cannot be answered by then")]
+        | None
+    ) = None
+    execute_timeout_ms: (
+        Annotated[float, Meta(gt=0, description="longest run of a batch; then its callers fail")]
+        | None
+    ) = None
     warm_up: Annotated[
         bool, Meta(description="time the model on typical batches before traffic")
     ] = True
@@ -96,8 +116,33 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         10.0
     )
     body_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's body")] = 60.0
+    write_timeout_s: Annotated[
+        float, Meta(gt=0, description="time a client may go without reading its answer")
+    ] = 30.0
     keep_alive_s: Annotated[float, Meta(gt=0, description="idle time before a hang-up")] = 75.0
     drain_s: Annotated[float, Meta(ge=0, description="time to finish when asked to stop")] = 30.0
+    stop_delay_s: Annotated[
+        float, Meta(ge=0, description="time to serve on, not ready, before the drain")
+    ] = 0.0
+    max_connections_per_address: Annotated[
+        int, Meta(ge=1, description="most connections from one client address")
+    ] = 1024
+    max_request_rows: Annotated[int, Meta(ge=1, description="most rows in one request")] = 65536
+    max_tensor_elements: Annotated[
+        int, Meta(ge=1, description="most elements in one request's tensors")
+    ] = 2**24
+    keys_file: Annotated[str, Meta(description="who may: a file of `headway keys new`")] = ""
+    api_keys: Annotated[
+        dict[str, str], Meta(description="keys that may infer: tenant=sha256:…, by their hash")
+    ] = {}
+    tls_cert: Annotated[str, Meta(description="certificate chain, PEM; then HTTPS and gRPC's")] = ""
+    tls_key: Annotated[str, Meta(description="the certificate's private key, PEM")] = ""
+    tls_client_ca: Annotated[
+        str, Meta(description="PEM; clients must show a certificate that it signed")
+    ] = ""
+    cors_origins: Annotated[
+        tuple[str, ...], Meta(description="web pages that may call, as https://host; *: all")
+    ] = ()
     repository: Annotated[
         str, Meta(description="folder of models: one folder each, versions in numbered folders")
     ] = ""
@@ -126,16 +171,52 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ] = False
     debug: Annotated[bool, Meta(description="tracebacks in error answers")] = False
 
+    def __post_init__(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key come together")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        for tenant, text in self.api_keys.items():
+            if not re.fullmatch(KEY_HASH, text):
+                raise ValueError(f"api_keys: {tenant}: a hash of `headway keys new` is expected")
+
+
+class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One `[[keys]]` table: who it is, and what it may. The key itself is nowhere."""
+
+    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="its name in messages")]
+    hash: Annotated[str, Meta(pattern=KEY_HASH, description="of the key: sha256:…")]
+    tenant: Annotated[str, Meta(min_length=1, description="whose requests these are")]
+    weight: Annotated[float, Meta(gt=0, description="the tenant's share beside others")] = 1.0
+    rights: Annotated[
+        tuple[Literal["infer", "metrics", "admin"], ...],
+        Meta(min_length=1, description="infer, metrics, admin (which may everything)"),
+    ] = ("infer",)
+    models: Annotated[tuple[str, ...], Meta(description="those it may use; absent: all")] = ()
+    requests_per_s: Annotated[float, Meta(gt=0, description="requests a second")] | None = None
+    rows_per_s: Annotated[float, Meta(gt=0, description="rows a second")] | None = None
+    concurrent: Annotated[int, Meta(ge=1, description="requests at once")] | None = None
+
+
+class KeysFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A whole `keys.toml`."""
+
+    keys: tuple[KeyConfig, ...] = ()
+
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole `headway.toml`: `[server]`, and one `[[models]]` table for each model. What stands in
-    `[every_model]` is for all models of `server.repository`, whatever their `model.toml` says."""
+    """A whole `headway.toml`: `[server]`, and one table for each of `[[models]]` and `[[keys]]`.
+
+    What stands in `[every_model]` is for all models of `server.repository`, whatever their
+    `model.toml` says.
+    """
 
     server: ServerConfig = ServerConfig()
     models: tuple[ModelConfig, ...] = ()
     every_model: Annotated[
         dict[str, Any], Meta(description="settings of every model of the repository")
     ] = {}
+    keys: tuple[KeyConfig, ...] = ()
 
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
@@ -155,6 +236,39 @@ _KUBERNETES = re.compile(r"HEADWAY_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_\w+)")
 def load(path: Path) -> Config:
     """Read a TOML file. Every mistake is a ConfigError that says where it is."""
     return _convert(read(path), str(path))
+
+
+def keys_of(config: Config) -> tuple[KeyConfig, ...]:
+    """Every key, from wherever it comes; none: everybody may infer."""
+    server = config.server
+    typed = tuple(
+        KeyConfig(id=tenant, hash=text, tenant=tenant) for tenant, text in server.api_keys.items()
+    )
+    keys = (*config.keys, *typed)
+    if server.keys_file:
+        found = keys_in(Path(server.keys_file))
+        if not found:  # an empty file must not open the doors
+            raise ConfigError(f"{server.keys_file}: it has no [[keys]]")
+        keys += found
+    check_keys(keys)
+    return keys
+
+
+def keys_in(path: Path) -> tuple[KeyConfig, ...]:
+    """The keys of a file of their own."""
+    return _convert_to(KeysFile, read(path), str(path)).keys
+
+
+def check_keys(keys: Iterable[KeyConfig]) -> None:
+    """Raises ConfigError where two are the same, or contradict each other."""
+    ids, hashes, weights = set[str](), set[str](), dict[str, float]()
+    for key in keys:
+        if key.id in ids or key.hash in hashes:
+            raise ConfigError(f"key {key.id!r} is there twice", field="keys")
+        if weights.setdefault(key.tenant, key.weight) != key.weight:
+            raise ConfigError(f"tenant {key.tenant!r} has two weights", field="keys")
+        ids.add(key.id)
+        hashes.add(key.hash)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -193,8 +307,12 @@ def resolve(
 
 
 def _convert(tables: Mapping[str, Any], where: str) -> Config:
+    return _convert_to(Config, tables, where)
+
+
+def _convert_to(kind: type[T], tables: Mapping[str, Any], where: str) -> T:
     try:
-        return msgspec.convert(tables, Config)
+        return msgspec.convert(tables, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {error}") from error
 
@@ -257,6 +375,12 @@ def flags(struct: Struct) -> list[Flag]:
         for field in msgspec.structs.fields(struct)
         if field.name not in _NOT_TYPED
     ]
+
+
+def described(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """What each field is for."""
+    hints = get_type_hints(struct, include_extras=True)
+    return {name: _description(hints[name]) for name in struct.__struct_fields__}
 
 
 def _all_flags() -> list[Flag]:
@@ -356,7 +480,7 @@ def _metavar(kind: Any) -> str:
     if origin is dict:
         return "NAME=VALUE,…"
     if origin is tuple:
-        return "N,N,…"
+        return "N,N,…" if get_args(plain)[0] is int else "TEXT,TEXT,…"
     inner = [each for each in (plain, *get_args(plain)) if each not in (type(None),)]
     names = {int: "N", float: "X", str: "TEXT"}
     for each in inner:

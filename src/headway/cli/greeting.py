@@ -5,16 +5,23 @@ import numpy
 from headway.model import Tensor
 from headway.server.serving import Registry, ServedModel
 
+_KEY = '-H "Authorization: Bearer $KEY" '
 
-def greeting(registry: Registry, url: str, grpc_address: str | None) -> str:
-    """The addresses, and for the first model a call with curl and, where it embeds, with openai."""
+
+def greeting(
+    registry: Registry, url: str, grpc_address: str | None, *, has_keys: bool = False
+) -> str:
+    """The addresses, and for the first model a call with curl and, where it embeds, with openai.
+
+    With keys, the lines work for whoever has put theirs into $KEY.
+    """
     lines = [f"Serving {', '.join(registry.names()) or 'no model yet'}", f"  HTTP  {url}"]
     if grpc_address is not None:
         lines.append(f"  gRPC  {grpc_address}")
     for model in registry.models()[:1]:
-        lines += ["", "Try it:", f"  {_curl(model, url)}"]
+        lines += ["", "Try it:", f"  {_curl(model, url, _KEY if has_keys else '')}"]
         if _embeds(model):
-            lines.append(f"  {_openai(model, url)}")
+            lines.append(f"  {_openai(model, url, '$KEY' if has_keys else 'any')}")
     for entry in registry.index():
         if entry.state == "UNAVAILABLE":
             lines.append(f"  not served: {entry.name} {entry.version}: {entry.reason}")
@@ -22,16 +29,17 @@ def greeting(registry: Registry, url: str, grpc_address: str | None) -> str:
     return "\n".join(lines)
 
 
-def _curl(model: ServedModel, url: str) -> str:
+def _curl(model: ServedModel, url: str, key: str) -> str:
     if model.streams:
-        return f"curl -N {url}/v2/models/{model.name}/generate_stream -d '{_example(model)}'"
-    return f"curl {url}/v1/predict/{model.name} -d '{_example(model)}'"
+        return f"curl -N {key}{url}/v2/models/{model.name}/generate_stream -d '{_example(model)}'"
+    return f"curl {key}{url}/v1/predict/{model.name} -d '{_example(model)}'"
 
 
-def _openai(model: ServedModel, url: str) -> str:
+def _openai(model: ServedModel, url: str, key: str) -> str:
     call = f"print(OpenAI().embeddings.create(model='{model.name}', input='hello').usage)"
     return (
-        f'OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any python -c "from openai import OpenAI; {call}"'
+        f"OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key} "
+        f'python -c "from openai import OpenAI; {call}"'
     )
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from headway.cli import demo, models, serve, simulate
+from headway.cli import demo, health, keys, models, serve, simulate
 from headway.errors import ConfigError
 
 
@@ -45,6 +45,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_parser(commands)
     models.add_parser(commands)
+    keys.add_parser(commands)
+    health.add_parser(commands)
     demo.add_parser(commands)
     simulate.add_parser(commands)
     return parser

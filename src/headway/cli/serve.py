@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
+_MOST_FILES = 65536
 _DESCRIPTION = """\
 Serves models over HTTP and gRPC, to clients that already exist: KServe v2 / Triton, OpenAI, plain
 JSON. Calls that come together are batched; nothing needs tuning.
@@ -65,15 +66,18 @@ def run(arguments: argparse.Namespace) -> int:
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
     config = config_of(arguments, dict(os.environ))
     logs.configure(format=config.server.log_format, level=config.server.log_level)
+    _allow_open_files()
     from headway.cli.greeting import greeting
+    from headway.config import keys_of
     from headway.server.http.server import run as run_loop
     from headway.server.run import run as serve
 
     def announce(addresses: "Addresses", registry: "Registry") -> None:
-        print(greeting(registry, addresses.http, addresses.grpc), flush=True)
+        has_keys = bool(keys_of(config))
+        print(greeting(registry, addresses.http, addresses.grpc, has_keys=has_keys), flush=True)
 
     try:
-        run_loop(serve(config, announce))
+        run_loop(serve(config, announce, reread=lambda: config_of(arguments, dict(os.environ))))
     except ConfigError:
         raise
     except HeadwayError as error:
@@ -108,6 +112,18 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
         if (value := getattr(arguments, flag.field)) is not None
     }
     return resolve(base, where=where, environment=environment, typed=typed)
+
+
+def _allow_open_files() -> None:
+    """As many as we may: a connection is one, and the usual limit of 1024 is for `select`."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def is_repository(target: str) -> bool:

@@ -588,6 +588,10 @@ class Batcher(Generic[In, Out]):
         """Report every event to this callable from now on, in the batcher's event loop."""
         self._observers.add(observer)
 
+    def abandon(self, batch: Batch, error: HeadwayError) -> None:
+        """Answer a running batch's callers with this error; its worker is busy until it is done."""
+        self._driver.abandon(batch, error)
+
     def follow(self, follower: Callable[[tuple[int, ...]], None]) -> None:
         """Tell this callable the ids of each call's items, in that call's own context: so traces
         and logs find out which batch a request was in."""

@@ -468,6 +468,14 @@ class Driver:
                 self._report(BatchStarted(self.name, job.batch))
             job.worker.start(job)
 
+    def abandon(self, batch: Batch, error: HeadwayError) -> None:
+        """Answer the callers of a running batch. What it still brings is dropped; its worker is
+        busy until then. In the home loop."""
+        with self.lock:
+            job = self.jobs.get(batch.id)
+        for call in () if job is None else job.calls:
+            call.fail(error)
+
     def start_probe(self, job: Job) -> None:
         """Run this on a worker, past the queue. Raises Closed."""
         with self.lock:

@@ -12,7 +12,7 @@ import msgspec
 
 from headway.errors import Closed, HeadwayError
 from headway.observe.tally import ErrorTally
-from headway.server.errors import retry_after_s, status_of
+from headway.server.errors import headers_of, status_of
 from headway.server.http.compression import compress_answer, decompress_body
 from headway.server.http.messages import Answer, Headers, Refusal, Request, Response
 
@@ -180,7 +180,6 @@ class App:
         message = str(error) if is_ours else "internal error"
         if self._debug and (not is_ours or error.__cause__ is not None):
             message += "\n" + "".join(traceback.format_exception(error))
-        seconds = retry_after_s(error)
         code = error.code if isinstance(error, HeadwayError) else "internal"
         self.errors.count(code)
         return refuse(
@@ -188,7 +187,7 @@ class App:
             status,
             message,
             code=code,
-            headers=() if seconds is None else (("Retry-After", str(seconds)),),
+            headers=headers_of(error),
         )
 
     def _routes_of(self, template: str) -> dict[str, Route]:

@@ -1,5 +1,6 @@
 """Which error is which status: the only place that knows, for HTTP and for gRPC."""
 
+import math
 from typing import NamedTuple
 
 from headway import errors
@@ -38,4 +39,13 @@ def retry_after_s(error: BaseException) -> int | None:
     """Whole seconds for a `Retry-After` header, where coming back later may help."""
     if isinstance(error, errors.DeadlineExceeded) or not isinstance(error, errors.Unavailable):
         return None
-    return max(1, round(error.retry_after_s or 1.0))
+    # Upwards: who comes back when it was told to must not be told so again.
+    return max(1, math.ceil(round(error.retry_after_s or 1.0, 6)))
+
+
+def headers_of(error: BaseException) -> tuple[tuple[str, str], ...]:
+    """What an error says in headers: when to come back, or how to say who one is."""
+    if isinstance(error, errors.Unauthenticated):
+        return (("WWW-Authenticate", 'Bearer realm="headway"'),)
+    seconds = retry_after_s(error)
+    return () if seconds is None else (("Retry-After", str(seconds)),)

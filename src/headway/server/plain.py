@@ -16,6 +16,7 @@ from headway.errors import HeadwayError, InvalidInput
 from headway.server.http.messages import Request, Response
 from headway.server.serving import Ask, Registry, ServedModel
 from headway.server.v2.asking import ask_of, wake
+from headway.server.v2.tensors import NORMAL, too_many_rows
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
@@ -26,8 +27,9 @@ _NO_PARAMETERS: dict[str, str] = {}
 class Plain:
     """The handlers that ROUTES names, over one registry."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, *, max_rows: int = NORMAL.rows) -> None:
         self._registry = registry
+        self._max_rows = max_rows
 
     async def predict(self, request: Request, model: str) -> Response:
         served = self._registry.find_ready(model)
@@ -38,7 +40,7 @@ class Plain:
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not JSON: {error}") from error
         ask = ask_of(_parameters(request.query), request.headers)
-        answer = Response(_json(await _answer(served, value, ask)))
+        answer = Response(_json(await _answer(served, value, ask, self._max_rows)))
         if ask.story is not None:
             answer.headers = ask.story.headers()
         return answer
@@ -49,11 +51,13 @@ def _parameters(query: str) -> dict[str, str]:
     return dict(parse_qsl(query, keep_blank_values=True)) if query else _NO_PARAMETERS
 
 
-async def _answer(served: ServedModel, value: Any, ask: Ask) -> Any:
+async def _answer(served: ServedModel, value: Any, ask: Ask, max_rows: int) -> Any:
     if not (isinstance(value, dict) and value.keys() == {"items"}):
         return await served.predict(value, ask)
     if not isinstance(value["items"], list):
         raise InvalidInput("items: a list is expected")
+    if len(value["items"]) > max_rows:
+        raise too_many_rows(len(value["items"]), max_rows)
     with served.held():  # its tasks come to the queue later
         results = await asyncio.gather(
             *(_result_or_error(served, item, ask) for item in value["items"])

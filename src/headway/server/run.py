@@ -5,31 +5,41 @@ import functools
 import importlib.metadata
 import logging
 import os
-import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from headway.config import Config, ModelConfig, ServerConfig
-from headway.errors import ConfigError
+import msgspec
+
+from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
+from headway.errors import ConfigError, HeadwayError
 from headway.models.catalogue import AnyModel
-from headway.server import admin, metrics, plain
+from headway.server import admin, draining, metrics, notify, plain
 from headway.server.app import App
+from headway.server.guard.access import access_of_route
+from headway.server.guard.guard import Guard
+from headway.server.guard.http import Gate, gate_without_keys
+from headway.server.guard.local import is_loopback
 from headway.server.http.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.openai import handlers as openai
 from headway.server.openapi import handlers as openapi
+from headway.server.reloading import changes_of, key_changes_of, merged
 from headway.server.repository.keeper import Keeper
 from headway.server.served import ModelHome, Served
 from headway.server.serving import Registry
+from headway.server.signals import Signals
+from headway.server.timed import TimedServed
 from headway.server.v2 import handlers as v2
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.statistics import ModelStatistics
+from headway.server.v2.tensors import Limits
 
 if TYPE_CHECKING:
     from headway.server.grpc.server import GrpcServer
 
 _log = logging.getLogger(__name__)
+_NO_WEIGHTS: Mapping[str, float] = {}
 
 
 class Addresses(NamedTuple):
@@ -48,18 +58,35 @@ class FrontEnd(Protocol):
     async def stop(self) -> None: ...
 
 
-async def run(config: Config, announce: Announce | None = None) -> None:
-    """Serve until asked to stop. `announce` learns the addresses, and that everything is ready.
+async def run(
+    config: Config,
+    announce: Announce | None = None,
+    *,
+    reread: Callable[[], Config] | None = None,
+) -> None:
+    """Serve until asked to stop. `announce` learns the addresses, and that everything is ready;
+    `reread` gives the configuration as it is now, for SIGHUP.
 
     The ports are open before the models are loaded: live at once, ready later.
     """
+    keys = keys_of(config)
+    guard = Guard(config.server, keys)
+    weights = {key.tenant: key.weight for key in keys}
     with _regions(config.server) as regions, _observing(config.server) as observing:
-        async with Keeper(config, functools.partial(make_served, observing=observing)) as keeper:
+        make = functools.partial(make_served, weights=weights, observing=observing)
+        async with Keeper(config, make) as keeper:
             registry = keeper.registry
-            app = make_app(registry, config.server, regions=regions, observing=observing)
+            app = guard.app(
+                registry,
+                lambda view, gate: make_app(
+                    view, config.server, regions=regions, gate=gate, observing=observing
+                ),
+            )
             observing.wrap(app)
-            http = HttpServer(app, config.server)
-            grpc = make_grpc(registry, config.server, regions=regions, observing=observing)
+            http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit)
+            grpc = make_grpc(
+                registry, config.server, regions=regions, guard=guard, observing=observing
+            )
 
             def say() -> None:
                 addresses = Addresses(http.url, None if grpc is None else grpc.address)
@@ -68,9 +95,53 @@ async def run(config: Config, announce: Announce | None = None) -> None:
                 _log.info("listening on %s", addresses.http)
                 if announce is not None:
                     announce(addresses, registry)
+                notify.ready()
 
-            front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
-            await serve(front_ends, config.server, say, keeper.wait_started())
+            reloader = Reloader(config, keys, guard, http)
+            await serve(
+                [http] if grpc is None else [http, grpc],
+                reloader,
+                say,
+                keeper.wait_started(),
+                hang_up=None if reread is None else lambda: reloader.reload(reread),
+                leave=registry.drain,
+            )
+
+
+class Reloader:
+    """The configuration in force. SIGHUP changes of it what can be changed, and says so."""
+
+    def __init__(
+        self, config: Config, keys: Sequence[KeyConfig], guard: Guard, http: HttpServer
+    ) -> None:
+        self.config = config
+        self._keys = keys
+        self._guard = guard
+        self._http = http
+
+    def reload(self, reread: Callable[[], Config]) -> None:
+        notify.reloading()
+        try:
+            new = reread()
+            keys = keys_of(new)
+        except HeadwayError as error:
+            _log.error("the configuration stays as it was: %s", error)
+        else:
+            self._change(new, keys)
+        if self._guard.certificates is not None:
+            self._guard.certificates.refresh()
+        notify.ready()
+
+    def _change(self, new: Config, keys: Sequence[KeyConfig]) -> None:
+        changes = [*changes_of(self.config, new), *key_changes_of(self._keys, keys)]
+        for change in changes:
+            (_log.info if change.is_live else _log.warning)("%s", change)
+        _log.info("configuration read again: %d changes", len(changes))
+        self.config = merged(self.config, new)
+        self._http.change(self.config.server)
+        if self._guard.has_keys and keys:
+            self._guard.change_keys(keys)
+            self._keys = keys
 
 
 def make_app(
@@ -78,24 +149,31 @@ def make_app(
     config: ServerConfig,
     *,
     regions: SharedRegions | None = None,
+    gate: Gate | None = None,
     observing: Observing | None = None,
 ) -> App:
-    """All routes, for these models."""
+    """All routes, for these models; `gate` says who may call which."""
+    gate = gate or gate_without_keys(is_local=is_loopback(config.host))
     errors = None if observing is None else observing.http_errors
     app = App(max_body_bytes=config.max_body_bytes, debug=config.debug, errors=errors)
     version = importlib.metadata.version("headway")
+    limits = Limits(config.max_request_rows, config.max_tensor_elements)
     watching = [] if observing is None or observing.page is None else [observing.page]
     for routes, handlers in (
-        (v2.ROUTES, v2.V2(registry, version=version, regions=regions)),
+        (v2.ROUTES, v2.V2(registry, version=version, regions=regions, limits=limits)),
         (openai.ROUTES, openai.OpenAI(registry)),
-        (plain.ROUTES, plain.Plain(registry)),
+        (plain.ROUTES, plain.Plain(registry, max_rows=limits.rows)),
         (openapi.ROUTES, openapi.OpenAPI(registry, version=version)),
         (admin.ROUTES, admin.Admin(registry)),
+        (draining.ROUTES, draining.Draining(registry)),
         *((metrics.ROUTES, page) for page in watching),
     ):
         for method, template, name in routes:
-            direct = getattr(handlers, f"{name}_direct", None)
-            app.add(method, template, getattr(handlers, name), direct=direct)
+            handler = getattr(handlers, name)
+            gated = gate(access_of_route(method, template), handler)
+            # The direct way goes past the gate: only where there is none.
+            direct = getattr(handlers, f"{name}_direct", None) if gated is handler else None
+            app.add(method, template, gated, direct=direct)
     return app
 
 
@@ -104,6 +182,7 @@ def make_grpc(
     config: ServerConfig,
     *,
     regions: SharedRegions | None = None,
+    guard: Guard | None = None,
     observing: Observing | None = None,
 ) -> "GrpcServer | None":
     """None where it is not wanted, or not installed: then HTTP serves alone."""
@@ -115,7 +194,9 @@ def make_grpc(
         _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
         return None
     version = importlib.metadata.version("headway")
-    return GrpcServer(registry, config, version=version, regions=regions, observing=observing)
+    return GrpcServer(
+        registry, config, version=version, regions=regions, guard=guard, observing=observing
+    )
 
 
 @contextmanager
@@ -142,32 +223,40 @@ def _observing(config: ServerConfig) -> Iterator[Observing]:
 
 async def serve(
     front_ends: Sequence[FrontEnd],
-    config: ServerConfig,
+    reloader: Reloader,
     say: Callable[[], None],
     starting: Coroutine[Any, Any, None],
+    *,
+    hang_up: Callable[[], None] | None = None,
+    leave: Callable[[], None],
 ) -> None:
-    """Listen until the process is asked to stop; then finish what has begun, on all at once.
+    """Listen until the process is asked to stop; then `leave` the balancers' sight, and finish
+    what has begun, on all at once.
 
     `say` is called when `starting` (the models) is done.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    started = loop.create_task(starting)
-    for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, stop.set)
-    try:
+    with Signals(hang_up) as signals:
+        started = asyncio.get_running_loop().create_task(starting)
         try:
             for front_end in front_ends:
-                await _listen(front_end, config)
-            if await _done_before(stop, started):
+                await _listen(front_end, reloader.config.server)
+            if await _done_before(signals.stop, started):
                 say()
-                await stop.wait()
+                await signals.stop.wait()
+            notify.stopping()
+            leave()
+            await _wait(reloader.config.server.stop_delay_s)
         finally:
             started.cancel()
             await asyncio.gather(*(front_end.stop() for front_end in front_ends))
-    finally:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(each)
+
+
+async def _wait(seconds: float) -> None:
+    """Balancers take a moment to notice that we are not ready: serve whom they still send."""
+    if seconds > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.get_running_loop().create_future()
 
 
 async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
@@ -204,10 +293,15 @@ def make_served(
     model: AnyModel,
     home: ModelHome,
     *,
+    weights: Mapping[str, float] = _NO_WEIGHTS,
     observing: Observing | None = None,
 ) -> Served:
-    """One version of one model, with everybody who watches it."""
-    served = Served(config, model=model, version=version, home=home)
+    """One version of one model, with everybody who watches it. `weights` are those of the keys'
+    tenants; what the model itself says goes first."""
+    if weights:
+        config = msgspec.structs.replace(config, tenants={**weights, **config.tenants})
+    kind = Served if config.timeout_ms is None else TimedServed
+    served = kind(config, model=model, version=version, home=home)
     served.statistics = statistics = ModelStatistics()
     served.batcher.observe(statistics.observe)
     if observing is not None:

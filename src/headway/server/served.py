@@ -23,6 +23,7 @@ from headway.runtime.calls import DirectCall
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
 from headway.runtime.threads import run_in_thread
+from headway.runtime.watchdog import Watchdog
 from headway.server import tables
 from headway.server.explaining import Told
 from headway.server.serving import PLAIN, Array, Ask
@@ -94,6 +95,9 @@ class Served:
         )
         self._is_ready = False
         self.clock: Callable[[], float] = time.monotonic
+        if config.execute_timeout_ms is not None:
+            limit_s = config.execute_timeout_ms / 1e3
+            self.batcher.observe(Watchdog(self.batcher, limit_s=limit_s, hangs=self._hangs))
 
     @property
     def is_ready(self) -> bool:
@@ -270,6 +274,10 @@ class Served:
         if ask.parameters:
             options["parameters"] = self._parameters.convert(ask.parameters)
         return options
+
+    def _hangs(self, is_hanging: bool) -> None:
+        """A batch is over its time, or the last such one is back."""
+        self._is_ready = not is_hanging
 
     def _check_answers(self) -> None:
         if self.only_streams:

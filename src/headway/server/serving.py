@@ -125,6 +125,7 @@ class Registry:
         self._versions: dict[str, dict[str, ServedModel]] = {}
         self._forgetters: list[Callable[[ServedModel], None]] = []
         self.keeper: ModelsKeeper | None = None  # None: what was added stays
+        self.is_draining = False  # not ready, so that balancers send others elsewhere
 
     def add(self, model: ServedModel) -> None:
         self.switch(model.name, model, [model])
@@ -149,6 +150,10 @@ class Registry:
     def on_gone(self, forget: Callable[[ServedModel], None]) -> None:
         """Call this with every model that leaves: whoever remembers one would keep its weights."""
         self._forgetters.append(forget)
+
+    def drain(self, *, is_draining: bool = True) -> None:
+        """Not ready from now on, whatever the models are; requests are answered all the same."""
+        self.is_draining = is_draining
 
     def names(self) -> list[str]:
         kept = self.keeper.names() if self.keeper is not None else ()
@@ -201,6 +206,8 @@ class Registry:
 
     @property
     def is_ready(self) -> bool:
+        if self.is_draining:
+            return False
         if self.keeper is not None:
             return self.keeper.is_ready
         return bool(self._models) and all(model.is_ready for model in self._models.values())

@@ -3,10 +3,11 @@
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ port = 0
 grpc_port = 0
 shared_memory = true
 body_timeout_s = {BODY_TIMEOUT_S}
+write_timeout_s = {BODY_TIMEOUT_S}
 max_body_bytes = {MAX_BODY_BYTES}
 """ + "".join(
     f'[[models]]\nname = "{name}"\ntarget = "served_models:{kind}"\n{more}\n'
@@ -42,17 +44,42 @@ max_body_bytes = {MAX_BODY_BYTES}
 FORBIDDEN = ("never retrieved", "never awaited", "internal error", "Fatal", "exception in callback")
 
 
+class Log:
+    """What a server writes, as it comes."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._added = threading.Condition()
+
+    def add(self, line: str) -> None:
+        with self._added:
+            self._lines.append(line)
+            self._added.notify_all()
+
+    @property
+    def text(self) -> str:
+        return "".join(self._lines)
+
+    def wait_for(self, text: str) -> None:
+        with self._added:
+            assert self._added.wait_for(lambda: text in self.text, START_S), self.text
+
+
 class Server(NamedTuple):
     url: str
     grpc: str  # host:port; nothing where it is not served
     http: httpx.Client
-    pid: int = 0
-    log: Sequence[str] = ()  # as it grows
+    process: "subprocess.Popen[str]"
+    log: Log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     @property
     def address(self) -> str:
         """As tritonclient wants it: host:port."""
-        return self.url.removeprefix("http://")
+        return self.url.partition("://")[2]
 
     @property
     def port(self) -> int:
@@ -71,28 +98,39 @@ class Server(NamedTuple):
             self.keeper("open")
 
 
-def address(lines: list[str], pattern: str) -> str:
-    return next((found[1] for found in (re.search(pattern, line) for line in lines) if found), "")
+def address(text: str, pattern: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""
 
 
 @contextmanager
-def served(folder: Path, *arguments: str) -> Iterator[Server]:
+def served(
+    folder: Path,
+    *arguments: str,
+    verify: ssl.SSLContext | bool = True,
+    ends_with: int = 0,
+    **variables: str,
+) -> Iterator[Server]:
     ours = {name: text for name, text in os.environ.items() if not name.startswith("HEADWAY_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "headway", "serve", *arguments],
         cwd=folder,
-        env={**ours, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])},
+        env={
+            **ours,
+            "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)]),
+            **variables,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    lines: list[str] = []
+    log = Log()
     said = threading.Event()
 
     def listen() -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            lines.append(line)
+            log.add(line)
             if "Ctrl-C stops" in line:  # the last words of its greeting
                 said.set()
         said.set()  # it has ended
@@ -101,13 +139,14 @@ def served(folder: Path, *arguments: str) -> Iterator[Server]:
     listener.start()
     try:
         assert said.wait(START_S), "the server does not start"
-        url = address(lines, r"listening on (http://[^\s\"]+)")
-        assert url, "".join(lines)
-        with httpx.Client(base_url=url, timeout=10) as http:
-            grpc = address(lines, r"listening for gRPC on ([^\s\"]+)")
-            yield Server(url, grpc, http, process.pid, lines)
+        url = address(log.text, r"listening on (https?://[^\s\"]+)")
+        assert url, log.text
+        grpc = address(log.text, r"listening for gRPC on ([^\s\"]+)")
+        with httpx.Client(base_url=url, timeout=10, verify=verify) as http:
+            yield Server(url, grpc, http, process, log)
     finally:
-        process.send_signal(signal.SIGTERM)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
         try:
             code = process.wait(15)
         except subprocess.TimeoutExpired:
@@ -117,6 +156,5 @@ def served(folder: Path, *arguments: str) -> Iterator[Server]:
             listener.join()
             assert process.stdout is not None
             process.stdout.close()
-    log = "".join(lines)
-    assert code == 0, log
-    assert not [word for word in FORBIDDEN if word in log], log
+    assert code == ends_with, log.text
+    assert not [word for word in FORBIDDEN if word in log.text], log.text

@@ -25,3 +25,12 @@ def test_the_curl_line_works(server: Server, kind: str) -> None:
     answer = server.http.post(url, content=words[words.index("-d") + 1])
     assert answer.status_code == 200, answer.text
     assert "openai" not in said  # none of them embeds
+
+
+def test_with_keys_the_line_has_a_place_for_one() -> None:
+    registry = Registry()
+    model = served_models.Upper()
+    registry.add(Served(ModelConfig(name="upper", target="x:Y"), model=model))
+    said = greeting(registry, "https://host:1", None, has_keys=True)
+    [line] = [line for line in said.splitlines() if line.strip().startswith("curl")]
+    assert shlex.split(line)[1:3] == ["-H", "Authorization: Bearer $KEY"]

@@ -317,11 +317,38 @@ async def test_chunks_leave_as_they_come_and_leaving_closes_the_stream() -> None
 @on_both_loops
 async def test_a_stream_goes_no_faster_than_it_is_read() -> None:
     probe = Probe()
-    async with serving(probe.app, body_timeout_s=0.1) as server:
+    async with serving(probe.app, write_timeout_s=0.1) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             client.sendall(b"GET /flood HTTP/1.1\r\n\r\n")
-            await happens(probe.ended)  # who reads nothing for body_timeout_s is dropped
+            await happens(probe.ended)  # who reads nothing for write_timeout_s is dropped
     assert probe.calls < 200
+
+
+@on_both_loops
+async def test_who_reads_no_answer_gets_no_more_of_them_and_is_dropped() -> None:
+    probe = Probe()
+    async with serving(probe.app, write_timeout_s=0.1) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.setblocking(False)
+            body = bytes(2_000_000)
+            ask = b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            with pytest.raises(OSError, match=r"reset|Broken pipe"):
+                await asyncio.get_running_loop().sock_sendall(client, ask * 50)
+    assert probe.calls < 20
+
+
+@on_both_loops
+async def test_who_reads_late_gets_every_answer() -> None:
+    probe = Probe()
+    async with serving(probe.app) as server, Client.to(server) as client:
+        asks = (
+            b"POST /echo HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + b"%d" % number * 1_000_000
+            for number in range(10)
+        )
+        sending = asyncio.create_task(client.send(b"".join(asks)))
+        for number in range(10):
+            assert (await client.reply()).body == b"%d" % number * 1_000_000
+        await sending
 
 
 @on_both_loops

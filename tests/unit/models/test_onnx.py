@@ -42,3 +42,62 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         OnnxModel(tmp_path / "absent.onnx")
     with pytest.raises(ConfigError, match="threads: must be a whole number"):
         OnnxModel(example("sigmoid.onnx"), threads=0)
+
+
+# --- weights in a file beside the model. A model with one such, as bytes: y = x + w.
+
+
+def varint(number: int) -> bytes:
+    low, rest = number & 127, number >> 7
+    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def part(field: int, data: bytes | str) -> bytes:
+    data = data.encode() if isinstance(data, str) else data
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def tensor(name: str) -> bytes:
+    shape = part(1, part(2, "rows")) + part(1, number(1, 4))
+    return part(1, name) + part(2, part(1, number(1, 1) + part(2, shape)))
+
+
+def with_weights_at(location: str) -> bytes:
+    where = part(13, part(1, "location") + part(2, location))
+    weights = number(1, 4) + number(2, 1) + part(8, "w") + where + number(14, 1)
+    add = part(1, "x") + part(1, "w") + part(2, "y") + part(4, "Add")
+    graph = part(1, add) + part(2, "g") + part(5, weights)
+    graph += part(11, tensor("x")) + part(12, tensor("y"))
+    return number(1, 8) + part(8, part(1, "") + number(2, 13)) + part(7, graph)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "model"
+    made.mkdir()
+    weights = numpy.arange(4, dtype="<f4").tobytes()
+    (tmp_path / "secret.bin").write_bytes(weights)
+    (made / "weights.bin").write_bytes(weights)
+    (made / "link.bin").symlink_to(tmp_path / "secret.bin")
+    (made / "up").symlink_to(tmp_path)
+    return made
+
+
+def test_weights_beside_the_model_are_read(folder: Path) -> None:
+    (folder / "m.onnx").write_bytes(with_weights_at("weights.bin"))
+    rows = numpy.zeros((1, 4), numpy.float32)
+    result = OnnxModel(folder / "m.onnx").predict({"x": rows})
+    assert numpy.asarray(result["y"]).tolist() == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "up/secret.bin", "link.bin", "/etc/passwd", "a/../../secret.bin"]
+)
+def test_weights_outside_the_models_folder_are_not(folder: Path, location: str) -> None:
+    (folder / "m.onnx").write_bytes(with_weights_at(location))
+    with pytest.raises(ConfigError, match="onnxruntime cannot load it"):
+        OnnxModel(folder / "m.onnx")

@@ -14,10 +14,11 @@ from headway.errors import ConfigError, NotReady, UnknownModel
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.observing import interceptors
-from headway.server.grpc.service import Inference
+from headway.server.guard.guard import Guard
 from headway.server.observing import Observing
 from headway.server.serving import Registry
 from headway.server.v2.shared_memory import SharedRegions
+from headway.server.v2.tensors import Limits
 
 _log = logging.getLogger(__name__)
 
@@ -44,12 +45,14 @@ class GrpcServer:
         *,
         version: str = "0",
         regions: SharedRegions | None = None,
+        guard: Guard | None = None,
         observing: Observing | None = None,
     ) -> None:
         self._registry = registry
         self._config = config
         self._version = version
         self._regions = regions
+        self._guard = guard or Guard(config)
         self._running: _Running | None = None
         self._errors = None if observing is None else observing.grpc_errors
         self._interceptors = [] if observing is None else interceptors(observing)
@@ -73,6 +76,7 @@ class GrpcServer:
             self._config,
             self._version,
             self._regions,
+            self._guard,
             Calls(
                 max_message_bytes=self._config.max_body_bytes,
                 debug=self._config.debug,
@@ -80,8 +84,12 @@ class GrpcServer:
             ),
             self._interceptors,
         )
+        credentials = self._guard.grpc_credentials()
         try:
-            self.port = running.server.add_insecure_port(self.address)
+            if credentials is None:
+                self.port = running.server.add_insecure_port(self.address)
+            else:
+                self.port = running.server.add_secure_port(self.address, credentials)
         except RuntimeError as error:
             raise ConfigError(f"cannot listen on {self.address} for gRPC: {error}") from error
         await running.server.start()
@@ -103,12 +111,19 @@ class _Running:
         config: ServerConfig,
         version: str,
         regions: SharedRegions | None,
+        guard: Guard,
         calls: Calls,
         interceptors: list[Any],
     ) -> None:
         self.server = grpc.aio.server(options=_options(config), interceptors=interceptors)
         self._calls = calls
-        self._service = Inference(registry, self._calls, version=version, regions=regions)
+        limits = Limits(config.max_request_rows, config.max_tensor_elements)
+        self._service = guard.service(
+            registry,
+            lambda kind, view: kind(
+                view, self._calls, version=version, regions=regions, limits=limits
+            ),
+        )
         self._health = Health(registry)
         self.server.add_generic_rpc_handlers((self._calls.handler(self._service),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)

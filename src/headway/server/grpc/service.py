@@ -28,7 +28,7 @@ from headway.server.v2.handlers import (
 )
 from headway.server.v2.model_config import config_of, metadata_of
 from headway.server.v2.shared_memory import SharedRegions
-from headway.server.v2.tensors import Signature
+from headway.server.v2.tensors import NORMAL, Limits, Signature
 
 
 class Inference:
@@ -41,8 +41,10 @@ class Inference:
         *,
         version: str = "0",
         regions: SharedRegions | None = None,
+        limits: Limits = NORMAL,
     ) -> None:
         self._registry = registry
+        self._limits = limits
         self._version = version
         self._regions = regions  # None: shared memory is off
         self._signatures: dict[ServedModel, Signature] = {}
@@ -78,6 +80,7 @@ class Inference:
             served = await self._woken(request, context)
         signature = self._signature_of(served)
         asked = messages.decode(request, regions=self._regions)
+        signature.check_elements(each.size for each in asked.inputs.values())
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
         ask = ask_of_call(asked.parameters, context)
@@ -96,6 +99,7 @@ class Inference:
             served = await self._woken(request, context)
         signature = self._signature_of(served)
         asked = messages.decode(request, regions=self._regions)
+        signature.check_elements(each.size for each in asked.inputs.values())
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
         ask = ask_of_call(asked.parameters, context)
@@ -110,7 +114,8 @@ class Inference:
         """Worked out once per model, and forgotten with it."""
         signature = self._signatures.get(model)
         if signature is None:
-            signature = self._signatures[model] = Signature(model.inputs, model.outputs)
+            signature = Signature(model.inputs, model.outputs, self._limits)
+            self._signatures[model] = signature
         return signature
 
     def _forget(self, model: ServedModel) -> None:

@@ -8,17 +8,20 @@ import asyncio
 import logging
 import math
 from collections import deque
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import httptools
 
 from headway.config import ServerConfig
+from headway.errors import HeadwayError
 from headway.server.app import WISHES, App, Pending, refuse
+from headway.server.errors import headers_of, status_of
 from headway.server.http import wire
 from headway.server.http.compression import compress_answer, is_worth_it
 from headway.server.http.headers import WireHeaders, request_id
-from headway.server.http.messages import Request, Response, StreamResponse
+from headway.server.http.messages import Headers, Request, Response, StreamResponse
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +32,8 @@ _SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
 class Owner(Protocol):
     """The server that holds the connections."""
 
-    def opened(self, connection: "Connection") -> bool:
-        """Whether there is room for it."""
+    def opened(self, connection: "Connection", address: str) -> str | None:
+        """Why there is no room for it; None: there is; "": not even for an answer."""
         ...
 
     def closed(self, connection: "Connection", task: asyncio.Task[None] | None) -> None:
@@ -49,10 +52,11 @@ class Phase(Enum):
 class _Refused(Exception):
     """Raised in the parser's callbacks to stop it."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.headers = (("Retry-After", "1"),) if status == 503 else headers
 
 
 class _Received(NamedTuple):
@@ -114,10 +118,15 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._owner.opened(self):
+        peer = transport.get_extra_info("peername")
+        full = self._owner.opened(self, peer[0] if peer else "")
+        if full is None:
             self._arm(self._config.header_timeout_s)
+        elif full:
+            self._refuse(_Refused(503, "too_many_connections", full))
         else:
-            self._refuse(_Refused(503, "too_many_connections", "too many connections"))
+            self._is_over = True
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
@@ -151,16 +160,17 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
         self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._arm(self._config.body_timeout_s)
+        self._arm(self._config.write_timeout_s)
 
     def resume_writing(self) -> None:
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
-        if self._task is None:
-            self._arm(self._config.keep_alive_s)
-        else:
+        if self._task is not None:
             self._deadline = math.inf
+        elif not self._is_over:
+            self._transport.resume_reading()
+            self._go_on()
 
     # --- the parser calls
 
@@ -410,7 +420,13 @@ class Connection(asyncio.Protocol):
             return
         if self._is_last or not keep_alive:
             self._close()
-        elif self._waiting:
+        elif self._writable is None:
+            self._go_on()
+        else:
+            self._transport.pause_reading()  # nothing more for it until it reads what it has
+
+    def _go_on(self) -> None:
+        if self._waiting:
             self._take_turn()
         else:
             self._arm(self._config.keep_alive_s)
@@ -467,9 +483,9 @@ class Connection(asyncio.Protocol):
     def _encode_refusal(self, refusal: _Refused) -> bytes:
         self._app.errors.count(refusal.code)
         path = self._url.decode("latin-1")
-        response = refuse(path, refusal.status, str(refusal), code=refusal.code)
-        if refusal.status == 503:
-            response.headers = (("Retry-After", "1"),)
+        response = refuse(
+            path, refusal.status, str(refusal), code=refusal.code, headers=refusal.headers
+        )
         sent_id = request_id(self._headers.get(b"x-request-id"))
         return wire.encode_head(response, sent_id, wire.CLOSE) + response.body
 
@@ -479,7 +495,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
         self._unsent_bytes = self._transport.get_write_buffer_size()
         if self._unsent_bytes:
-            self._arm(self._config.body_timeout_s)
+            self._arm(self._config.write_timeout_s)
 
     # --- the clock
 
@@ -508,7 +524,7 @@ class Connection(asyncio.Protocol):
         unsent_bytes = self._transport.get_write_buffer_size()
         if 0 < unsent_bytes < self._unsent_bytes:  # slow, but reading
             self._unsent_bytes = unsent_bytes
-            self._arm(self._config.body_timeout_s)
+            self._arm(self._config.write_timeout_s)
         elif self._is_over or unsent_bytes:
             self._transport.abort()
         elif self._task is not None:
@@ -518,3 +534,31 @@ class Connection(asyncio.Protocol):
         else:
             what = "head" if self._phase is Phase.HEAD else "body"
             self._refuse(_Refused(408, "timeout", f"the {what} of the request took too long"))
+
+
+Admit: TypeAlias = Callable[[Mapping[str, str]], HeadwayError | None]  # by headers: why not
+
+
+class GuardedConnection(Connection):
+    """Where there are keys: who has none is told before its body is read, if that is long."""
+
+    def __init__(
+        self,
+        app: App,
+        config: ServerConfig,
+        loop: asyncio.AbstractEventLoop,
+        owner: Owner,
+        admit: Admit,
+    ) -> None:
+        super().__init__(app, config, loop, owner)
+        self._admit = admit
+
+    def on_headers_complete(self) -> None:
+        headers = self._headers
+        length = headers.get(b"content-length")
+        if b"transfer-encoding" in headers or (length is not None and int(length) > _SMALL):
+            error = self._admit(WireHeaders(headers))
+            if error is not None:
+                status = status_of(error).http
+                raise _Refused(status, error.code, str(error), headers_of(error))
+        super().on_headers_complete()

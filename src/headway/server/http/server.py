@@ -1,18 +1,21 @@
 """The default HTTP server: listens, holds the connections, and stops without losing an answer."""
 
 import asyncio
+import ipaddress
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.http.protocol import Connection
+from headway.server.http.protocol import Admit, Connection, GuardedConnection
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_MOST_REFUSED = 256  # connections that are told why they are refused; beyond, they are cut
 _LAST_WORDS_S = 1.0  # for the refusals to leave and for cancelled handlers to clean up
 
 
@@ -25,13 +28,16 @@ class HttpServer:
         config: ServerConfig,
         *,
         tls: ssl.SSLContext | None = None,
+        admit: Admit | None = None,
     ) -> None:
+        """`admit` says of a request's headers why its body is not worth reading."""
         self._app = app
         self._config = config
-        self._max_connections = config.max_connections
         self._tls = tls
+        self._admit = admit
+        self._addresses: Counter[str] = Counter()  # of the connections there are
         self._listener: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, str] = {}  # and where each comes from
         self._leaving: set[asyncio.Task[None]] = set()  # cancelled handlers
         self._empty = asyncio.Event()
         self.port = config.port
@@ -56,13 +62,23 @@ class HttpServer:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: Connection(self._app, self._config, loop, self),
+            lambda: self._connection(loop),
             self._config.host,
             self._config.port,
             ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else self._config.header_timeout_s,
             backlog=1024,
         )
         self.port = self._listener.sockets[0].getsockname()[1]
+
+    def change(self, config: ServerConfig) -> None:
+        """Limits and times of connections from now on; where it listens stays."""
+        self._config = config
+
+    def _connection(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        if self._admit is None:
+            return Connection(self._app, self._config, loop, self)
+        return GuardedConnection(self._app, self._config, loop, self, self._admit)
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Accept nothing, finish what has begun, refuse the rest at the deadline."""
@@ -92,18 +108,42 @@ class HttpServer:
 
     # --- the connections call
 
-    def opened(self, connection: Connection) -> bool:
-        has_room = len(self._connections) < self._max_connections and self._listener is not None
-        self._connections.add(connection)
-        return has_room
+    def opened(self, connection: Connection, address: str) -> str | None:
+        client = _client_of(address)
+        most = self._config.max_connections
+        most_of_one = self._config.max_connections_per_address
+        full: str | None
+        if len(self._connections) >= most + _MOST_REFUSED:
+            full = ""
+        elif len(self._connections) >= most:
+            full = f"too many connections; the server takes {most}"
+        elif self._addresses[client] >= most_of_one:
+            full = f"too many connections from {client}; one address may have {most_of_one}"
+        else:
+            full = None if self._listener is not None else "the server is stopping"
+        self._connections[connection] = client
+        self._addresses[client] += 1
+        return full
 
     def closed(self, connection: Connection, task: asyncio.Task[None] | None) -> None:
-        self._connections.discard(connection)
+        client = self._connections.pop(connection, None)
+        if client is not None:
+            self._addresses[client] -= 1
+            if not self._addresses[client]:
+                del self._addresses[client]
         if task is not None:
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
         if not self._connections:
             self._empty.set()
+
+
+def _client_of(address: str) -> str:
+    """Whoever has one address of IPv6 has the 2^64 beside it."""
+    if ":" not in address:
+        return address
+    network = ipaddress.ip_network((address.partition("%")[0], 64), strict=False)
+    return str(network)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

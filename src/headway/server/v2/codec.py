@@ -134,6 +134,8 @@ def decode(
     else:
         view = memoryview(body)
         wire, tail = _parse(view[:header_length]), _Tail(view[header_length:])
+    if len(body) > signature.max_elements:  # an element takes a byte at least
+        signature.check_elements(map(_count_promised, wire.inputs))
     inputs: dict[str, Array] = {}
     datatypes: dict[str, Datatype] = {}
     for each in wire.inputs:
@@ -293,6 +295,11 @@ def _read_input(
     return _read_json(wire, datatype)
 
 
+def _count_promised(wire: _WireInput) -> int:
+    """As the shape says, or as the JSON has commas: before any of it becomes an object."""
+    return max(count_elements(wire.name, wire.shape), bytes(wire.data).count(b","))
+
+
 def _is_absent(data: Raw) -> bool:
     view = memoryview(data)
     return len(view) == 0 or view[0] == 0x6E  # the n of null
@@ -407,6 +414,7 @@ def _decode_raw(body: bytes, signature: Signature) -> InferRequest:
             f"this one has {len(signature.inputs)}"
         )
     ((name, (datatype, declared)),) = signature.inputs.items()
+    signature.check_elements([len(body) // datatype.wire.itemsize])
     if datatype is BYTES:
         array = shaped(name, objects([body]), [1] * len(declared))
     else:

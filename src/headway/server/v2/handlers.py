@@ -19,7 +19,7 @@ from headway.server.v2.direct import DirectCodec, DirectRequest, direct_codec
 from headway.server.v2.model_config import config_of, metadata_of
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.statistics import ModelStatistics
-from headway.server.v2.tensors import Signature
+from headway.server.v2.tensors import NORMAL, Limits, Signature
 
 Method = Literal["GET", "POST"]
 HEADER_LENGTH = "inference-header-content-length"
@@ -151,9 +151,15 @@ class V2:
     """The handlers that ROUTES names, over one registry. Path parts come percent-decoded."""
 
     def __init__(
-        self, registry: Registry, *, version: str = "0", regions: SharedRegions | None = None
+        self,
+        registry: Registry,
+        *,
+        version: str = "0",
+        regions: SharedRegions | None = None,
+        limits: Limits = NORMAL,
     ) -> None:
         self._registry = registry
+        self._limits = limits
         self._version = version
         self._regions = regions  # None: shared memory is off
         self._signatures: dict[ServedModel, Signature] = {}
@@ -233,7 +239,8 @@ class V2:
         """Worked out once per model, and forgotten with it."""
         signature = self._signatures.get(model)
         if signature is None:
-            signature = self._signatures[model] = Signature(model.inputs, model.outputs)
+            signature = Signature(model.inputs, model.outputs, self._limits)
+            self._signatures[model] = signature
         return signature
 
     def _forget(self, model: ServedModel) -> None:

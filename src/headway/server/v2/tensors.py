@@ -6,11 +6,11 @@ HTTP's binary extension, gRPC's raw contents and shared memory all come through 
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy
 
-from headway.errors import InvalidInput, ModelFailed
+from headway.errors import InputTooLarge, InvalidInput, ModelFailed
 from headway.model import Tensor
 from headway.server.v2.dtypes import BF16, BYTES, DATATYPES, Datatype, of_array, of_tensor
 
@@ -18,7 +18,22 @@ Array: TypeAlias = numpy.ndarray[Any, Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_RANK = 32
+
+
+class Limits(NamedTuple):
+    """Of one request."""
+
+    rows: int = 65536
+    elements: int = 2**24
+
+
+NORMAL = Limits()
+
 _LENGTH = struct.Struct("<I")
+
+
+def too_many_rows(rows: int, limit: int) -> InputTooLarge:
+    return InputTooLarge(f"{rows} rows in one request; {limit} are allowed", limit=limit)
 
 
 def datatype_named(name: str, datatype: str) -> Datatype:
@@ -127,9 +142,12 @@ def _read_bytes(name: str, raw: Buffer, count: int) -> Array:
 class Signature:
     """What a model takes and gives, ready to be held against requests."""
 
-    __slots__ = ("inputs", "outputs", "takes_bytes")
+    __slots__ = ("inputs", "max_elements", "max_rows", "outputs", "takes_bytes")
 
-    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], limits: Limits = NORMAL
+    ) -> None:
+        self.max_rows, self.max_elements = limits
         self.inputs = {each.name: (of_tensor(each), each.shape) for each in inputs}
         self.takes_bytes = not inputs or any(each is BYTES for each, _ in self.inputs.values())
         self.outputs = {each.name: of_tensor(each) for each in outputs}
@@ -155,7 +173,15 @@ class Signature:
             rows = len(array)
         if not rows:
             raise InvalidInput(f"input {name!r}: there are no rows")
+        if rows > self.max_rows:
+            raise too_many_rows(rows, self.max_rows)
         return fitted
+
+    def check_elements(self, counts: Iterable[int]) -> None:
+        """Raises InputTooLarge."""
+        limit = self.max_elements
+        if sum(counts) > limit:
+            raise InputTooLarge(f"the tensors have more than {limit} elements", limit=limit)
 
     def output_datatype(self, name: str, array: Array) -> Datatype:
         """As declared, where the array can be that; else as the array is."""

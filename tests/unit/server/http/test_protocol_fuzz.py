@@ -59,8 +59,8 @@ class FakeTransport(asyncio.Transport):
 
 
 class FakeOwner:
-    def opened(self, _: Connection) -> bool:
-        return True
+    def opened(self, _: Connection, address: str) -> str | None:
+        return None
 
     def closed(self, _: Connection, task: asyncio.Task[None] | None) -> None:
         assert task is None or task.cancelling()

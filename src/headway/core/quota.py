@@ -1,0 +1,110 @@
+"""What one key may ask for: requests and rows a second, and requests at once. Pure.
+
+A bucket holds a second's worth. What asks for more than it can ever hold is admitted when it is
+full and leaves a debt, so a large request is slow, not impossible, and the rate holds over time.
+"""
+
+import math
+from dataclasses import dataclass
+
+from headway.errors import QuotaExceeded
+
+_ROUNDING = 1e-9  # who comes back when it was told to must not be a rounding error too early
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """None: no limit."""
+
+    requests_per_s: float | None = None
+    rows_per_s: float | None = None
+    concurrent: int | None = None
+
+
+class Bucket:
+    """Fills at a rate, up to a second's worth and at least one."""
+
+    __slots__ = ("_capacity", "_filled_at", "_level", "rate")
+
+    def __init__(self, rate: float, now: float) -> None:
+        assert 0 < rate < math.inf, rate
+        self.rate = rate
+        self._capacity = self._level = max(1.0, rate)
+        self._filled_at = now
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """How long until so much may be taken if nobody else comes; 0: now."""
+        self._fill(now)
+        missing = min(amount, self._capacity) - self._level
+        return missing / self.rate if missing > _ROUNDING * self._capacity else 0.0
+
+    def take(self, amount: float, now: float) -> None:
+        """Where `wait_s` says 0. The level may become negative: that is the debt."""
+        self._fill(now)
+        self._level -= amount
+
+    def change(self, rate: float, now: float) -> None:
+        """Another rate from now on. What has been taken stays taken."""
+        self._fill(now)
+        self.rate, self._capacity = rate, max(1.0, rate)
+        self._level = min(self._level, self._capacity)
+
+    def _fill(self, now: float) -> None:
+        elapsed_s = max(0.0, now - self._filled_at)
+        self._level = min(self._capacity, self._level + elapsed_s * self.rate)
+        self._filled_at = max(self._filled_at, now)
+
+
+class Account:
+    """What one key has used of its quota."""
+
+    __slots__ = ("_name", "_quota", "_requests", "_rows", "running")
+
+    def __init__(self, name: str, quota: Quota, now: float) -> None:
+        self._name = name
+        self._quota = quota
+        self._requests = _bucket(quota.requests_per_s, now)
+        self._rows = _bucket(quota.rows_per_s, now)
+        self.running = 0
+
+    def begin(self, now: float) -> None:
+        """One request more, or QuotaExceeded. Who has begun must `end`."""
+        limit = self._quota.concurrent
+        if limit is not None and self.running >= limit:
+            raise QuotaExceeded(f"key {self._name!r} may have {limit} requests at once")
+        self._take(self._requests, 1, now, "requests")
+        self.running += 1
+
+    def end(self) -> None:
+        assert self.running > 0, "an end without a begin"
+        self.running -= 1
+
+    def take_rows(self, rows: int, now: float) -> None:
+        self._take(self._rows, rows, now, "rows")
+
+    def change(self, quota: Quota, now: float) -> None:
+        """Another quota from now on; the requests under way stay counted."""
+        self._requests = _changed(self._requests, quota.requests_per_s, now)
+        self._rows = _changed(self._rows, quota.rows_per_s, now)
+        self._quota = quota
+
+    def _take(self, bucket: Bucket | None, amount: int, now: float, what: str) -> None:
+        if bucket is None:
+            return
+        wait_s = bucket.wait_s(amount, now)
+        if wait_s > 0:
+            raise QuotaExceeded(
+                f"key {self._name!r} may send {bucket.rate:g} {what} a second", retry_after_s=wait_s
+            )
+        bucket.take(amount, now)
+
+
+def _bucket(rate: float | None, now: float) -> Bucket | None:
+    return None if rate is None else Bucket(rate, now)
+
+
+def _changed(bucket: Bucket | None, rate: float | None, now: float) -> Bucket | None:
+    if bucket is None or rate is None:
+        return _bucket(rate, now)
+    bucket.change(rate, now)
+    return bucket

@@ -1,0 +1,92 @@
+"""What a new configuration changes, and what of it takes effect without a restart. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
+
+# Connections that come after the change have these; the others are built in at start.
+LIVE = frozenset(
+    [
+        *("max_header_bytes", "header_timeout_s", "body_timeout_s", "write_timeout_s"),
+        *("keep_alive_s", "drain_s", "stop_delay_s", "max_connections_per_address"),
+        *("keys_file", "api_keys"),
+    ]
+)
+_HIDDEN = frozenset(["api_keys"])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting."""
+
+    name: str
+    what: str
+    is_live: bool  # False: needs a restart
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}" + ("" if self.is_live else " (needs a restart)")
+
+
+def changes_of(old: Config, new: Config) -> list[Change]:
+    """Every setting that differs, keys aside."""
+    return [*_server_changes(old.server, new.server), *_model_changes(old.models, new.models)]
+
+
+def key_changes_of(old: Sequence[KeyConfig], new: Sequence[KeyConfig]) -> list[Change]:
+    """Keys by their ids. The first key and the last change the doors, and so need a restart."""
+    is_live = bool(old) == bool(new)
+    changes = []
+    for name, before, after in _pairs(old, new, "id"):
+        what = "changed" if before and after else "added" if after else "removed"
+        changes.append(Change(f"key {name!r}", what, is_live))
+    weights = [{key.tenant: key.weight for key in keys} for keys in (old, new)]
+    for tenant in sorted(weights[1].keys()):
+        before, after = weights[0].get(tenant, 1.0), weights[1][tenant]
+        if before != after:
+            changes.append(Change(f"weight of {tenant!r}", f"{before:g} → {after:g}", False))
+    return changes
+
+
+def merged(old: Config, new: Config) -> Config:
+    """What is in force after the change: the new one's live settings, the old one's others."""
+    live = {name: getattr(new.server, name) for name in LIVE}
+    return msgspec.structs.replace(old, server=msgspec.structs.replace(old.server, **live))
+
+
+def _server_changes(old: ServerConfig, new: ServerConfig) -> Iterator[Change]:
+    for name, before, after in _differing(old, new):
+        what = "changed" if name in _HIDDEN else f"{_shown(before)} → {_shown(after)}"
+        yield Change(f"server.{name}", what, name in LIVE)
+
+
+def _model_changes(old: Iterable[ModelConfig], new: Iterable[ModelConfig]) -> Iterator[Change]:
+    for name, before, after in _pairs(old, new, "name"):
+        if before is None or after is None:
+            yield Change(f"model {name!r}", "removed" if after is None else "added", False)
+            continue
+        for field, was, becomes in _differing(before, after):
+            yield Change(f"model {name!r}.{field}", f"{_shown(was)} → {_shown(becomes)}", False)
+
+
+def _pairs(old: Iterable[Any], new: Iterable[Any], by: str) -> Iterator[tuple[str, Any, Any]]:
+    """Those that differ, by name; None: not there."""
+    before: Mapping[str, Any] = {getattr(each, by): each for each in old}
+    after: Mapping[str, Any] = {getattr(each, by): each for each in new}
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            yield name, before.get(name), after.get(name)
+
+
+def _differing(old: msgspec.Struct, new: msgspec.Struct) -> Iterator[tuple[str, Any, Any]]:
+    for name in old.__struct_fields__:
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            yield name, before, after
+
+
+def _shown(value: object) -> str:
+    return "unset" if value in (None, "", (), {}) else str(value)

@@ -1,0 +1,47 @@
+"""The process's signals: the first SIGTERM or SIGINT asks, the second one ends; SIGHUP re-reads."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from typing import Any, Self
+
+_log = logging.getLogger(__name__)
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Signals:
+    """`with Signals(hang_up) as signals: await signals.stop.wait()`, in the event loop's thread.
+
+    After the first the signals are the system's again: a second one ends the process at once, even
+    where the event loop hangs.
+    """
+
+    def __init__(self, hang_up: Callable[[], None] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.stop = asyncio.Event()
+        self._hang_up = hang_up
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for each in _STOPS:
+            self._handle(each, self._asked)
+        if self._hang_up is not None:
+            self._handle(signal.SIGHUP, self._hang_up)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, before in self._before.items():
+            self._loop.remove_signal_handler(each)
+            signal.signal(each, before)
+
+    def _handle(self, each: signal.Signals, act: Callable[[], None]) -> None:
+        self._before[each] = signal.getsignal(each)
+        self._loop.add_signal_handler(each, act)
+
+    def _asked(self) -> None:
+        for each in _STOPS:
+            self._loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        self.stop.set()
+        _log.info("asked to stop; once more ends at once")

@@ -1,0 +1,131 @@
+"""TLS for HTTP and gRPC, from files that may change: looked at whenever somebody connects.
+
+New connections get the new certificate, old ones keep theirs. Files that do not fit together (one
+is replaced before the other) are logged, and the last good ones serve on.
+"""
+
+import logging
+import os
+import ssl
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from headway.config import ServerConfig
+from headway.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+class Pem(NamedTuple):
+    """The files' contents, for gRPC, which takes no paths."""
+
+    key: bytes
+    chain: bytes
+    client_ca: bytes | None
+
+
+class Certificates:
+    """The certificate in use. Safe from any thread: gRPC asks from its own."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """Raises ConfigError where they cannot be used."""
+        self._paths = [config.tls_cert, config.tls_key]
+        self._client_ca = config.tls_client_ca
+        if self._client_ca:
+            self._paths.append(self._client_ca)
+        self._lock = threading.Lock()
+        try:
+            self._stamp, self._pem, self._context = self._load()
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"{' '.join(self._paths)}: {_said(error)}", field="tls_cert"
+            ) from error
+        self._refused: Stamp | None = None  # the files that did not fit
+
+    @property
+    def requires_client(self) -> bool:
+        return bool(self._client_ca)
+
+    def context(self) -> ssl.SSLContext:
+        """For a listener: every handshake is done with the certificate of that moment."""
+        listening = self._made()
+
+        def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+            self.refresh()
+            connection.context = self._context
+
+        listening.sni_callback = choose
+        return listening
+
+    def pem(self) -> Pem:
+        self.refresh()
+        return self._pem
+
+    def refresh(self) -> bool:
+        """Read the files again where they have changed; whether they had, and are good."""
+        with self._lock:
+            try:
+                stamp = self._look()
+                if stamp in (self._stamp, self._refused):
+                    return False
+                self._refused = stamp  # until it is known to be good
+                self._stamp, self._pem, self._context = self._load()
+            except (OSError, ssl.SSLError) as error:
+                _log.error("the old certificate stays: %s", _said(error))
+                return False
+            self._refused = None
+            _log.info("the certificate has changed: new connections get the new one")
+            return True
+
+    def _look(self) -> Stamp:
+        found = (os.stat(path) for path in self._paths)  # through links, as Kubernetes swaps them
+        return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
+
+    def _load(self) -> tuple[Stamp, Pem, ssl.SSLContext]:
+        stamp = self._look()
+        context = self._made()
+        chain, key, *client_ca = (Path(path).read_bytes() for path in self._paths)
+        if self._look() != stamp:
+            raise OSError("the files change while they are read")
+        return stamp, Pem(key, chain, client_ca[0] if client_ca else None), context
+
+    def _made(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # A resumed session would get round a client authority that is no longer trusted.
+        context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+        context.num_tickets = 0
+        context.set_alpn_protocols(["http/1.1"])
+        context.load_cert_chain(self._paths[0], self._paths[1], password=_no_password)
+        if self._client_ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self._client_ca)
+        return context
+
+
+def _no_password() -> str:
+    """Instead of asking at the terminal, which a server does not have."""
+    raise ssl.SSLError("the private key is encrypted: it must not be")
+
+
+def _said(error: BaseException) -> str:
+    return (
+        getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
+    ).strip()
+
+
+def grpc_credentials(certificates: Certificates) -> Any:
+    """The same for gRPC: it asks for the certificate at every handshake."""
+    import grpc
+
+    def configuration() -> Any:
+        pem = certificates.pem()
+        return grpc.ssl_server_certificate_configuration(
+            [(pem.key, pem.chain)], root_certificates=pem.client_ca
+        )
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(), configuration, certificates.requires_client
+    )

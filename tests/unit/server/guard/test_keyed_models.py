@@ -1,0 +1,122 @@
+"""A key's view of models: nothing that asks a model for work goes past it."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import numpy
+import pytest
+
+from headway.config import KeyConfig
+from headway.errors import Forbidden, NotReady, QuotaExceeded
+from headway.server.guard.keys import Caller, KeyRing, new_key
+from headway.server.guard.models import HARMLESS, KeyedModel, KeyedRegistry
+from headway.server.serving import Ask, Registry, ServedModel
+
+LOOKS = {"held", "clock", "record", "withdraw", "is_ready"}  # they ask for no work
+
+
+class Recorder:
+    """A model that tells who asked."""
+
+    version = "1"
+    is_ready = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def infer(self, inputs: Mapping[str, Any], ask: Ask) -> Any:
+        return ask
+
+    async def predict(self, value: Any, ask: Ask) -> Any:
+        return ask
+
+    async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        yield ask
+
+
+def caller(**settings: Any) -> Caller:
+    key = new_key()
+    ring = KeyRing([KeyConfig(id="k", hash=key.hash, tenant="acme", **settings)], 0.0)
+    found = ring.find({"x-api-key": key.key})
+    assert found is not None
+    return found
+
+
+def registry(*names: str) -> Registry:
+    made = Registry()
+    for name in names:
+        made.add(Recorder(name))  # type: ignore[arg-type]
+    return made
+
+
+def test_everything_that_works_is_the_keys_own() -> None:
+    own = vars(KeyedModel)
+    asks = {name for name in vars(ServedModel) if not name.startswith("_")}
+    assert asks - LOOKS <= set(own), "a new way to a model needs its tenant and its quota"
+
+
+def test_a_registry_is_seen_through_the_key_or_not_at_all() -> None:
+    for name in vars(Registry):
+        if not name.startswith("_") and name != "add":
+            seen = name in HARMLESS or name in vars(KeyedRegistry)
+            assert seen, f"whose models does Registry.{name} show?"
+    with pytest.raises(AttributeError):
+        KeyedRegistry(registry("m"), caller()).add(Recorder("n"))
+
+
+def test_the_keys_tenant_goes_before_what_the_caller_says() -> None:
+    models = registry("m")
+    keyed = KeyedRegistry(models, caller()).get_ready("m")
+    ask = Ask(tenant="somebody else", priority="high")
+    rows = {"x": numpy.zeros((2, 1))}
+
+    async def asked() -> list[Ask]:
+        chunks = [chunk async for chunk in keyed.stream(1, ask)]
+        return [await keyed.infer(rows, ask), await keyed.predict(1, ask), *chunks]  # type: ignore[list-item]
+
+    for seen in asyncio.run(asked()):
+        assert (seen.tenant, seen.priority) == ("acme", "high")
+
+
+def test_rows_are_counted_by_the_largest_tensor() -> None:
+    models = registry("m")
+    keyed = KeyedRegistry(models, caller(rows_per_s=1.0)).get_ready("m")
+    asyncio.run(keyed.infer({"x": numpy.zeros((5, 1))}, Ask()))  # type: ignore[arg-type]
+    with pytest.raises(QuotaExceeded) as refused:
+        asyncio.run(keyed.predict(1, Ask()))
+    assert refused.value.retry_after_s == pytest.approx(5.0, abs=1.0)
+    with pytest.raises(QuotaExceeded):
+        keyed.stream(1, Ask())
+
+
+def test_other_models_are_neither_listed_nor_told_apart_from_none() -> None:
+    view = KeyedRegistry(registry("a", "b"), caller(models=("a",)))
+    assert view.names() == ["a"]
+    assert view.get("a").name == "a"
+    said = set()
+    for name in ("b", "absent"):
+        for get in (view.get, view.get_ready):
+            with pytest.raises(Forbidden) as refused:
+                get(name)
+            said.add(str(refused.value).replace(name, "…"))
+    assert len(said) == 1
+
+
+def test_a_model_is_the_same_each_time_and_is_not_kept_alive() -> None:
+    models = registry("m")
+    view = KeyedRegistry(models, caller())
+    keyed = view.get("m")
+    assert view.get_ready("m") is keyed
+    models.add(Recorder("m"))  # type: ignore[arg-type]
+    gc.collect()
+    assert view.get("m") is not keyed
+    with pytest.raises(NotReady):
+        asyncio.run(keyed.predict(1, Ask()))
+
+
+def test_the_direct_way_is_not_for_keys() -> None:
+    keyed = KeyedRegistry(registry("m"), caller()).get("m")
+    assert not keyed.is_direct
+    assert keyed.submit_direct(None) is False  # type: ignore[arg-type]

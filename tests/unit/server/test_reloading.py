@@ -1,0 +1,78 @@
+"""What a new configuration changes."""
+
+from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
+from headway.server.reloading import LIVE, changes_of, key_changes_of, merged
+
+HASHES = ["sha256:" + digit * 64 for digit in "0123"]
+
+
+def config(*models: ModelConfig, **server: object) -> Config:
+    return Config(server=ServerConfig(**server), models=models)
+
+
+def key(number: int, **settings: object) -> KeyConfig:
+    return KeyConfig(
+        **{"id": f"k{number}", "hash": HASHES[number], "tenant": f"t{number}", **settings}
+    )
+
+
+def told(old: Config, new: Config) -> list[str]:
+    return [str(change) for change in changes_of(old, new)]
+
+
+def test_nothing_changed_is_nothing_said() -> None:
+    assert told(config(), config()) == []
+    assert key_changes_of([key(0)], [key(0)]) == []
+
+
+def test_limits_change_at_once_and_addresses_need_a_restart() -> None:
+    assert told(config(), config(drain_s=5.0, port=9000)) == [
+        "server.port: 8000 → 9000 (needs a restart)",
+        "server.drain_s: 30.0 → 5.0",
+    ]
+
+
+def test_models_that_come_go_and_change_need_a_restart() -> None:
+    a = ModelConfig(name="a", target="m:A")
+    b = ModelConfig(name="b", target="m:B", slo_ms=5)
+    changed = ModelConfig(name="b", target="m:B", slo_ms=9)
+    assert told(config(a, b), config(changed, ModelConfig(name="c", target="m:C"))) == [
+        "model 'a': removed (needs a restart)",
+        "model 'b'.slo_ms: 5 → 9 (needs a restart)",
+        "model 'c': added (needs a restart)",
+    ]
+
+
+def test_keys_come_and_go_at_once() -> None:
+    changes = key_changes_of([key(0), key(1)], [key(1, rows_per_s=5), key(2)])
+    assert [str(change) for change in changes] == [
+        "key 'k0': removed",
+        "key 'k1': changed",
+        "key 'k2': added",
+    ]
+
+
+def test_the_first_key_and_the_last_need_a_restart() -> None:
+    assert not any(change.is_live for change in key_changes_of([], [key(0)]))
+    assert not any(change.is_live for change in key_changes_of([key(0)], []))
+
+
+def test_a_weight_needs_a_restart() -> None:
+    changes = key_changes_of([key(0)], [key(0, weight=3)])
+    assert "weight of 't0': 1 → 3 (needs a restart)" in [str(change) for change in changes]
+
+
+def test_hashes_are_not_told() -> None:
+    old, new = config(api_keys={"a": HASHES[0]}), config(api_keys={"a": HASHES[1]})
+    assert told(old, new) == ["server.api_keys: changed"]
+
+
+def test_what_is_in_force_is_the_old_but_for_what_can_change() -> None:
+    old, new = config(drain_s=1.0, port=1), config(drain_s=2.0, port=2)
+    now = merged(old, new)
+    assert (now.server.drain_s, now.server.port) == (2.0, 1)
+    assert [change.name for change in changes_of(now, new)] == ["server.port"]
+
+
+def test_every_live_setting_is_one() -> None:
+    assert set(ServerConfig.__struct_fields__) >= LIVE
