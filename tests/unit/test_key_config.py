@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headway.config import Config, KeyConfig, keys_of, load, resolve
+from headway.config import Config, keys_of, load, resolve
 from headway.errors import ConfigError
 
 HASHES = ["sha256:" + digit * 64 for digit in "0123"]
@@ -108,16 +108,3 @@ def test_a_plain_key_is_not_taken_for_a_hash() -> None:
     with pytest.raises(ConfigError) as refused:
         config(api_keys={"acme": "hw-this-is-secret"})
     assert "hw-this-is-secret" not in str(refused.value)
-
-
-def test_a_keys_weight_is_its_tenants_in_every_model() -> None:
-    from headway.config import ModelConfig
-    from headway.server.guard.guard import with_tenants
-
-    models = (
-        ModelConfig(name="a", target="m:A"),
-        ModelConfig(name="b", target="m:B", tenants={"acme": 9.0}),
-    )
-    keys = [KeyConfig(id="k", hash=HASHES[0], tenant="acme", weight=2.0)]
-    found = with_tenants(Config(models=models), keys)
-    assert [model.tenants for model in found.models] == [{"acme": 2.0}, {"acme": 9.0}]

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy
 import pytest
 
 from headway.config import KeyConfig
-from headway.errors import Forbidden, NotReady, QuotaExceeded
+from headway.errors import Forbidden, QuotaExceeded
 from headway.server.guard.keys import Caller, KeyRing, new_key
 from headway.server.guard.models import HARMLESS, KeyedModel, KeyedRegistry
 from headway.server.serving import Ask, Registry, ServedModel
@@ -59,7 +60,7 @@ def test_everything_that_works_is_the_keys_own() -> None:
 
 def test_a_registry_is_seen_through_the_key_or_not_at_all() -> None:
     for name in vars(Registry):
-        if not name.startswith("_") and name != "add":
+        if not name.startswith("_") and name not in ("add", "switch"):
             seen = name in HARMLESS or name in vars(KeyedRegistry)
             assert seen, f"whose models does Registry.{name} show?"
     with pytest.raises(AttributeError):
@@ -104,16 +105,24 @@ def test_other_models_are_neither_listed_nor_told_apart_from_none() -> None:
     assert len(said) == 1
 
 
-def test_a_model_is_the_same_each_time_and_is_not_kept_alive() -> None:
+def test_a_model_is_the_same_each_time_and_is_forgotten_when_it_is_gone() -> None:
     models = registry("m")
     view = KeyedRegistry(models, caller())
+    forgotten: list[object] = []
+    view.on_gone(forgotten.append)
     keyed = view.get("m")
-    assert view.get_ready("m") is keyed
+    assert view.find_ready("m") is keyed
     models.add(Recorder("m"))  # type: ignore[arg-type]
-    gc.collect()
+    assert forgotten == [keyed]
     assert view.get("m") is not keyed
-    with pytest.raises(NotReady):
-        asyncio.run(keyed.predict(1, Ask()))
+
+
+def test_a_key_that_nobody_uses_is_not_remembered() -> None:
+    models = registry("m")
+    view = weakref.ref(KeyedRegistry(models, caller()))
+    gc.collect()
+    assert view() is None
+    models.add(Recorder("m"))  # type: ignore[arg-type]
 
 
 def test_the_direct_way_is_not_for_keys() -> None:
