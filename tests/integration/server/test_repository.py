@@ -174,7 +174,7 @@ def test_one_model_that_fails_does_not_keep_the_others_back(models: Path) -> Non
         assert "unknown field `max_bach_size`" in index["typo", ""][1]
         assert index["empty", ""][1] == "it has no version: 1, 2, …"
         assert not any(name == "notes" for name, _ in index)
-        log = "".join(server.log)
+        log = server.log.text
         assert "bad version 1 cannot be loaded: ValueError: no" in log
 
 
@@ -393,7 +393,7 @@ def test_a_sleeping_model_that_cannot_be_loaded_says_so_and_when_to_come_back(
         for _ in range(3):
             assert "could not be loaded" in refused(client.mark)
         assert client.index()["m", "1"] == ("UNAVAILABLE", "ValueError: never")
-        assert "".join(server.log).count("cannot be loaded") == 1
+        assert server.log.text.count("cannot be loaded") == 1
 
 
 # ---- watching
