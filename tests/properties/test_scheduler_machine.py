@@ -262,7 +262,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _check_order(self, item: Item) -> None:
         if self.policy.order is Order.FIFO:
-            line = (item.priority, item.tenant, item.partition)
+            line: tuple[object, ...] = (item.priority, item.tenant, item.partition)
+            if self.policy.firing is Firing.AUTO:  # those of other sizes may be planned before
+                line = (*line, item.size, item.rows)
             assert item.id > self.last_run.get(line, -1), "overtaken"
             self.last_run[line] = item.id
 

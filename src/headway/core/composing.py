@@ -5,6 +5,7 @@ to save its head costs more per item exactly when capacity is short, and never r
 """
 
 import math
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,8 +15,11 @@ from headway.core.planning import Limits, fills, plan
 from headway.core.policy import Firing, Order, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
 
-PLANNED_BATCHES = 8  # as many batches' worth of those who wait are looked at for one
+PLANNED_BATCHES = 8  # as many batches' worth of those who wait are looked at for one …
+MOST_PLANNED = 512  # … but no more than this
+FILLED = 1.25  # of its planned time: how long a batch may take with lower classes in it
 _CLASSES = tuple(Priority)
+_arrival = operator.itemgetter(1, 0)
 
 
 @dataclass(slots=True)
@@ -55,7 +59,7 @@ class Composer:
         self._costs = costs
         self._queue = queue
         self._may_plan = self._is_auto and policy.order is Order.FIFO
-        self._limits = Limits(policy.max_batch_size, self._max_cost, self.padded_rows)
+        self._limits = Limits(policy.max_batch_size, self._max_cost, policy.batch_sizes)
 
     def compose(self, lane: Lane, now: float, *, cap_rows: int, aged_turn: bool) -> Composition:
         """Take the next batch out of the lane.
@@ -87,44 +91,48 @@ class Composer:
     # ---- where sizes differ
 
     def _compose_planned(self, lane: Lane, now: float, *, aged_turn: bool) -> Composition | None:
-        """The batch that wastes least around whoever is next. None: too little is known."""
+        """The batch that wastes least around whoever is next. None: in order will do."""
         late: list[Item] = []
         while lane.items > len(late):
-            anchor = self._anchor(lane, now, aged_turn=aged_turn)
-            waiting = lane.next_up(anchor.priority, PLANNED_BATCHES * self._max_rows)
-            if anchor not in waiting:
-                waiting.append(anchor)
-            chosen = plan(waiting, anchor, self._costs, self._limits)
+            anchor, waiting = self._candidates(lane, now, aged_turn=aged_turn)
+            chosen = None
+            if lane.size_rows != lane.rows * anchor.size:  # else all are of one size
+                chosen = plan(waiting, anchor, self._costs, self._limits)
             if chosen is None:
                 if late:
                     break  # refuse them first; whoever asks next composes in order
                 return None
-            made = self._finished_plan(chosen, lane, now)
+            made = self._in_time(chosen, now)
             late += made.late
             if made.items:
-                self._fill(lane, anchor.priority, made)
+                self._fill(lane, anchor.priority, made, now)
                 return self._taken(lane, made, late)
             for item in made.late:
                 del self._queue.live[item.id]
         return self._taken(lane, Composition(0, now, 0.0, self._slo_s), late)
 
-    def _anchor(self, lane: Lane, now: float, *, aged_turn: bool) -> Item:
+    def _candidates(self, lane: Lane, now: float, *, aged_turn: bool) -> tuple[Item, list[Item]]:
+        """Whose turn it is, and who may go along: on the turn of the aged, their own class."""
         oldest, head = lane.oldest(), lane.head()
         assert oldest is not None
         assert head is not None, "compose() from an empty lane"
-        is_aged = now - oldest.arrived_at > self._ageing_s
-        return oldest if is_aged and aged_turn else head[3]
+        most = min(PLANNED_BATCHES * self._max_rows, MOST_PLANNED)
+        if aged_turn and now - oldest.arrived_at > self._ageing_s:
+            anchor, waiting = oldest, lane.lines[oldest.priority].first(most)
+        else:
+            anchor, waiting = head[3], lane.next_up(head[3].priority, most)
+        if anchor not in waiting:
+            waiting.insert(0, anchor)
+        return anchor, waiting
 
-    def _finished_plan(self, chosen: list[Item], lane: Lane, now: float) -> Composition:
+    def _in_time(self, chosen: list[Item], now: float) -> Composition:
         """The chosen without those who would be late: they are dropped, the batch goes on."""
         rows, size = sum(item.rows for item in chosen), max(item.size for item in chosen)
-        late_before = -math.inf
+        made = Composition(rows, -math.inf, 0.0, self._slo_s)
         if self._slo_s < math.inf or self._queue.has_deadlines:
-            seconds = self._costs.predict(self.padded_rows(rows), size) or 0.0
-            late_before = now + seconds + self._costs.margin_s(rows, size) - 1e-9
-        made = Composition(rows, late_before, self._alone_s(lane), self._slo_s)
+            made.late_before = now + self._batch_s(rows, size) - 1e-9
         for item in chosen:
-            if made.is_late(item):
+            if self._is_late(made, item):
                 made.late.append(item)
             else:
                 made.items.append(item)
@@ -132,39 +140,62 @@ class Composer:
                 made.size = max(made.size, item.size)
         return made
 
-    def _fill(self, lane: Lane, priority: Priority, made: Composition) -> None:
-        """Lower classes take slots that would be padding."""
+    def _batch_s(self, rows: int, size: int) -> float:
+        seconds = self._costs.predict(self.padded_rows(rows), size) or 0.0
+        return seconds + self._costs.margin_s(self.padded_rows(rows), size)
+
+    def _is_late(self, made: Composition, item: Item) -> bool:
+        """As `Composition.is_late`; what one item takes alone depends on its size."""
+        due = min(item.deadline, item.arrived_at + self._slo_s)
+        if due >= made.late_before:
+            return False
+        return due - item.arrived_at >= self._batch_s(item.rows, item.size)
+
+    def _fill(self, lane: Lane, priority: Priority, made: Composition, now: float) -> None:
+        """Lower classes come along where that delays nobody much, and nobody beyond his time."""
+        planned_s = self._batch_s(made.rows, made.size)
+        due = min(min(item.deadline, item.arrived_at + self._slo_s) for item in made.items)
+        longest_s = min(FILLED * planned_s, max(planned_s, due - now))
         for lower in _CLASSES[priority + 1 :]:
-            waiting = lane.lines[lower].first(PLANNED_BATCHES * self._max_rows)
+            waiting = lane.lines[lower].first(self._max_rows)
             company = sum(item.rows for item in waiting)
             for item in waiting:
-                if made.rows >= self._max_rows:
-                    return
-                if not made.is_late(item) and fills(
+                seconds = fills(
                     item,
                     made.rows,
                     made.size,
                     company=company,
                     costs=self._costs,
                     limits=self._limits,
-                ):
-                    made.items.append(item)
-                    made.rows += item.rows
+                )
+                if seconds is None or seconds > longest_s or self._is_late(made, item):
+                    continue
+                made.items.append(item)
+                made.rows += item.rows
 
     def _taken(self, lane: Lane, made: Composition, late: list[Item]) -> Composition:
         queue = self._queue
+        leaving = {item.id for item in made.items}
         for priority in _CLASSES:
             lead = lane.lines[priority].head()
-            if lead is not None and lead[3] in made.items:
+            if lead is not None and lead[1] in leaving:
                 queue.lead_leaves(priority, lead)
         for item in (*made.items, *made.late):
             queue.live.pop(item.id, None)
+        made.items.sort(key=_arrival)
         made.late = late
         queue.served([*made.items, *late], lane)
         made.left_rows = lane.rows
         if made.left_rows:
-            made.stopped_by = FireReason.KNEE
+            made.stopped_by = self._why_no_more(made)
         return made
+
+    def _why_no_more(self, made: Composition) -> FireReason:
+        if made.rows >= self._max_rows:
+            return FireReason.FULL
+        if made.rows >= self._limits.rows_at(made.size):
+            return FireReason.BUDGET
+        return FireReason.KNEE
 
     # ---- limits
 
@@ -183,9 +214,7 @@ class Composer:
         return rows if cost_up / rows <= cost_down / down else down
 
     def padded_rows(self, rows: int) -> int:
-        if not self._batch_sizes:
-            return rows
-        return next((size for size in self._batch_sizes if size >= rows), rows)
+        return self._limits.padded_rows(rows) if self._batch_sizes else rows
 
     def _late_before(self, lane: Lane, now: float, rows: int) -> float:
         if not self._is_auto or (self._slo_s == math.inf and not self._queue.has_deadlines):

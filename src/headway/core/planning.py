@@ -7,33 +7,42 @@ the long do not wait for the short, and where batching does not pay, each runs a
 """
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headway.core.costs import Costs
 from headway.core.items import Item
 
-NEIGHBOURS = 2  # batches' worth on either side of the anchor: who is further off matters little
+NEIGHBOURS = 128  # at most, on either side of the anchor: who is further off matters little
 
 
 class Limits(NamedTuple):
     max_rows: int
-    max_cost: float  # rows × size
-    padded_rows: Callable[[int], int]  # what the model runs for so many rows
+    max_cost: float  # rows × size, as run
+    batch_sizes: tuple[int, ...] = ()  # the only ones the model runs at; empty: any
+
+    def padded_rows(self, rows: int) -> int:
+        """What the model runs for so many rows."""
+        return next((size for size in self.batch_sizes if size >= rows), rows)
 
     def rows_at(self, size: int) -> int:
-        return int(min(self.max_rows, self.max_cost // size)) if size else self.max_rows
+        """The most rows of a batch of that size; 0: even the smallest costs too much."""
+        most = int(min(self.max_rows, self.max_cost // size)) if size else self.max_rows
+        if not self.batch_sizes:
+            return most
+        return max((each for each in self.batch_sizes if each <= most), default=0)
 
 
 def plan(items: Sequence[Item], anchor: Item, costs: Costs, limits: Limits) -> list[Item] | None:
     """The items that leave with the anchor, itself included. None: too little is known yet.
 
-    `items`: who may leave; the anchor is one of them.
+    `items`: who may leave, in their order; the anchor is before all others of its kind.
     """
     # Of equal sizes the newest first: a cut through them leaves the newest behind.
     ordered = sorted(items, key=lambda item: (item.size, -item.arrived_at, -item.id))
     at = ordered.index(anchor)
-    reach = NEIGHBOURS * limits.max_rows
+    reach = min(NEIGHBOURS, 2 * limits.max_rows)
     first = max(0, at - reach)
     ordered = ordered[first : at + reach + 1]
     starts = _cuts(ordered, costs, limits)
@@ -42,7 +51,19 @@ def plan(items: Sequence[Item], anchor: Item, costs: Costs, limits: Limits) -> l
     stop = len(ordered)
     while starts[stop - 1] > at - first:
         stop = starts[stop - 1]
-    return ordered[starts[stop - 1] : stop]
+    return _oldest_alike(ordered[starts[stop - 1] : stop], items)
+
+
+def _oldest_alike(chosen: Sequence[Item], items: Sequence[Item]) -> list[Item]:
+    """As many of each kind, but nobody before those of his own kind who are before him."""
+    kinds: dict[tuple[object, ...], deque[Item]] = {}
+    for item in items:
+        kinds.setdefault(_kind(item), deque()).append(item)
+    return [kinds[_kind(item)].popleft() for item in chosen]
+
+
+def _kind(item: Item) -> tuple[object, ...]:
+    return item.size, item.rows, item.priority, item.tenant
 
 
 def _cuts(ordered: Sequence[Item], costs: Costs, limits: Limits) -> list[int] | None:
@@ -71,14 +92,17 @@ def _cuts(ordered: Sequence[Item], costs: Costs, limits: Limits) -> list[int] | 
     return starts
 
 
-def fills(item: Item, rows: int, size: int, *, company: int, costs: Costs, limits: Limits) -> bool:
-    """Whether the item costs a batch of that shape no more than with its own `company` of rows."""
+def fills(
+    item: Item, rows: int, size: int, *, company: int, costs: Costs, limits: Limits
+) -> float | None:
+    """How long the batch takes with the item in it; None: that would cost more than running it
+    among its own `company` of rows."""
     more, own = rows + item.rows, max(1, min(company, limits.rows_at(item.size)))
     if item.size > size or more > limits.rows_at(size):
-        return False
+        return None
     before = costs.predict(limits.padded_rows(rows), size)
     after = costs.predict(limits.padded_rows(more), size)
     elsewhere = costs.predict(limits.padded_rows(own), item.size)
     if before is None or after is None or elsewhere is None:
-        return False
-    return after - before <= elsewhere * item.rows / own
+        return None
+    return after if after - before <= elsewhere * item.rows / own else None

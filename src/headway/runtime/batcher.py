@@ -284,7 +284,8 @@ class Batcher(Generic[In, Out]):
             entered_at = self._now()
             value, size = await self._prepared(value, keywords)
         if self._shape is not None:
-            rows, size, shape = self._shaped(value)
+            rows, own_size, shape = self._shaped(value)
+            size = own_size if self._size is None else size
             if shape is not None:
                 partition = (shape, partition)
         if shared is not None:
@@ -420,7 +421,7 @@ class Batcher(Generic[In, Out]):
             return _NONE, None
         try:
             shared = self._parameters.of_batch(given or _NONE)
-            _check_hashable(shared)
+            _check_hashable(shared, "a parameter that decides who shares a batch")
             return self._parameters.of_item(given or _NONE), shared
         except HeadwayError as error:
             self._driver.report_refusal(error)
@@ -538,7 +539,7 @@ class Batcher(Generic[In, Out]):
             value, size = sample, 0
             if self._prepare is not None or self._size is not None:
                 value, size = await self._prepared(sample, self._taken(None)[0])
-            if self._shape is not None:
+            if self._shape is not None and self._size is None:
                 size = self._shaped(value)[1]
             sized.setdefault(size, value)
         if not sized:
@@ -563,6 +564,8 @@ class Batcher(Generic[In, Out]):
             if not driver.scheduler.is_idle:
                 raise NotReady(f"{self.name} is busy: limit it before traffic")
             sizes = tuple(size for size in self._policy.batch_sizes if size <= rows)
+            if self._policy.batch_sizes and not sizes:
+                raise ConfigError(f"none of {self._policy.batch_sizes} fits", field="batch_sizes")
             largest = sizes[-1] if sizes else min(rows, self._policy.max_batch_size)
             self._policy = dataclasses.replace(
                 self._policy, max_batch_size=largest, batch_sizes=sizes
@@ -650,11 +653,11 @@ def _seconds(milliseconds: object, name: str) -> float | None:
     return milliseconds / 1e3
 
 
-def _check_hashable(partition: object) -> None:
+def _check_hashable(value: object, what: str = "partition") -> None:
     try:
-        hash(partition)
+        hash(value)
     except Exception as error:  # user code; mostly a TypeError: a list, a dict, an array
-        raise InvalidInput(f"partition must be hashable: {error}") from error
+        raise InvalidInput(f"{what} must be hashable: {error}") from error
 
 
 def _load(model: "Model[Any, Any] | TensorModel") -> None:

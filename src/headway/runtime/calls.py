@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -13,6 +14,7 @@ from headway.errors import ModelFailed, Shed
 from headway.model import END
 
 Ran: TypeAlias = tuple[Batch, float]  # a batch that has run, and for how many seconds
+_log = logging.getLogger(__name__)
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off
 
 
@@ -99,7 +101,7 @@ class DirectCall:
     """One value whose caller is told by a plain call, in the batcher's own event loop.
 
     No future, no task: for front ends that answer thousands of callers from one loop. They derive
-    from it; `answered` and `failed` must not raise.
+    from it; what `answered` and `failed` raise is logged, and goes no further.
     """
 
     __slots__ = ("is_done", "item_ids", "ran", "value")
@@ -117,14 +119,19 @@ class DirectCall:
         raise NotImplementedError
 
     def succeed(self, result: Any) -> None:
-        if not self.is_done:
-            self.is_done = True
-            self.answered(result)
+        self._tell(self.answered, result)
 
     def fail(self, error: BaseException) -> None:
-        if not self.is_done:
-            self.is_done = True
-            self.failed(error)
+        self._tell(self.failed, error)
+
+    def _tell(self, tell: Callable[[Any], None], outcome: Any) -> None:
+        if self.is_done:
+            return
+        self.is_done = True
+        try:
+            tell(outcome)
+        except Exception:  # noqa: BLE001  a front end's bug; those who are told next know nothing of it
+            _log.exception("a caller could not be told")
 
     def detach(self) -> None:
         raise AssertionError("only a batcher that stays in its loop has direct calls")

@@ -258,6 +258,8 @@ class App:
 
 def refuse(path: str, status: int, message: str, *, code: str, headers: Headers = ()) -> Refusal:
     """An error as the API family of `path` spells it."""
+    # A model's words may hold what no encoding can carry: half of a surrogate pair.
+    message = message.encode("utf-8", "replace").decode()
     error: Any = message
     word = code
     if path.startswith("/v1/") and not path.startswith("/v1/predict/"):

@@ -38,6 +38,8 @@ class Gate(headway.TensorModel):
         self.batches.append(batch["x"][:, 0].tolist())
         if (batch["x"] < 0).any():
             raise ValueError("negative")
+        if (batch["x"] == 8).any():
+            raise ValueError("half a pair: \udcff")
         if (batch["x"] == 7).any():
             return {"y": batch["x"].astype("complex64")}
         return {"y": batch["x"]}
@@ -119,6 +121,22 @@ async def test_outputs_that_cannot_be_encoded_are_their_callers_error() -> None:
     async with running() as it:
         assert (await it.client.post(PATH, body_of(7))).status == 500
         assert first_of((await it.client.post(PATH, body_of(2))).body) == 2
+
+
+@on_both_loops
+async def test_an_error_that_no_encoding_can_carry_is_told_all_the_same() -> None:
+    async with running() as it:
+        for headers in ("", "Headway-Priority: high\r\n"):  # directly, and the general way
+            reply = await it.client.post(PATH, body_of(8), headers)
+            assert reply.status == 500
+            assert "half a pair: ?" in msgspec.json.decode(reply.body)["error"]
+
+
+@on_both_loops
+async def test_an_input_without_a_name_is_refused() -> None:
+    async with running() as it:
+        body = body_of(1).replace(b'"name":"x",', b"")
+        assert (await it.client.post(PATH, body)).status == 400
 
 
 @on_both_loops
@@ -223,3 +241,4 @@ async def test_a_server_that_may_not_wait_refuses_what_still_runs() -> None:
         await it.server.stop()
         assert (await it.client.reply()).status == 503
         it.model.open.set()
+        assert it.statistics.as_triton("gate", "1")["inference_stats"]["fail"]["count"] == 1

@@ -58,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def objects(server: Server) -> list[dict[str, Any]]:
     """What it logs; its greeting is in between, for people."""
-    return [json.loads(line) for line in list(server.log) if line.startswith("{")]
+    return [json.loads(line) for line in server.log.text.splitlines() if line.startswith("{")]
 
 
 def lines_of(server: Server, request_id: str) -> list[dict[str, Any]]:
@@ -202,7 +202,7 @@ def test_without_access_logs_nothing_is_said_of_a_request(tmp_path: Path) -> Non
     ) as server:
         server.http.post("/v1/predict/root", json=4.0, headers={"X-Request-Id": "mine-2"})
         server.http.post("/v1/predict/root", json=-4.0, headers={"X-Request-Id": "bad-2"})
-        log = "".join(server.log)
+        log = server.log.text
     assert "mine-2" not in log
     assert "id=bad-2" in log
 

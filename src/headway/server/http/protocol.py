@@ -327,15 +327,25 @@ class Connection(asyncio.Protocol):
         self._next(keep_alive=True)
 
     def fail(self, error: BaseException) -> None:
-        received = self._received_direct()
-        self._send(received, self._app.answer_error(received.request, error))
+        try:
+            received = self._received_direct()
+            self._send(received, self._app.answer_error(received.request, error))
+        except Exception:
+            logger.exception("an error could not be told")
+            self._transport.abort()  # nobody may wait for an answer that never comes
+            return
         self._next(keep_alive=True)
 
     async def _answer_packed(self, body: bytes) -> None:
         received, response = self._received_direct(), Response(body)
-        await compress_answer(received.request, response)
-        if not self._transport.is_closing():
-            self._send(received, response)
+        try:
+            await compress_answer(received.request, response)
+            if not self._transport.is_closing():
+                self._send(received, response)
+        except Exception:
+            logger.exception("an answer could not be packed")
+            self._transport.abort()
+            return
         self._next(keep_alive=True)
 
     def _received_direct(self) -> _Received:

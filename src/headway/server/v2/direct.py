@@ -104,13 +104,12 @@ def _input_type(name: str, datatype: Datatype, shape: tuple[int, ...]) -> Any:
     count = math.prod(shape)
     elements = _of(list, element_type(datatype.name))
     fields: list[tuple[str, Any]] = [
+        ("name", _of(Literal, name)),
         ("datatype", _of(Literal, datatype.name)),
         ("shape", _of(tuple, tuple(_of(Literal, size) for size in shape))),
         ("data", _of(Annotated, (elements, Meta(min_length=count, max_length=count)))),
     ]
-    return msgspec.defstruct(
-        "Input", fields, tag_field="name", tag=name, forbid_unknown_fields=True
-    )
+    return msgspec.defstruct("Input", fields, forbid_unknown_fields=True)
 
 
 def _of(generic: Any, arguments: Any) -> Any:

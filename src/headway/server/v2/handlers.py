@@ -130,6 +130,8 @@ class _Inference(DirectCall):
         self._started = served.clock()
 
     def cancel(self) -> None:
+        if self.is_done:
+            return
         self._served.withdraw(self)
         self._served.record(1, self._started, asyncio.CancelledError())
 
