@@ -4,6 +4,7 @@ Latency counts from the moment a request was *meant* to leave, so that a stalled
 its queue. Every answer is checked: its status, and a mark that only its own request carries.
 """
 
+import itertools
 import select
 import socket
 import time
@@ -29,8 +30,13 @@ class Load:
     seconds: float
     latencies_s: "numpy.ndarray[tuple[int], numpy.dtype[numpy.float64]]"
     finished_at: "numpy.ndarray[tuple[int], numpy.dtype[numpy.float64]]"  # since the start
-    failed: int  # another status, or another request's answer
+    is_ok: "numpy.ndarray[tuple[int], numpy.dtype[numpy.bool_]]"  # its own answer, with a 200
     unanswered: int  # when the time was up
+
+    @property
+    def failed(self) -> int:
+        """Another status, or another request's answer."""
+        return int((~self.is_ok).sum())
 
     @property
     def per_s(self) -> float:
@@ -59,7 +65,7 @@ def post(path: str, body: bytes, mark: bytes, *, headers: str = "") -> Exchange:
 
 
 class _Connection:
-    __slots__ = ("_length", "_read", "mark", "sent_at", "socket")
+    __slots__ = ("_length", "_read", "mark", "sent_at", "socket", "stream")
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -67,6 +73,7 @@ class _Connection:
         self.socket.setblocking(False)
         self.sent_at = 0.0
         self.mark = b""
+        self.stream = 0  # of a mixed load: whose request this is
         self._read = b""
         self._length = 0  # of the whole answer, once its head is known
 
@@ -113,7 +120,6 @@ class Generator:
         self._epoll = select.epoll()
         self._connections: dict[int, _Connection] = {}
         self._turn = 0
-        self._failed = 0
         self.last_failure = b""
 
     def close(self) -> None:
@@ -132,20 +138,18 @@ class Generator:
             self._epoll.poll()
             answer = connection.receive()
         took_ms = (time.perf_counter() - started) * 1e3
-        self._check(answer, connection.mark)
-        self._load(0.0, [], [], unanswered=0)  # hang up
+        self._check(answer, connection)
+        self._hang_up()
         return took_ms
 
     def closed(self, connections: int, seconds: float) -> Load:
         """Every connection sends its next request when it has its answer."""
-        latencies: list[float] = []
-        finished: list[float] = []
-        self._failed = 0
-        start = time.perf_counter()
+        seen = _Seen()
+        start = now = time.perf_counter()
         end = start + seconds
         for _ in range(connections):
             self._open().send(self._next(), time.perf_counter())
-        now, clock, poll = start, time.perf_counter, self._epoll.poll
+        clock, poll = time.perf_counter, self._epoll.poll
         while now < end:
             for descriptor, _ in poll(0.1):
                 connection = self._connections[descriptor]
@@ -153,58 +157,58 @@ class Generator:
                 if answer is None:
                     continue
                 now = clock()
-                self._check(answer, connection.mark)
-                latencies.append(now - connection.sent_at)
-                finished.append(now - start)
+                seen.add(now - connection.sent_at, now - start, self._check(answer, connection))
                 connection.send(self._next(), now)
             now = clock()
-        return self._load(now - start, latencies, finished, unanswered=connections)
+        self._hang_up()
+        return seen.load(now - start, unanswered=connections)
 
     def poisson(self, rate: float, seconds: float, *, seed: int = 1) -> Load:
         """Requests leave when they are due, on a free connection or a new one."""
-        rng = numpy.random.default_rng(seed)
-        count = rng.poisson(rate * seconds)
-        due = deque(numpy.sort(rng.uniform(0.0, seconds, count)).tolist())
-        latencies: list[float] = []
-        finished: list[float] = []
-        self._failed = 0
-        free: list[_Connection] = [self._open() for _ in range(min(64, int(rate / 50) + 1))]
+        return self.mixed([(rate, self._exchanges)], seconds, seed=seed)[0]
+
+    def mixed(
+        self, streams: Sequence[tuple[float, Sequence[Exchange]]], seconds: float, *, seed: int = 1
+    ) -> list[Load]:
+        """Several open-loop streams at once, each with its rate and its requests."""
+        due = deque(_arrivals([rate for rate, _ in streams], seconds, seed))
+        seen = [_Seen() for _ in streams]
+        turns = [itertools.cycle(exchanges) for _, exchanges in streams]
+        free = [self._open() for _ in range(32)]
         running = 0
         clock, poll = time.perf_counter, self._epoll.poll
         start = clock()
         while due or running:
             now = clock() - start
-            while due and due[0] <= now:
+            while due and due[0][0] <= now:
                 if not free:
                     if len(self._connections) >= MAX_CONNECTIONS:
                         break  # it leaves late, and its latency says so
                     free.append(self._open())
-                free.pop().send(self._next(), start + due.popleft())
+                at, stream = due.popleft()
+                connection = free.pop()
+                connection.stream = stream
+                connection.send(next(turns[stream]), start + at)
                 running += 1
             for descriptor, _ in poll(0):  # busy: an epoll timer is too coarse for arrivals
                 connection = self._connections[descriptor]
                 answer = connection.receive()
                 if answer is None:
                     continue
-                at = clock()
-                self._check(answer, connection.mark)
-                latencies.append(at - connection.sent_at)
-                finished.append(at - start)
+                done = clock()
+                is_ok = self._check(answer, connection)
+                seen[connection.stream].add(done - connection.sent_at, done - start, is_ok)
                 free.append(connection)
                 running -= 1
             if now > 2 * seconds + 1:
                 break  # hopelessly behind
-        return self._load(seconds, latencies, finished, unanswered=running + len(due))
+        self._hang_up()
+        return [each.load(seconds, unanswered=running + len(due)) for each in seen]
 
-    def _load(
-        self, seconds: float, latencies: list[float], finished: list[float], *, unanswered: int
-    ) -> Load:
+    def _hang_up(self) -> None:
         for connection in self._connections.values():
             connection.socket.close()
         self._connections.clear()
-        return Load(
-            seconds, numpy.array(latencies), numpy.array(finished), self._failed, unanswered
-        )
 
     def _open(self) -> _Connection:
         connection = _Connection(self._port)
@@ -217,7 +221,41 @@ class Generator:
         self._turn += 1
         return self._exchanges[self._turn % len(self._exchanges)]
 
-    def _check(self, answer: bytes, mark: bytes) -> None:
-        if answer[9:12] != b"200" or mark not in answer:
-            self._failed += 1
+    def _check(self, answer: bytes, connection: _Connection) -> bool:
+        is_ok = answer[9:12] == b"200" and connection.mark in answer
+        if not is_ok:
             self.last_failure = answer[:300]
+        return is_ok
+
+
+class _Seen:
+    """What came back so far."""
+
+    def __init__(self) -> None:
+        self.latencies: list[float] = []
+        self.finished: list[float] = []
+        self.ok: list[bool] = []
+
+    def add(self, latency_s: float, finished_at: float, is_ok: bool) -> None:
+        self.latencies.append(latency_s)
+        self.finished.append(finished_at)
+        self.ok.append(is_ok)
+
+    def load(self, seconds: float, *, unanswered: int) -> Load:
+        return Load(
+            seconds,
+            numpy.array(self.latencies),
+            numpy.array(self.finished),
+            numpy.array(self.ok, bool),
+            unanswered,
+        )
+
+
+def _arrivals(rates: Sequence[float], seconds: float, seed: int) -> list[tuple[float, int]]:
+    """When requests leave, and of which stream."""
+    rng = numpy.random.default_rng(seed)
+    return sorted(
+        (at, stream)
+        for stream, rate in enumerate(rates)
+        for at in rng.uniform(0.0, seconds, rng.poisson(rate * seconds)).tolist()
+    )

@@ -46,6 +46,14 @@ class Sleep(Zero):
         return {"y": batch["x"]}
 
 
+class Heavy(Zero):
+    """20 ms and 0.5 ms a row."""
+
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.020 + 0.0005 * len(batch["x"]))
+        return {"y": batch["x"]}
+
+
 def serve_headway(target: str, port: int, *options: str) -> None:
     from headway.cli.main import main
 
@@ -200,6 +208,11 @@ SERVERS: dict[str, Callable[[int], None]] = {
     "headway-zero-no-metrics": headway_http("benchmarks.served:Zero", "--no-metrics"),
     "headway-many": serve_many,
     "headway-sleep": headway_http("benchmarks.served:Sleep"),
+    "headway-heavy": lambda port: serve_headway(
+        "benchmarks.served:Heavy",
+        port,
+        *("--name", "zero", "--grpc-port", "-1", "--max-batch-size", "32", "--slo-ms", "200"),
+    ),
     "headway-minilm": lambda port: serve_headway("minilm", port, "--grpc-port", "-1"),
     "headway-grpc": lambda port: serve_headway(
         "benchmarks.served:Zero", 0, "--name", "zero", "--grpc-port", str(port)

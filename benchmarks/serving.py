@@ -11,6 +11,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -382,23 +383,27 @@ def start_and_idle(quick: bool) -> Report:
     loads, readies, firsts, steadies, idles = [], [], [], [], []
     body = msgspec.json.encode({"model": "minilm", "input": "how fast is the first answer"})
     exchange = post("/v1/embeddings", body, b'"embedding"')
-    for _ in range(rounds):
-        loads.append(_load_alone_s())
-        started = time.perf_counter()
-        with starting("headway-minilm") as server:
-            _wait_ready(server.port)
-            readies.append(time.perf_counter() - started)
-            with server.loaded([exchange]) as generator:
-                firsts.append(generator.one_ms())
-                steadies.append(generator.closed(1, 2.0).percentile_ms(50))
-            time.sleep(1.0)
-            before = server.cpu_s
-            time.sleep(3.0)
-            idles.append((server.cpu_s - before) / 3.0)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["HEADWAY_CACHE_DIR"] = cache  # nothing is known about the model at first
+        for _ in range(1 + rounds):
+            loads.append(_load_alone_s())
+            started = time.perf_counter()
+            with starting("headway-minilm") as server:
+                _wait_ready(server.port)
+                readies.append(time.perf_counter() - started)
+                with server.loaded([exchange]) as generator:
+                    firsts.append(generator.one_ms())
+                    steadies.append(generator.closed(1, 2.0).percentile_ms(50))
+                time.sleep(1.0)
+                before = server.cpu_s
+                time.sleep(3.0)
+                idles.append((server.cpu_s - before) / 3.0)
+        del os.environ["HEADWAY_CACHE_DIR"]
     beyond = [ready - load for ready, load in zip(readies, loads, strict=True)]
     first = [a / b for a, b in zip(firsts, steadies, strict=True)]
     rows = [
-        ["start to ready", f"{statistics.median(readies):.2f} s"],
+        ["the very first start to ready, probes included", f"{readies[0]:.2f} s"],
+        ["later starts to ready", f"{statistics.median(readies[1:]):.2f} s"],
         ["the model's own imports and load", f"{statistics.median(loads):.2f} s"],
         ["first request after ready", f"{statistics.median(firsts):.1f} ms"],
         ["steady p50", f"{statistics.median(steadies):.1f} ms"],
@@ -411,7 +416,8 @@ def start_and_idle(quick: bool) -> Report:
         [
             Bar(
                 "ready < 2 s beyond the model's own load",
-                f"{max(beyond):.2f} s at most",
+                f"{statistics.median(beyond[1:]):.2f} s ({max(beyond[1:]):.2f} at most); "
+                f"the very first start {beyond[0]:.2f} s",
                 max(beyond) < 2.0,
             ),
             Bar(
@@ -421,7 +427,7 @@ def start_and_idle(quick: bool) -> Report:
             ),
             Bar("idle CPU ≈ 0 %", f"{max(idles):.2%} at most", max(idles) < 0.005),
         ],
-        [f"{rounds} starts of the built-in model, warm-up included"],
+        [f"one start with an empty cache, then {rounds} with the table that it left"],
     )
 
 

@@ -52,9 +52,11 @@ def key_changes_of(old: Sequence[KeyConfig], new: Sequence[KeyConfig]) -> list[C
 
 
 def merged(old: Config, new: Config) -> Config:
-    """What is in force after the change: the new one's live settings, the old one's others."""
+    """What is in force after the change: the new one's models and live settings, the old one's
+    others."""
     live = {name: getattr(new.server, name) for name in LIVE}
-    return msgspec.structs.replace(old, server=msgspec.structs.replace(old.server, **live))
+    server = msgspec.structs.replace(old.server, **live)
+    return msgspec.structs.replace(old, server=server, models=new.models)
 
 
 def _server_changes(old: ServerConfig, new: ServerConfig) -> Iterator[Change]:
@@ -66,10 +68,10 @@ def _server_changes(old: ServerConfig, new: ServerConfig) -> Iterator[Change]:
 def _model_changes(old: Iterable[ModelConfig], new: Iterable[ModelConfig]) -> Iterator[Change]:
     for name, before, after in _pairs(old, new, "name"):
         if before is None or after is None:
-            yield Change(f"model {name!r}", "removed" if after is None else "added", False)
+            yield Change(f"model {name!r}", "removed" if after is None else "added", True)
             continue
         for field, was, becomes in _differing(before, after):
-            yield Change(f"model {name!r}.{field}", f"{_shown(was)} → {_shown(becomes)}", False)
+            yield Change(f"model {name!r}.{field}", f"{_shown(was)} → {_shown(becomes)}", True)
 
 
 def _pairs(old: Iterable[Any], new: Iterable[Any], by: str) -> Iterator[tuple[str, Any, Any]]:

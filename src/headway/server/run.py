@@ -97,27 +97,42 @@ async def run(
                     announce(addresses, registry)
                 notify.ready()
 
-            reloader = Reloader(config, keys, guard, http)
-            await serve(
-                [http] if grpc is None else [http, grpc],
-                reloader,
-                say,
-                keeper.wait_started(),
-                hang_up=None if reread is None else lambda: reloader.reload(reread),
-                leave=registry.drain,
-            )
+            reloader = Reloader(config, keys, guard, http, keeper)
+            try:
+                await serve(
+                    [http] if grpc is None else [http, grpc],
+                    reloader,
+                    say,
+                    keeper.wait_started(),
+                    hang_up=None if reread is None else lambda: reloader.reload(reread),
+                    leave=registry.drain,
+                )
+            finally:
+                await reloader.close()
 
 
 class Reloader:
     """The configuration in force. SIGHUP changes of it what can be changed, and says so."""
 
     def __init__(
-        self, config: Config, keys: Sequence[KeyConfig], guard: Guard, http: HttpServer
+        self,
+        config: Config,
+        keys: Sequence[KeyConfig],
+        guard: Guard,
+        http: HttpServer,
+        keeper: Keeper,
     ) -> None:
         self.config = config
         self._keys = keys
         self._guard = guard
         self._http = http
+        self._keeper = keeper
+        self._models: asyncio.Task[None] | None = None  # being changed
+
+    async def close(self) -> None:
+        if self._models is not None:
+            self._models.cancel()
+            await asyncio.wait([self._models])
 
     def reload(self, reread: Callable[[], Config]) -> None:
         notify.reloading()
@@ -137,11 +152,24 @@ class Reloader:
         for change in changes:
             (_log.info if change.is_live else _log.warning)("%s", change)
         _log.info("configuration read again: %d changes", len(changes))
+        if new.models != self.config.models:
+            changing = self._change_models(self._models, new)
+            self._models = asyncio.get_running_loop().create_task(changing)
         self.config = merged(self.config, new)
         self._http.change(self.config.server)
         if self._guard.has_keys and keys:
             self._guard.change_keys(keys)
             self._keys = keys
+
+    async def _change_models(self, before: "asyncio.Task[None] | None", new: Config) -> None:
+        """Beside those that are running; one change after the other."""
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            for line in await self._keeper.reload_configuration(new):
+                _log.info("%s", line)
+        except HeadwayError as error:
+            _log.error("models stay as they were: %s", error)
 
 
 def make_app(

@@ -108,9 +108,11 @@ def test_sighup_says_what_has_changed_and_changes_what_it_can(tmp_path: Path) ->
         for line in (
             "server.max_header_bytes: 32768 → 300\n",
             "server.debug: False → True (needs a restart)\n",
-            "model 'new': added (needs a restart)\n",
+            "model 'new': added\n",
         ):
             assert line in server.log.text
+        server.log.wait_for("new is ready")
+        assert server.http.post("/v1/predict/new", json="up").json() == "UP"
         headers = {"X-Long": "x" * 400}
         assert httpx.get(f"{server.url}/v2/health/live", headers=headers).status_code == 431
 
