@@ -166,8 +166,7 @@ class Reloader:
         if before is not None:
             await asyncio.wait([before])
         try:
-            for line in await self._keeper.reload_configuration(new):
-                _log.info("%s", line)
+            await self._keeper.reload_configuration(new)
         except HeadwayError as error:
             _log.error("models stay as they were: %s", error)
 

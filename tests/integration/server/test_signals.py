@@ -111,7 +111,7 @@ def test_sighup_says_what_has_changed_and_changes_what_it_can(tmp_path: Path) ->
             "model 'new': added\n",
         ):
             assert line in server.log.text
-        server.log.wait_for("new is ready")
+        server.log.wait_for("new version 1 is ready")
         assert server.http.post("/v1/predict/new", json="up").json() == "UP"
         headers = {"X-Long": "x" * 400}
         assert httpx.get(f"{server.url}/v2/health/live", headers=headers).status_code == 431
