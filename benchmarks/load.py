@@ -174,7 +174,7 @@ class Generator:
         due = deque(_arrivals([rate for rate, _ in streams], seconds, seed))
         seen = [_Seen() for _ in streams]
         turns = [itertools.cycle(exchanges) for _, exchanges in streams]
-        free = [self._open() for _ in range(32)]
+        free: deque[_Connection] = deque(self._open() for _ in range(32))
         running = 0
         clock, poll = time.perf_counter, self._epoll.poll
         start = clock()
@@ -186,7 +186,7 @@ class Generator:
                         break  # it leaves late, and its latency says so
                     free.append(self._open())
                 at, stream = due.popleft()
-                connection = free.pop()
+                connection = free.popleft()  # in turn: one that is never used is hung up on
                 connection.stream = stream
                 connection.send(next(turns[stream]), start + at)
                 running += 1
