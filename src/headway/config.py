@@ -107,6 +107,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     grpc_port: Annotated[
         int, Meta(ge=-1, le=65535, description="gRPC; 0: any free one, -1: none")
     ] = 8001
+    grpc_stack: Annotated[
+        Literal["headway", "grpcio"], Meta(description="what serves gRPC: our own, or grpc.aio")
+    ] = "grpcio"
     max_body_bytes: Annotated[int, Meta(ge=1, description="largest HTTP body or gRPC message")] = (
         64 * 2**20
     )
