@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headway.config import ServerConfig
 from headway.errors import ConfigError, NotReady, UnknownModel
@@ -223,7 +223,8 @@ def _reflect(server: Any) -> None:
         files.AddSerializedFile(file.serialized_pb)
     names = [SERVICE.full_name]
     names += [each.full_name for file in others for each in file.services_by_name.values()]
-    reflection.enable_server_reflection(names, server, pool=files)
+    servicer = reflection.aio.ReflectionServicer(names, pool=files)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
 
 
 def _bracketed(host: str) -> str:
