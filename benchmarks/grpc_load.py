@@ -73,37 +73,35 @@ class _Client(asyncio.Protocol):
         self.transport.write(b"".join((frames.PREFACE, settings, widened, *calls)))
 
     def data_received(self, data: bytes) -> None:
-        calls = []
-        for kind, flags, _, payload in self._reader.feed(data):
-            if kind == frames.HEADERS:
-                if flags & frames.END_STREAM:
-                    self._check(payload)
-                    calls.append(self._call(self._block))
-                elif payload not in self._known:
-                    self._decoder.decode(payload)
-                    if _is_settled(payload):
-                        self._known[payload] = False
-            elif kind == frames.PING and not flags & frames.ACK:
-                calls.append(frames.frame(frames.PING, frames.ACK, 0, payload))
-            elif kind == frames.SETTINGS and not flags & frames.ACK:
-                calls.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        if calls:
-            self.transport.write(b"".join(calls))
+        answers = [self._take(*frame) for frame in self._reader.feed(data)]
+        self.transport.write(b"".join(answers))
+
+    def _take(self, kind: int, flags: int, _: int, payload: bytes) -> bytes:
+        """What is sent for it."""
+        if kind == frames.HEADERS:
+            is_ok = self._is_ok(payload)
+            if not flags & frames.END_STREAM:
+                return b""
+            if is_ok:
+                self.done += 1
+            elif not self.failed.done():
+                self.failed.set_exception(RuntimeError("a call failed"))
+            return self._call(self._block)
+        if kind in (frames.PING, frames.SETTINGS) and not flags & frames.ACK:
+            return frames.frame(kind, frames.ACK, 0, payload if kind == frames.PING else b"")
+        return b""
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.failed.done():
             self.failed.set_exception(RuntimeError("the server hung up"))
 
-    def _check(self, block: bytes) -> None:
+    def _is_ok(self, block: bytes) -> bool:
         is_ok = self._known.get(block)
         if is_ok is None:
             is_ok = ("grpc-status", "0") in self._decoder.decode(block)
             if _is_settled(block):
                 self._known[block] = is_ok
-        if is_ok:
-            self.done += 1
-        elif not self.failed.done():
-            self.failed.set_exception(RuntimeError("a call failed"))
+        return is_ok
 
     def _call(self, block: bytes) -> bytes:
         number = self._next_id

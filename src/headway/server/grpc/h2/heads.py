@@ -139,7 +139,7 @@ def _from_wire(key: str, text: str) -> Value:
     if not key.endswith("-bin"):
         return text
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4))
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise _broken(f"{key!r} is not base64") from error
 
