@@ -193,9 +193,7 @@ class Stacks:
             GrpcServer(self.registry, replace(config, grpc_stack="grpcio")) as grpcio,
             on_uvicorn(AsgiApp(app, max_body_bytes=MAX_BODY_BYTES)) as asgi,
         ):
-            yield Addresses(
-                http.url.removeprefix("http://"), asgi, grpc.address, grpcio.address
-            )
+            yield Addresses(http.url.removeprefix("http://"), asgi, grpc.address, grpcio.address)
 
 
 @asynccontextmanager

@@ -491,6 +491,7 @@ async def test_what_we_do_not_know_is_ignored_and_so_is_what_came_too_late() -> 
 
 # ---- floods
 
+
 @pytest.mark.parametrize(
     "one",
     [
