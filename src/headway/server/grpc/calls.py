@@ -122,7 +122,7 @@ class Calls:
         return Refusal(grpc.StatusCode[status.grpc], message, metadata)
 
     def _wrapped(self, name: str, method: Method) -> Method:
-        for wrapper in self._wrappers:
+        for wrapper in reversed(self._wrappers):  # the first is the outermost
             method = wrapper(method, f"/{SERVICE.full_name}/{name}")
         return method
 

@@ -1,5 +1,6 @@
 """Frames: what is written is read again, whole, however it is cut; nothing else crashes."""
 
+from contextlib import suppress
 from itertools import pairwise
 
 import hyperframe.frame
@@ -35,13 +36,14 @@ def test_frames_come_back_however_they_were_cut(
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_frames_or_refused(data: bytes) -> None:
-    reader, size = FrameReader(), 0
+    reader, size, code = FrameReader(), 0, None
     try:
         for _, _, stream_id, payload in reader.feed(data):
             assert 0 <= stream_id < 2**31
             size += 9 + len(payload)
     except ConnectionFailed as error:
-        assert error.code is Code.FRAME_SIZE_ERROR
+        code = error.code
+    assert code in (None, Code.FRAME_SIZE_ERROR)
     assert size <= len(data)
 
 
@@ -84,12 +86,11 @@ def test_a_large_block_goes_on_in_continuations() -> None:
 
 @given(st.integers(0, 255), st.binary(max_size=60))
 def test_padding_and_priority_are_taken_off_or_refused(flags: int, payload: bytes) -> None:
-    try:
-        block = frames.block_of(flags, payload)
-    except ConnectionFailed as error:
-        assert error.code in (Code.PROTOCOL_ERROR, Code.FRAME_SIZE_ERROR)
-        return
-    assert block in payload
+    with suppress(ConnectionFailed):
+        assert frames.block_of(flags, payload) in payload
+
+
+def test_padding_and_priority_of_another_library() -> None:
     made = hyperframe.frame.HeadersFrame(1, b"x" * 3, flags=["PADDED", "PRIORITY"], pad_length=4)
     body = made.serialize()[9:]
     assert frames.block_of(frames.PADDED | frames.PRIORITISED, body) == b"xxx"
