@@ -109,7 +109,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ] = 8001
     grpc_stack: Annotated[
         Literal["headway", "grpcio"], Meta(description="what serves gRPC: our own, or grpc.aio")
-    ] = "grpcio"
+    ] = "headway"
     max_body_bytes: Annotated[int, Meta(ge=1, description="largest HTTP body or gRPC message")] = (
         64 * 2**20
     )
