@@ -93,6 +93,7 @@ def direct_messages(name: str, version: str, signature: Signature) -> DirectMess
         and bool(signature.outputs)
         and all(datatype not in (BYTES, BF16) for _, datatype, _ in rows)
         and all(0 < _size_bytes(datatype, shape) <= LARGE_BYTES for _, datatype, shape in rows)
+        and sum(math.prod(shape) for _, _, shape in rows) <= signature.max_elements
     )
     return DirectMessages(name, version, signature) if is_fit else None
 

@@ -61,7 +61,8 @@ class Grpcio:
         self.stop = self._server.stop
 
     async def start(self, host: str, port: int) -> int:
-        address, found = f"{_bracketed(host)}:{port}", 0
+        address = f"{_bracketed(host)}:{port}"
+        found: int
         try:
             if self._credentials is None:
                 found = self._server.add_insecure_port(address)
@@ -117,9 +118,7 @@ class GrpcServer:
             errors=self._errors,
             wrappers=self._wrappers,
         )
-        running = _Running(
-            self._registry, config, self._version, self._regions, self._guard, calls
-        )
+        running = _Running(self._registry, config, self._version, self._regions, self._guard, calls)
         try:
             self.port = await running.stack.start(config.host, config.grpc_port)
         except OSError as error:

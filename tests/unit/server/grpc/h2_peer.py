@@ -136,7 +136,7 @@ class Owner:
         self.is_closed = False
         self.tasks: set[Any] = set()
 
-    def opened(self, connection: Connection) -> bool:
+    def opened(self, connection: Connection, address: str) -> bool:
         return self.has_room
 
     def closed(self, connection: Connection) -> None:

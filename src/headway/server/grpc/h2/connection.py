@@ -35,8 +35,8 @@ _NO_METHOD = Method(lambda *_: None, bytes, bytes, takes_stream=True, gives_stre
 class Owner(Protocol):
     """The server that holds the connections."""
 
-    def opened(self, connection: "Connection") -> bool:
-        """Whether there is room for it."""
+    def opened(self, connection: "Connection", address: str) -> bool:
+        """Whether there is room for it, from that host."""
         ...
 
     def closed(self, connection: "Connection") -> None: ...
@@ -106,7 +106,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.peer = _peer_of(transport)
+        host, port = _peer_of(transport)
+        self.peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
         self._heard_at = self._only_since = self._patient_since = self.loop.time()
         self._timer = self.loop.call_later(self._tick_s, self._tick)
         first = {
@@ -116,7 +117,7 @@ class Connection(asyncio.Protocol):
         }
         more = CONNECTION_WINDOW - frames.FIRST_WINDOW
         self._transport.write(frames.settings(first) + frames.window_update(0, more))
-        if not self._owner.opened(self):
+        if not self._owner.opened(self, host):
             self._fail(Code.ENHANCE_YOUR_CALM, "too many connections")
 
     def data_received(self, data: bytes) -> None:
@@ -560,9 +561,6 @@ def _protocol_error(message: str) -> ConnectionFailed:
     return ConnectionFailed(Code.PROTOCOL_ERROR, message)
 
 
-def _peer_of(transport: asyncio.BaseTransport) -> str:
+def _peer_of(transport: asyncio.BaseTransport) -> tuple[str, int]:
     address = transport.get_extra_info("peername")
-    if not isinstance(address, tuple) or len(address) < 2:
-        return "unknown"
-    host, port = address[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    return address[:2] if isinstance(address, tuple) and len(address) >= 2 else ("", 0)

@@ -3,12 +3,14 @@ grpc.aio's server as far as services need it."""
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headway.config import ServerConfig
 from headway.server.grpc.h2.call import Direct, Method
 from headway.server.grpc.h2.connection import Connection
+from headway.server.http.server import client_of
 
 _LAST_WORDS_S = 1.0  # for the refusals to leave and for cancelled calls to clean up
 _MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
@@ -32,7 +34,8 @@ class H2Server:
         self._direct: dict[str, Direct] = {}
         self._methods: dict[str, Method | None] = {}
         self._listener: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, str] = {}  # and who has it
+        self._addresses: Counter[str] = Counter()
         self._leaving: set[asyncio.Task[None]] = set()  # of calls that were cancelled
         self._empty = asyncio.Event()
 
@@ -70,6 +73,7 @@ class H2Server:
             host,
             port,
             ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else self._config.header_timeout_s,
             backlog=1024,
         )
         found: int = self._listener.sockets[0].getsockname()[1]
@@ -102,13 +106,22 @@ class H2Server:
 
     # ---- the connections call
 
-    def opened(self, connection: Connection) -> bool:
-        has_room = len(self._connections) < self._config.max_connections
-        self._connections.add(connection)
-        return has_room and self._listener is not None
+    def opened(self, connection: Connection, address: str) -> bool:
+        client = client_of(address)
+        has_room = (
+            self._listener is not None
+            and len(self._connections) < self._config.max_connections
+            and self._addresses[client] < self._config.max_connections_per_address
+        )
+        self._connections[connection] = client
+        self._addresses[client] += 1
+        return has_room
 
     def closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        client = self._connections.pop(connection)
+        self._addresses[client] -= 1
+        if not self._addresses[client]:
+            del self._addresses[client]
         if not self._connections:
             self._empty.set()
 
