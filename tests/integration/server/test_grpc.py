@@ -596,6 +596,22 @@ def test_a_model_that_streams_answers_often(running: Running) -> None:
     assert "no shouting" in str(error)
 
 
+@pytest.mark.parametrize("data", [b"\xff\xff", request("root").SerializeToString()[:-1]])
+def test_what_is_no_message_is_refused_and_not_logged(
+    running: Running, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = "/inference.GRPCInferenceService"
+    with grpc.insecure_channel(running.url) as channel:
+        one = channel.unary_unary(f"{service}/ModelInfer")
+        many = channel.stream_stream(f"{service}/ModelStreamInfer")
+        for ask in (lambda: one(data), lambda: list(many(iter([data])))):
+            with pytest.raises(grpc.RpcError) as caught:
+                ask()
+            assert caught.value.code() in (Code.INTERNAL, Code.UNKNOWN)
+    if running.stack == "headway":
+        assert not caplog.records
+
+
 # ---- shared memory
 
 

@@ -1,5 +1,5 @@
 """gRPC on our own stack: calls without a task are answered, failed, refused and abandoned like all
-others; TLS; many threads; many connections."""
+others; many threads, many connections."""
 
 import asyncio
 import threading
@@ -20,6 +20,7 @@ from headway.server.v2.statistics import ModelStatistics
 
 grpc = pytest.importorskip("grpc")
 from headway.server.grpc import inference_pb2 as pb  # noqa: E402 - once we know that it is there
+from headway.server.grpc.h2 import frames  # noqa: E402
 from headway.server.grpc.server import GrpcServer  # noqa: E402
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
@@ -266,6 +267,23 @@ async def test_stopping_gives_up_at_its_deadline_and_says_so() -> None:
                 await call
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         await it.wait_queued(0)
+
+
+@pytest.mark.real_time
+async def test_there_is_room_for_so_many_connections_of_one_address() -> None:
+    config = ServerConfig(grpc_port=0, grpc_stack="headway", max_connections_per_address=2)
+    async with GrpcServer(Registry(), config) as server:
+        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        reader, _ = opened[2]
+        found = list(frames.FrameReader().feed(await reader.read()))  # until it hangs up
+        kind, _, _, payload = found[-1]
+        assert kind == frames.GOAWAY
+        assert payload[4:] == b"\0\0\0\x0btoo many connections"
+        for _, writer in opened:
+            writer.close()
+            await writer.wait_closed()
+        _, another = await asyncio.open_connection("127.0.0.1", server.port)
+        another.close()
 
 
 @on_both_loops

@@ -3,9 +3,9 @@ that the method sees, with the face of grpc.aio's. It knows no frames and no win
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 import grpc
 
@@ -142,7 +142,7 @@ class Call:
             self._timer = loop.call_later(self.head.timeout_s, self._expire)
         if self._method.takes_stream:
             self._inbox = Inbox(self._wire.limit_bytes)
-            self._work = loop.create_task(self._run(self._requests()))
+            self._work = loop.create_task(self._run(_Requests(self)))
 
     def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
         """`size_bytes` counts against its window. Raises StreamFailed."""
@@ -158,8 +158,7 @@ class Call:
         try:
             self._collect(data)
         except (Broken, TooLong) as error:
-            self._refuse_message(error)
-            self._stop_work()
+            self._refuse_request(error)
 
     def cancel(self) -> None:
         """Nobody wants the answer."""
@@ -224,8 +223,8 @@ class Call:
         method = self._method
         try:
             request = method.parse(data)
-        except Exception:  # noqa: BLE001 - protobuf's own, and there are three protobufs
-            self.end(Status.INTERNAL, "the request cannot be parsed")
+        except Exception as error:  # noqa: BLE001 - protobuf's own, and there are three of them
+            self._refuse_request(error)
             return
         if method.direct is not None and self.head.is_plain:
             self._work = method.direct.start(request, self)
@@ -252,9 +251,18 @@ class Call:
         else:
             self._work = self._wire.loop.create_task(self._run_packed(message))
 
-    def _refuse_message(self, error: Broken | TooLong) -> None:
-        is_long = isinstance(error, TooLong)
-        self.end(Status.RESOURCE_EXHAUSTED if is_long else Status.INTERNAL, str(error))
+    def _refuse_request(self, error: Exception) -> None:
+        """What came cannot be read. That is the client's mistake: it is not logged."""
+        match error:
+            case TooLong():
+                self.end(Status.RESOURCE_EXHAUSTED, str(error))
+            case Broken():
+                self.end(Status.INTERNAL, str(error))
+            case HeadwayError():
+                self.end(Status[status_of(error).grpc], str(error))
+            case _:
+                self.end(Status.INTERNAL, "the request cannot be parsed")
+        self._stop_work()
 
     def _give_back(self, kept_bytes: int = 0) -> None:
         """In bulk: not for every frame a frame."""
@@ -273,17 +281,14 @@ class Call:
             return decompress(data, limit=limit)
         return await asyncio.to_thread(decompress, data, limit=limit)
 
-    async def _requests(self) -> AsyncIterator[Any]:
-        while (request := await self.read()) is not grpc.aio.EOF:
-            yield request
-
     # ---- running
 
     async def _run_packed(self, message: Message) -> None:
         try:
             request = self._method.parse(await self._unpacked(message))
         except Exception as error:  # noqa: BLE001 - zlib's, ours, protobuf's
-            self._fail_here(error)
+            self._work = None  # it is this very task
+            self._refuse_request(error)
         else:
             await self._run(request)
 
@@ -297,7 +302,9 @@ class Call:
                 raise
             self.end(Status.CANCELLED, "the work was cancelled")
         except Exception as error:  # noqa: BLE001 - the service's code; every caller is answered
-            self._fail_here(error)
+            if not self.is_over:
+                _log.error("a call failed", exc_info=error, extra={"path": self.head.path})
+                self.end(Status.UNKNOWN, "internal error")
 
     async def _respond(self, request: Any) -> None:
         method = self._method
@@ -322,15 +329,6 @@ class Call:
         else:
             self._wire.send(self, framed(body))
             self.end(self._code, self._details)
-
-    def _fail_here(self, error: Exception) -> None:
-        if isinstance(error, HeadwayError):
-            self.end(Status[status_of(error).grpc], str(error))
-        elif isinstance(error, Broken | TooLong):
-            self._refuse_message(error)
-        elif not self.is_over:
-            _log.error("a call failed", exc_info=error, extra={"path": self.head.path})
-            self.end(Status.UNKNOWN, "internal error")
 
     def _expire(self) -> None:
         if self.is_over:
@@ -357,13 +355,23 @@ class Call:
 
     async def read(self) -> Any:
         """The next request; EOF after the last."""
+        try:
+            message = await self._wait_message()
+            if message is None:
+                return grpc.aio.EOF
+            return self._method.parse(await self._unpacked(message))
+        except Exception as error:  # noqa: BLE001 - ours, zlib's, protobuf's
+            self._refuse_request(error)
+            return await self._wire.loop.create_future()  # until the call is cancelled: it is
+
+    async def _wait_message(self) -> Message | None:
         inbox = self._inbox
         assert inbox is not None, "a call of one request has been read"
         while not self.is_over:
             message = inbox.take()
             if message is not None:
                 self._give_back(len(inbox))
-                return self._method.parse(await self._unpacked(message))
+                return message
             if self.is_received:
                 if len(inbox):
                     raise Broken("the last message has been cut off")
@@ -371,12 +379,12 @@ class Call:
             self._give_back()  # the message may be larger than the window
             self._reader = self._wire.loop.create_future()
             await self._reader
-        return grpc.aio.EOF
+        return None
 
     async def write(self, message: Any) -> None:
         """Waits until there is room for more."""
         if self.is_over:
-            raise asyncio.InvalidStateError("the call is over")
+            return  # nobody listens any more
         self._wire.send(self, framed(self._method.serialise(message)))
         while (self.outbox or self._wire.is_paused) and not self.is_closed:
             self._writer = self._wire.loop.create_future()
@@ -433,6 +441,22 @@ class Call:
             callback(self)
         else:
             self._done.append(callback)
+
+
+class _Requests:
+    """All requests of a call, as its method reads them."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        request = await self._call.read()
+        if request is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return request
 
 
 def _wake(waiter: "asyncio.Future[None] | None") -> None:
