@@ -1,4 +1,4 @@
-"""One HTTP/2 connection: frames in, frames out, windows both ways, and the limits of patience.
+"""One HTTP/2 connection: what comes in, the limits of patience, and the end.
 
 The hot path (a call's head and message in one read, its answer in one write) makes no task, no
 timer and no future. Whatever a peer does wrong ends its stream or its connection with the code of
@@ -16,7 +16,7 @@ from headway.server.grpc.h2 import frames, heads
 from headway.server.grpc.h2.call import ENCODINGS, WINDOW, Call, Method
 from headway.server.grpc.h2.frames import Code, ConnectionFailed, StreamFailed
 from headway.server.grpc.h2.heads import Head, HeadReader
-from headway.server.grpc.h2.inbox import framed
+from headway.server.grpc.h2.sending import Sending
 
 MAX_CALLS = 1000  # at once, of one connection
 CONNECTION_WINDOW = 2**24
@@ -25,10 +25,6 @@ LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can rea
 PING_TIMEOUT_S = 20.0
 _RESET_COSTS = 4  # a call that was begun for nothing
 _ANSWER_EARNS = 8
-_OK_HEAD = frames.head(frames.HEADERS, frames.END_HEADERS, 0, len(heads.HEAD_BLOCK))[:5]
-_OK_END = frames.head(
-    frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0, len(heads.OK_BLOCK)
-)[:5]
 _NO_METHOD = Method(lambda *_: None, bytes, bytes, takes_stream=True, gives_stream=True)
 
 
@@ -54,7 +50,7 @@ class _Partial(NamedTuple):
     block: bytes
 
 
-class Connection(asyncio.Protocol):
+class Connection(Sending):
     def __init__(
         self,
         find: Callable[[str], Method | None],
@@ -64,32 +60,23 @@ class Connection(asyncio.Protocol):
         *,
         limit_bytes: int,
     ) -> None:
+        super().__init__(loop)
         self._find = find
         self._config = config
-        self.loop = loop
         self.limit_bytes = limit_bytes
         self.peer = ""
         self._owner = owner
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
         self._preface = frames.PREFACE  # what of it has not come
         self._reader = frames.FrameReader()
         self._heads = HeadReader(limit_bytes=config.max_header_bytes)
         self._only: int | None = frames.SETTINGS  # the only kind of frame that may come now
         self._partial: _Partial | None = None
 
-        self._calls: dict[int, Call] = {}
         self._highest_id = 0
         self._is_last = False  # no call after those that have begun
         self._is_over = False  # what still comes in is thrown away
 
         self._owed = 0  # bytes received and not yet given back
-        self._window = frames.FIRST_WINDOW  # what we may send
-        self._first_window = frames.FIRST_WINDOW  # of a new stream
-        self._blocked: dict[int, Call] = {}  # by id, oldest first
-        self._is_paused = False
-        self._paused_at = 0.0
-        self._unsent_bytes = 0  # when we last looked
-
         self._patience = PATIENCE
         self._patient_since = 0.0
         self._heard_at = self._only_since = 0.0
@@ -97,10 +84,6 @@ class Connection(asyncio.Protocol):
         limits = (config.header_timeout_s, config.body_timeout_s, config.keep_alive_s)
         self._tick_s = min(5.0, *(each / 2 for each in limits))
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_paused(self) -> bool:
-        return self._is_paused
 
     # ---- the transport calls
 
@@ -149,16 +132,6 @@ class Connection(asyncio.Protocol):
         self._calls.clear()
         self._blocked.clear()
         self._owner.closed(self)
-
-    def pause_writing(self) -> None:
-        self._is_paused = True
-        self._paused_at = self.loop.time()
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-
-    def resume_writing(self) -> None:
-        self._is_paused = False
-        for call in list(self._calls.values()):
-            call.wake_writer()
 
     # ---- frames
 
@@ -329,110 +302,10 @@ class Connection(asyncio.Protocol):
                 raise ConnectionFailed(Code.ENHANCE_YOUR_CALM, "too many frames for nothing")
             self._patience, self._patient_since = PATIENCE, self._heard_at
 
-    # ---- the calls call
-
-    def send_answer(self, call: Call, body: bytes) -> None:
-        size = len(body) + 5
-        if (
-            size > frames.MAX_FRAME
-            or size > self._window
-            or size > call.send_window
-            or not call.is_received
-        ):
-            self.send(call, framed(body))
-            self.finish(call, heads.OK_BLOCK)
-            return
-        self._window -= size
-        call.head_block = None
-        number = call.id.to_bytes(4, "big")
-        self._transport.write(
-            b"".join(
-                (
-                    *(_OK_HEAD, number, heads.HEAD_BLOCK),
-                    *(frames.head(frames.DATA, 0, call.id, size), b"\0"),
-                    *((size - 5).to_bytes(4, "big"), body),
-                    *(_OK_END, number, heads.OK_BLOCK),
-                )
-            )
-        )
-        self._forget(call)
-
-    def send(self, call: Call, data: bytes) -> None:
-        if call.is_closed:
-            return
-        if call.head_block is not None:
-            self._transport.write(frames.headers(call.id, call.head_block, is_last=False))
-            call.head_block = None
-        if call.outbox is None:
-            call.outbox = bytearray(data)
-            call.moved_at = self.loop.time()
-        else:
-            call.outbox += data
-        self._send_some(call)
-
-    def finish(self, call: Call, trailers: bytes) -> None:
-        if call.is_closed:
-            return
-        if call.head_block is not None:
-            extra = call.head_block[len(heads.HEAD_BLOCK) :]
-            trailers = heads.only_trailers_block(extra + trailers)
-        call.trailers = trailers
-        if not call.outbox:
-            self._send_trailers(call, trailers)
-
-    def give_back(self, call: Call, size_bytes: int) -> None:
-        if not call.is_closed and not self._transport.is_closing():
-            self._transport.write(frames.window_update(call.id, size_bytes))
-
     def left(self, task: "asyncio.Task[None]") -> None:
         self._owner.left(task)
 
-    # ---- sending
-
-    def _send_some(self, call: Call) -> None:
-        """As much as the windows have room for."""
-        outbox = call.outbox
-        assert outbox is not None
-        room = min(self._window, call.send_window, len(outbox))
-        parts: list[bytes] = []
-        with memoryview(outbox) as view:
-            for at in range(0, room, frames.MAX_FRAME):
-                part = bytes(view[at : min(at + frames.MAX_FRAME, room)])
-                parts += (frames.head(frames.DATA, 0, call.id, len(part)), part)
-        if parts:
-            del outbox[:room]
-            self._window -= room
-            call.send_window -= room
-            call.moved_at = self.loop.time()
-            self._earn(len(parts))
-            self._transport.writelines(parts)
-        if outbox:
-            self._blocked[call.id] = call
-            return
-        call.outbox = None
-        self._blocked.pop(call.id, None)
-        call.wake_writer()
-        if call.trailers is not None:
-            self._send_trailers(call, call.trailers)
-
-    def _send_blocked(self) -> None:
-        for call in list(self._blocked.values()):
-            if self._window <= 0:
-                break
-            if call.send_window > 0:
-                self._send_some(call)
-
-    def _send_trailers(self, call: Call, block: bytes) -> None:
-        data = frames.headers(call.id, block, is_last=True)
-        if not call.is_received:  # we do not want the rest
-            data += frames.rst_stream(call.id, Code.NO_ERROR)
-        self._transport.write(data)
-        self._forget(call)
-
-    def _widen(self, call: Call, increment: int) -> None:
-        call.send_window += increment
-        if call.send_window > frames.MAX_WINDOW:
-            raise ConnectionFailed(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31 - 1")
+    # ---- work and what is none
 
     def _earn(self, patience: int) -> None:
         if self._patience < PATIENCE:
@@ -509,7 +382,7 @@ class Connection(asyncio.Protocol):
         """Now and then: no call sets a timer of its own."""
         self._timer = self.loop.call_later(self._tick_s, self._tick)
         now, config = self.loop.time(), self._config
-        if (self._is_paused or self._is_over) and self._is_stuck(now):
+        if (self.is_paused or self._is_over) and self._is_stuck(now, config.body_timeout_s):
             self._transport.abort()
         elif self._is_over:
             return
@@ -518,12 +391,6 @@ class Connection(asyncio.Protocol):
         elif now - self._heard_at > config.keep_alive_s:
             self._ping(now)
         self._check_calls(now)
-
-    def _is_stuck(self, now: float) -> bool:
-        unsent_bytes = self._transport.get_write_buffer_size()
-        if unsent_bytes < self._unsent_bytes:  # slow, but reading
-            self._unsent_bytes, self._paused_at = unsent_bytes, now
-        return now - self._paused_at > self._config.body_timeout_s
 
     def _ping(self, now: float) -> None:
         """Is there still somebody?"""
