@@ -199,6 +199,13 @@ def serve_many(port: int) -> None:
         serve_headway(str(file), port, "--grpc-port", "-1")
 
 
+def headway_grpc(stack: str) -> Callable[[int], None]:
+    target, grpc_stack = "benchmarks.served:Zero", ("--grpc-stack", stack)
+    return lambda port: serve_headway(
+        target, 0, "--name", "zero", "--grpc-port", str(port), *grpc_stack
+    )
+
+
 def mosec(worker: str, wait_ms: int = 5) -> Callable[[int], None]:
     return lambda port: serve_mosec(worker, port, wait_ms=wait_ms)
 
@@ -214,9 +221,8 @@ SERVERS: dict[str, Callable[[int], None]] = {
         *("--name", "zero", "--grpc-port", "-1", "--max-batch-size", "32", "--slo-ms", "200"),
     ),
     "headway-minilm": lambda port: serve_headway("minilm", port, "--grpc-port", "-1"),
-    "headway-grpc": lambda port: serve_headway(
-        "benchmarks.served:Zero", 0, "--name", "zero", "--grpc-port", str(port)
-    ),
+    "headway-grpc": headway_grpc("headway"),
+    "headway-grpcio": headway_grpc("grpcio"),
     "mosec-zero": mosec("Zero"),
     "mosec-zero-msgspec": mosec("FastZero", 1),
     "mosec-sleep": mosec("Sleep"),

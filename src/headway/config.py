@@ -107,10 +107,15 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     grpc_port: Annotated[
         int, Meta(ge=-1, le=65535, description="gRPC; 0: any free one, -1: none")
     ] = 8001
+    grpc_stack: Annotated[
+        Literal["headway", "grpcio"], Meta(description="what serves gRPC: our own, or grpc.aio")
+    ] = "headway"
     max_body_bytes: Annotated[int, Meta(ge=1, description="largest HTTP body or gRPC message")] = (
         64 * 2**20
     )
-    max_connections: Annotated[int, Meta(ge=1, description="most HTTP connections at once")] = 4096
+    max_connections: Annotated[
+        int, Meta(ge=1, description="most connections at once, on each port")
+    ] = 4096
     max_header_bytes: Annotated[int, Meta(ge=256, description="largest request head")] = 32 * 2**10
     header_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's head")] = (
         10.0

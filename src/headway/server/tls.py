@@ -9,12 +9,13 @@ import os
 import ssl
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from headway.config import ServerConfig
 from headway.errors import ConfigError
 
 _log = logging.getLogger(__name__)
+Protocol: TypeAlias = Literal["http/1.1", "h2"]  # as TLS names them
 Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
@@ -37,7 +38,7 @@ class Certificates:
             self._paths.append(self._client_ca)
         self._lock = threading.Lock()
         try:
-            self._stamp, self._pem, self._context = self._load()
+            self._stamp, self._pem, self._contexts = self._load()
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"{' '.join(self._paths)}: {_said(error)}", field="tls_cert"
@@ -48,13 +49,13 @@ class Certificates:
     def requires_client(self) -> bool:
         return bool(self._client_ca)
 
-    def context(self) -> ssl.SSLContext:
+    def context(self, protocol: Protocol = "http/1.1") -> ssl.SSLContext:
         """For a listener: every handshake is done with the certificate of that moment."""
-        listening = self._made()
+        listening = self._made(protocol)
 
         def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
             self.refresh()
-            connection.context = self._context
+            connection.context = self._contexts[protocol]
 
         listening.sni_callback = choose
         return listening
@@ -71,7 +72,7 @@ class Certificates:
                 if stamp in (self._stamp, self._refused):
                     return False
                 self._refused = stamp  # until it is known to be good
-                self._stamp, self._pem, self._context = self._load()
+                self._stamp, self._pem, self._contexts = self._load()
             except (OSError, ssl.SSLError) as error:
                 _log.error("the old certificate stays: %s", _said(error))
                 return False
@@ -83,21 +84,21 @@ class Certificates:
         found = (os.stat(path) for path in self._paths)  # through links, as Kubernetes swaps them
         return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
 
-    def _load(self) -> tuple[Stamp, Pem, ssl.SSLContext]:
+    def _load(self) -> tuple[Stamp, Pem, dict[Protocol, ssl.SSLContext]]:
         stamp = self._look()
-        context = self._made()
+        contexts = {protocol: self._made(protocol) for protocol in get_args(Protocol)}
         chain, key, *client_ca = (Path(path).read_bytes() for path in self._paths)
         if self._look() != stamp:
             raise OSError("the files change while they are read")
-        return stamp, Pem(key, chain, client_ca[0] if client_ca else None), context
+        return stamp, Pem(key, chain, client_ca[0] if client_ca else None), contexts
 
-    def _made(self) -> ssl.SSLContext:
+    def _made(self, protocol: Protocol) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # A resumed session would get round a client authority that is no longer trusted.
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 0
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols([protocol])
         context.load_cert_chain(self._paths[0], self._paths[1], password=_no_password)
         if self._client_ca:
             context.verify_mode = ssl.CERT_REQUIRED

@@ -69,7 +69,7 @@ class Client(Protocol):
 
 
 HTTP = ("http", "asgi")
-GRPC = ("grpc",)
+GRPC = ("grpc", "grpcio")
 
 
 # ---- how calls run

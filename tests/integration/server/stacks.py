@@ -1,4 +1,5 @@
-"""Every stack that serves, over one registry: our HTTP server, the app as ASGI on uvicorn, gRPC.
+"""Every stack that serves, over one registry: our HTTP server, the app as ASGI on uvicorn,
+our gRPC server, grpc.aio's.
 
 They run in one event loop in a thread of this process, so that a test can hold a model at its gate
 and see what arrives and who leaves.
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import uvicorn
+from msgspec.structs import replace
 from served_models import MOST_S, FewWords, Gate, Words
 
 from headway.config import ModelConfig, ServerConfig
@@ -74,6 +76,7 @@ class Addresses(NamedTuple):
     http: str
     asgi: str
     grpc: str
+    grpcio: str
 
     def of(self, stack: str) -> str:
         address: str = getattr(self, stack)
@@ -186,10 +189,11 @@ class Stacks:
         app = make_app(self.registry, config)
         async with (
             HttpServer(app, config) as http,
-            GrpcServer(self.registry, config) as grpc,
+            GrpcServer(self.registry, replace(config, grpc_stack="headway")) as grpc,
+            GrpcServer(self.registry, replace(config, grpc_stack="grpcio")) as grpcio,
             on_uvicorn(AsgiApp(app, max_body_bytes=MAX_BODY_BYTES)) as asgi,
         ):
-            yield Addresses(http.url.removeprefix("http://"), asgi, grpc.address)
+            yield Addresses(http.url.removeprefix("http://"), asgi, grpc.address, grpcio.address)
 
 
 @asynccontextmanager

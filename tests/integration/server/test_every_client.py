@@ -16,7 +16,7 @@ pytest.importorskip("tritonclient.grpc")
 pytest.importorskip("tritonclient.http")
 pytest.importorskip("uvicorn")
 
-from clients import CLIENTS, KSERVE_PYTHON, Asked, Call, Client, Refused
+from clients import CLIENTS, HTTP, KSERVE_PYTHON, Asked, Call, Client, Refused
 from served_models import vector_of
 from stacks import MAX_BODY_BYTES, Stacks, Watched
 
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
     @property
     def is_http(self) -> bool:
-        return self.stack != "grpc"
+        return self.stack in HTTP
 
     def start(self, model: str, *texts: str, **more: Any) -> Call:
         return self.client.start(self.address, Asked(model, texts, **more))

@@ -87,7 +87,8 @@ async def serving(
 class Running:
     """The server in a thread of its own, for clients that block."""
 
-    def __init__(self) -> None:
+    def __init__(self, stack: str) -> None:
+        self.stack = stack
         self.gate, self.narrow = Gate(), Gate()
         self.models = {
             "double": Double(4),
@@ -104,7 +105,7 @@ class Running:
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with serving(self.models) as (server, _):
+        async with serving(self.models, grpc_stack=self.stack) as (server, _):
             self.address.put(server.address)
             await self._stop.wait()
 
@@ -119,9 +120,16 @@ class Running:
         assert not self._thread.is_alive()
 
 
+@pytest.fixture(scope="module", params=["headway", "grpcio"])
+def stack(request: pytest.FixtureRequest) -> str:
+    """Every test of a server runs on both: they answer alike."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    with Running() as server:
+def running(stack: str) -> Iterator[Running]:
+    with Running(stack) as server:
         yield server
 
 
@@ -301,7 +309,9 @@ def test_large_messages(client: Any) -> None:
     assert answer == large.upper().encode()
 
 
-async def test_messages_over_the_limit_are_refused_with_it_and_the_stream_goes_on() -> None:
+async def test_messages_over_the_limit_are_refused_with_it_and_the_stream_goes_on(
+    stack: str,
+) -> None:
     import tritonclient.grpc.aio as aio
 
     small, large, vast = (
@@ -313,7 +323,7 @@ async def test_messages_over_the_limit_are_refused_with_it_and_the_stream_goes_o
             yield {"model_name": "double", "inputs": inputs}
 
     async with (
-        serving({"double": Double(width=4)}, max_body_bytes=4096) as (server, _),
+        serving({"double": Double(width=4)}, max_body_bytes=4096, grpc_stack=stack) as (server, _),
         aio.InferenceServerClient(server.address) as client,
     ):
         with pytest.raises(InferenceServerException, match="at most 4096 are allowed") as told:
@@ -586,6 +596,22 @@ def test_a_model_that_streams_answers_often(running: Running) -> None:
     assert "no shouting" in str(error)
 
 
+@pytest.mark.parametrize("data", [b"\xff\xff", request("root").SerializeToString()[:-1]])
+def test_what_is_no_message_is_refused_and_not_logged(
+    running: Running, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = "/inference.GRPCInferenceService"
+    with grpc.insecure_channel(running.url) as channel:
+        one = channel.unary_unary(f"{service}/ModelInfer")
+        many = channel.stream_stream(f"{service}/ModelStreamInfer")
+        for ask in (lambda: one(data), lambda: list(many(iter([data])))):
+            with pytest.raises(grpc.RpcError) as caught:
+                ask()
+            assert caught.value.code() in (Code.INTERNAL, Code.UNKNOWN)
+    if running.stack == "headway":
+        assert not caplog.records
+
+
 # ---- shared memory
 
 
@@ -653,7 +679,7 @@ def reflected(channel: Any, **asked: str) -> Any:
 # ---- beside HTTP
 
 
-def test_serve_listens_for_both_and_stops_both(tmp_path: Path) -> None:
+def test_serve_listens_for_both_and_stops_both(tmp_path: Path, stack: str) -> None:
     (tmp_path / "app.py").write_text(
         "import headway\n"
         "class Upper(headway.Model[str, str]):\n"
@@ -661,7 +687,10 @@ def test_serve_listens_for_both_and_stops_both(tmp_path: Path) -> None:
         "        return [item.upper() for item in items]\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "headway", "serve", "app:Upper", "--port=0", "--grpc-port=0"],
+        [
+            *(sys.executable, "-m", "headway", "serve", "app:Upper"),
+            *("--port=0", "--grpc-port=0", f"--grpc-stack={stack}"),
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
@@ -699,11 +728,11 @@ def test_no_port_no_grpc() -> None:
 # ---- the other client, and stopping
 
 
-async def test_the_async_client() -> None:
+async def test_the_async_client(stack: str) -> None:
     import tritonclient.grpc.aio as aio
 
     async with (
-        serving({"double": Double(4), "letters": Letters()}) as (server, _),
+        serving({"double": Double(4), "letters": Letters()}, grpc_stack=stack) as (server, _),
         aio.InferenceServerClient(server.address) as client,
     ):
         answers = await asyncio.gather(
@@ -727,9 +756,11 @@ async def connected(gate: Gate, **settings: Any) -> AsyncIterator[tuple[GrpcServ
         yield server, channel
 
 
-async def test_stopping_answers_what_has_begun_and_no_idle_stream_delays_it() -> None:
+async def test_stopping_answers_what_has_begun_and_no_idle_stream_delays_it(
+    stack: str,
+) -> None:
     gate = Gate()
-    async with connected(gate) as (server, channel):
+    async with connected(gate, grpc_stack=stack) as (server, channel):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         health = health_pb2_grpc.HealthStub(channel)
         watch = health.Watch(health_pb2.HealthCheckRequest())
@@ -756,10 +787,10 @@ async def test_stopping_answers_what_has_begun_and_no_idle_stream_delays_it() ->
 
 
 async def test_a_stream_that_is_cancelled_withdraws_what_it_asked(
-    caplog: pytest.LogCaptureFixture,
+    stack: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
-    async with connected(gate) as (_, channel):
+    async with connected(gate, grpc_stack=stack) as (_, channel):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         stream = stub.ModelStreamInfer()
         with gate.closed():
@@ -774,9 +805,11 @@ async def test_a_stream_that_is_cancelled_withdraws_what_it_asked(
     assert not caplog.records
 
 
-async def test_stopping_gives_up_at_its_deadline() -> None:
+async def test_stopping_gives_up_at_its_deadline(
+    stack: str,
+) -> None:
     gate = Gate()
-    async with connected(gate, drain_s=0.1) as (server, channel):
+    async with connected(gate, drain_s=0.1, grpc_stack=stack) as (server, channel):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with gate.closed():
             begun = asyncio.ensure_future(
@@ -788,15 +821,19 @@ async def test_stopping_gives_up_at_its_deadline() -> None:
                 await begun
 
 
-async def test_a_port_that_is_taken_fails_the_start() -> None:
-    async with serving({"double": Double(4)}) as (server, registry):
-        other = GrpcServer(registry, ServerConfig(grpc_port=server.port))
+async def test_a_port_that_is_taken_fails_the_start(
+    stack: str,
+) -> None:
+    async with serving({"double": Double(4)}, grpc_stack=stack) as (server, registry):
+        other = GrpcServer(registry, ServerConfig(grpc_port=server.port, grpc_stack=stack))
         with pytest.raises(ConfigError, match="cannot listen on"):
             await other.start()
 
 
-async def test_a_closed_model_is_unavailable_and_health_says_so() -> None:
-    async with serving({"double": Double(4)}) as (server, registry):
+async def test_a_closed_model_is_unavailable_and_health_says_so(
+    stack: str,
+) -> None:
+    async with serving({"double": Double(4)}, grpc_stack=stack) as (server, registry):
         await registry.get("double").close()  # type: ignore[attr-defined]
         async with grpc.aio.insecure_channel(server.address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

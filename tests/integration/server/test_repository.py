@@ -393,6 +393,7 @@ def test_a_sleeping_model_that_cannot_be_loaded_says_so_and_when_to_come_back(
         for _ in range(3):
             assert "could not be loaded" in refused(client.mark)
         assert client.index()["m", "1"] == ("UNAVAILABLE", "ValueError: never")
+        server.log.wait_for("cannot be loaded")
         assert server.log.text.count("cannot be loaded") == 1
 
 

@@ -61,6 +61,9 @@ def server(authority: Authority) -> Iterator[Server]:
         yield running
 
 
+on_both_stacks = pytest.mark.parametrize("stack", ["headway", "grpcio"])
+
+
 def grpc_client(server: Server, ca: bytes, pair: tuple[bytes, bytes] | None = None) -> Any:
     import grpc
     import tritonclient.grpc as triton
@@ -137,12 +140,16 @@ def test_the_health_command_asks_over_https(server: Server, authority: Authority
     assert main(["health", server.url]) == 1
 
 
-def test_a_new_certificate_is_for_new_connections_and_old_ones_live_on(tmp_path: Path) -> None:
+@on_both_stacks
+def test_a_new_certificate_is_for_new_connections_and_old_ones_live_on(
+    tmp_path: Path, stack: str
+) -> None:
     import tritonclient.grpc as triton
 
     authority = Authority(tmp_path)
+    arguments = (*authority.arguments, "--grpc-stack", stack)
     with (
-        served(tmp_path, *authority.arguments, verify=authority.trust()) as server,
+        served(tmp_path, *arguments, verify=authority.trust()) as server,
         grpc_client(server, authority.servers.cert_pem.bytes()) as old_grpc,
     ):
         assert server.http.get("/v2/health/live").status_code == 200
@@ -182,12 +189,13 @@ def test_half_a_change_is_not_taken_and_sighup_looks_too(tmp_path: Path) -> None
             assert client.get("/v2/health/live").status_code == 200
 
 
-def test_mutual_tls_serves_only_whom_the_authority_signed(tmp_path: Path) -> None:
+@on_both_stacks
+def test_mutual_tls_serves_only_whom_the_authority_signed(tmp_path: Path, stack: str) -> None:
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
 
     authority = Authority(tmp_path)
-    mutual = (*authority.arguments, "--tls-client-ca", "clients.pem")
+    mutual = (*authority.arguments, "--tls-client-ca", "clients.pem", "--grpc-stack", stack)
     with served(tmp_path, *mutual, verify=authority.trust(as_client=True)) as server:
         assert server.http.post("/v1/predict/double", json=[1.0] * 16).json() == [2.0] * 16
         (tmp_path / "stranger").mkdir()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import grpc
@@ -20,6 +20,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
 _MOST_ID = 128  # characters of a caller's own id, as on HTTP
 Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]  # (request or requests, context)
+Wrapper: TypeAlias = Callable[[Method, str], Method]  # of a method and its path
 
 
 class Refusal(NamedTuple):
@@ -52,10 +53,12 @@ class Calls:
         max_message_bytes: int = MOST_BYTES,
         debug: bool = False,
         errors: ErrorTally | None = None,
+        wrappers: Sequence[Wrapper] = (),
     ) -> None:
         self._max_message_bytes = max_message_bytes
         self._debug = debug
         self._errors = errors or ErrorTally("grpc")
+        self._wrappers = wrappers
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -70,7 +73,7 @@ class Calls:
                 else grpc.unary_unary_rpc_method_handler
             )
             handlers[method.name] = made(
-                self._watched(getattr(service, method.name)),
+                self._wrapped(method.name, self._watched(getattr(service, method.name))),
                 request_deserializer=self._reader(getattr(pb, method.input_type.name)),
                 response_serializer=getattr(pb, method.output_type.name).SerializeToString,
             )
@@ -83,6 +86,16 @@ class Calls:
             return parse(data) if len(data) <= limit else TooLarge(len(data), limit)
 
         return read
+
+    @property
+    def are_observed(self) -> bool:
+        return bool(self._wrappers)
+
+    def begun(self, context: Any) -> None:
+        """Until its answer has left, not only until it is known."""
+        self._active += 1
+        self._idle.clear()
+        context.add_done_callback(self._finished)
 
     async def wait_idle(self) -> None:
         await self._idle.wait()
@@ -108,11 +121,14 @@ class Calls:
         metadata = () if seconds is None else (("retry-after", str(seconds)),)
         return Refusal(grpc.StatusCode[status.grpc], message, metadata)
 
+    def _wrapped(self, name: str, method: Method) -> Method:
+        for wrapper in reversed(self._wrappers):  # the first is the outermost
+            method = wrapper(method, f"/{SERVICE.full_name}/{name}")
+        return method
+
     def _watched(self, method: Method) -> Method:
         async def call(request: Any, context: Any) -> Any:
-            self._active += 1
-            self._idle.clear()
-            context.add_done_callback(self._finished)  # when the answer has left, not before
+            self.begun(context)
             try:
                 if type(request) is TooLarge:
                     raise request.error()

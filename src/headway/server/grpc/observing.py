@@ -1,51 +1,30 @@
-"""Calls with a line in the log, or a span: an interceptor, only there where one of them is on."""
+"""Calls with a line in the log, or a span: methods are wrapped only where one of them is on."""
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from headway.observe import logs
-from headway.server.grpc.calls import SERVICE, request_id_of
+from headway.server.grpc.calls import Method, Wrapper, request_id_of
 from headway.server.observing import Observing
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
 
-Method: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 _OURS = frozenset(["INTERNAL", "UNKNOWN", "UNAVAILABLE", "DATA_LOSS", "DEADLINE_EXCEEDED"])
 
 
-def interceptors(observing: Observing) -> list[Any]:
-    found: list[Any] = []
+def wrappers(observing: Observing) -> list[Wrapper]:
+    """For the methods of the service: health and reflection are nobody's request."""
+    found: list[Wrapper] = []
     if observing.logs_access:
-        found.append(_Interceptor(_logged))
+        found.append(_logged)
     tracing = observing.tracing
     if tracing is not None:
-        found.append(_Interceptor(lambda method, path: _traced(method, path, tracing)))
+        found.append(lambda method, path: _traced(method, path, tracing))
     return found
-
-
-class _Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it has no types
-    def __init__(self, around: Callable[[Method, str], Method]) -> None:
-        self._around = around
-
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        handler = await continuation(details)
-        path: str = details.method
-        if handler is None or not path.startswith(f"/{SERVICE.full_name}/"):
-            return handler  # health and reflection are nobody's request
-        make, method = (
-            (grpc.unary_unary_rpc_method_handler, handler.unary_unary)
-            if handler.unary_unary is not None
-            else (grpc.stream_stream_rpc_method_handler, handler.stream_stream)
-        )
-        return make(
-            self._around(method, path),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
 
 
 def _logged(method: Method, path: str) -> Method:

@@ -1,19 +1,21 @@
-"""The gRPC server: listens, tells its health, and stops without losing an answer."""
+"""The gRPC server, on either stack: tells its health, and stops without losing an answer."""
 
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headway.config import ServerConfig
 from headway.errors import ConfigError, NotReady, UnknownModel
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
-from headway.server.grpc.observing import interceptors
+from headway.server.grpc.direct import DirectInfer
+from headway.server.grpc.h2.server import H2Server
+from headway.server.grpc.observing import wrappers
 from headway.server.guard.guard import Guard
 from headway.server.observing import Observing
 from headway.server.serving import Registry
@@ -23,15 +25,53 @@ from headway.server.v2.tensors import Limits
 _log = logging.getLogger(__name__)
 
 
-def _options(config: ServerConfig) -> list[tuple[str, int]]:
-    # What is a little too large is read, so that it can be refused in our own words and with our
-    # own code; what is far too large is cut off by gRPC itself (RESOURCE_EXHAUSTED).
-    most_read = min(2 * config.max_body_bytes, MOST_BYTES)
-    return [
-        ("grpc.max_send_message_length", MOST_BYTES),
-        ("grpc.max_receive_message_length", most_read),
-        ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
-    ]
+# What is a little too large is read, so that it can be refused in our own words and with our own
+# code; what is far too large is cut off by the stack itself (RESOURCE_EXHAUSTED).
+def _most_read(config: ServerConfig) -> int:
+    return min(2 * config.max_body_bytes, MOST_BYTES)
+
+
+class Stack(Protocol):
+    """What carries the calls."""
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None: ...
+
+    def add_registered_method_handlers(self, service: str, handlers: Any) -> None: ...
+
+    async def start(self, host: str, port: int) -> int:
+        """The port. Raises OSError."""
+        ...
+
+    async def stop(self, grace_s: float | None) -> None: ...
+
+
+class Grpcio:
+    """grpc.aio's own."""
+
+    def __init__(self, config: ServerConfig, credentials: Any) -> None:
+        self._credentials = credentials  # None: no TLS
+        options = [
+            ("grpc.max_send_message_length", MOST_BYTES),
+            ("grpc.max_receive_message_length", _most_read(config)),
+            ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
+        ]
+        self._server = grpc.aio.server(options=options)
+        self.add_generic_rpc_handlers = self._server.add_generic_rpc_handlers
+        self.add_registered_method_handlers = self._server.add_registered_method_handlers
+        self.stop = self._server.stop
+
+    async def start(self, host: str, port: int) -> int:
+        address = f"{_bracketed(host)}:{port}"
+        found: int
+        try:
+            if self._credentials is None:
+                found = self._server.add_insecure_port(address)
+            else:
+                found = self._server.add_secure_port(address, self._credentials)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        await self._server.start()
+        return found
 
 
 class GrpcServer:
@@ -55,7 +95,7 @@ class GrpcServer:
         self._guard = guard or Guard(config)
         self._running: _Running | None = None
         self._errors = None if observing is None else observing.grpc_errors
-        self._interceptors = [] if observing is None else interceptors(observing)
+        self._wrappers = [] if observing is None else wrappers(observing)
         self.port = config.grpc_port
 
     async def __aenter__(self) -> Self:
@@ -71,28 +111,18 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Raises ConfigError where the port is taken."""
-        running = _Running(
-            self._registry,
-            self._config,
-            self._version,
-            self._regions,
-            self._guard,
-            Calls(
-                max_message_bytes=self._config.max_body_bytes,
-                debug=self._config.debug,
-                errors=self._errors,
-            ),
-            self._interceptors,
+        config = self._config
+        calls = Calls(
+            max_message_bytes=config.max_body_bytes,
+            debug=config.debug,
+            errors=self._errors,
+            wrappers=self._wrappers,
         )
-        credentials = self._guard.grpc_credentials()
+        running = _Running(self._registry, config, self._version, self._regions, self._guard, calls)
         try:
-            if credentials is None:
-                self.port = running.server.add_insecure_port(self.address)
-            else:
-                self.port = running.server.add_secure_port(self.address, credentials)
-        except RuntimeError as error:
+            self.port = await running.stack.start(config.host, config.grpc_port)
+        except OSError as error:
             raise ConfigError(f"cannot listen on {self.address} for gRPC: {error}") from error
-        await running.server.start()
         self._running = running
 
     async def stop(self, drain_s: float | None = None) -> None:
@@ -113,9 +143,12 @@ class _Running:
         regions: SharedRegions | None,
         guard: Guard,
         calls: Calls,
-        interceptors: list[Any],
     ) -> None:
-        self.server = grpc.aio.server(options=_options(config), interceptors=interceptors)
+        self.stack: Stack
+        if config.grpc_stack == "grpcio":
+            self.stack = Grpcio(config, guard.grpc_credentials())
+        else:
+            self.stack = own = H2Server(config, limit_bytes=_most_read(config), tls=guard.tls("h2"))
         self._calls = calls
         limits = Limits(config.max_request_rows, config.max_tensor_elements)
         self._service = guard.service(
@@ -125,20 +158,23 @@ class _Running:
             ),
         )
         self._health = Health(registry)
-        self.server.add_generic_rpc_handlers((self._calls.handler(self._service),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
-        _reflect(self.server)
+        self.stack.add_generic_rpc_handlers((self._calls.handler(self._service),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.stack)
+        _reflect(self.stack)
+        infer = getattr(self._service, "infer_direct", None)
+        if config.grpc_stack == "headway" and infer is not None and not calls.are_observed:
+            own.add_direct(f"/{SERVICE.full_name}/ModelInfer", DirectInfer(infer, self._calls))
 
     async def stop(self, drain_s: float) -> None:
         await self._health.enter_graceful_shutdown()
-        stopping = asyncio.create_task(self.server.stop(drain_s))  # new calls are refused
+        stopping = asyncio.create_task(self.stack.stop(drain_s))  # new calls are refused
         self._service.finish_streams()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
                     await self._calls.wait_idle()
             # Whoever watches our health or reflects would hold the rest of the drain up.
-            await self.server.stop(None)
+            await self.stack.stop(None)
         finally:
             await stopping
 
@@ -186,7 +222,8 @@ def _reflect(server: Any) -> None:
         files.AddSerializedFile(file.serialized_pb)
     names = [SERVICE.full_name]
     names += [each.full_name for file in others for each in file.services_by_name.values()]
-    reflection.enable_server_reflection(names, server, pool=files)
+    servicer = reflection.aio.ReflectionServicer(names, pool=files)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
 
 
 def _bracketed(host: str) -> str:

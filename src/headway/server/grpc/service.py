@@ -10,11 +10,13 @@ import grpc
 from google.protobuf import json_format
 
 from headway.errors import Forbidden, HeadwayError, InvalidInput, NotReady
+from headway.server.app import Asker
 from headway.server.explaining import HEADER, Story
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
+from headway.server.grpc.direct import DirectMessages, direct_messages
 from headway.server.grpc.streams import Streams
 from headway.server.serving import Array, Registry, ServedModel
 from headway.server.v2 import codec
@@ -22,6 +24,7 @@ from headway.server.v2.handlers import (
     EXTENSIONS,
     LOG_SETTINGS,
     TRACE_SETTINGS,
+    DirectInference,
     override_in,
     statistics_models,
     statistics_of,
@@ -48,6 +51,7 @@ class Inference:
         self._version = version
         self._regions = regions  # None: shared memory is off
         self._signatures: dict[ServedModel, Signature] = {}
+        self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectMessages | None]] = {}
         registry.on_gone(self._forget)
         self._streams = Streams(self, calls)
 
@@ -55,6 +59,29 @@ class Inference:
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Any:
         return await self.answer(request, context)
+
+    def infer_direct(self, request: pb.ModelInferRequest, asker: Asker) -> DirectInference | None:
+        """One row for a model whose shapes are fixed, without a task; None: `answer` must do it."""
+        key = request.model_name, request.model_version
+        try:
+            served = self._registry.find_ready(*key)
+        except HeadwayError:
+            return None
+        if served is None:
+            return None
+        known = self._codecs.get(key)
+        if known is None or known[0] is not served:
+            known = self._codecs[key] = served, self._direct_messages(served)
+        codec = known[1]
+        if codec is None or (asked := codec.decode(request)) is None:
+            return None
+        inference = DirectInference(asker, served, codec, asked)
+        return inference if served.submit_direct(inference) else None
+
+    def _direct_messages(self, served: ServedModel) -> DirectMessages | None:
+        if not served.is_direct:
+            return None
+        return direct_messages(served.name, served.version, self._signature_of(served))
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
         await self._streams.serve(requests, context)
@@ -120,6 +147,8 @@ class Inference:
 
     def _forget(self, model: ServedModel) -> None:
         self._signatures.pop(model, None)
+        for key in [key for key, known in self._codecs.items() if known[0] is model]:
+            del self._codecs[key]
 
     async def _woken(self, request: pb.ModelInferRequest, context: Any) -> ServedModel:
         """A model that loads on request, once it is there. The wait counts for the caller."""

@@ -14,7 +14,7 @@ from headway.server.guard.keys import NO_KEY, KeyRing
 from headway.server.guard.local import is_loopback
 from headway.server.http.protocol import Admit
 from headway.server.serving import Registry
-from headway.server.tls import Certificates, grpc_credentials
+from headway.server.tls import Certificates, Protocol, grpc_credentials
 
 if TYPE_CHECKING:
     from headway.server.grpc.service import Inference
@@ -48,8 +48,8 @@ class Guard:
         origins = self._config.cors_origins
         return CorsApp(app, origins) if origins else app
 
-    def tls(self) -> ssl.SSLContext | None:
-        return None if self.certificates is None else self.certificates.context()
+    def tls(self, protocol: Protocol = "http/1.1") -> ssl.SSLContext | None:
+        return None if self.certificates is None else self.certificates.context(protocol)
 
     @property
     def admit(self) -> Admit | None:

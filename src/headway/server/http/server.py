@@ -109,7 +109,7 @@ class HttpServer:
     # --- the connections call
 
     def opened(self, connection: Connection, address: str) -> str | None:
-        client = _client_of(address)
+        client = client_of(address)
         most = self._config.max_connections
         most_of_one = self._config.max_connections_per_address
         full: str | None
@@ -138,7 +138,7 @@ class HttpServer:
             self._empty.set()
 
 
-def _client_of(address: str) -> str:
+def client_of(address: str) -> str:
     """Whoever has one address of IPv6 has the 2^64 beside it."""
     if ":" not in address:
         return address

@@ -7,7 +7,7 @@ general way, which also says what is wrong. Both ways give the same arrays and t
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 import numpy
@@ -24,6 +24,12 @@ _ENCODER = msgspec.json.Encoder()
 
 _Input: TypeAlias = tuple[str, Datatype, tuple[int, ...]]  # its name, and its shape with one row
 DirectRequest: TypeAlias = tuple[str, dict[str, Array]]  # its id and its arrays
+
+
+class DirectEncoder(Protocol):
+    """Makes an answer of the model's outputs, in whatever the request came in."""
+
+    def encode(self, request_id: str, outputs: Mapping[str, Array]) -> bytes: ...
 
 
 class DirectCodec:

@@ -15,7 +15,7 @@ from headway.server.repository.settings import parse_override
 from headway.server.serving import Ask, Registry, ServedModel
 from headway.server.v2 import codec, generating
 from headway.server.v2.asking import ask_of, wake
-from headway.server.v2.direct import DirectCodec, DirectRequest, direct_codec
+from headway.server.v2.direct import DirectCodec, DirectEncoder, DirectRequest, direct_codec
 from headway.server.v2.model_config import config_of, metadata_of
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.statistics import ModelStatistics
@@ -114,13 +114,13 @@ class _RegisterBody(msgspec.Struct):
     offset: int = 0
 
 
-class _Inference(DirectCall):
+class DirectInference(DirectCall):
     """One request on the direct way: from its arrays to the bytes of its answer."""
 
     __slots__ = ("_asker", "_codec", "_id", "_served", "_started")
 
     def __init__(
-        self, asker: Asker, served: ServedModel, codec: DirectCodec, asked: DirectRequest
+        self, asker: Asker, served: ServedModel, codec: DirectEncoder, asked: DirectRequest
     ) -> None:
         self._id, inputs = asked
         super().__init__(inputs)
@@ -215,7 +215,7 @@ class V2:
 
     def infer_direct(
         self, body: bytes, asker: Asker, model: str, version: str = ""
-    ) -> _Inference | None:
+    ) -> DirectInference | None:
         """One row as JSON for a model whose shapes are fixed, without a task."""
         try:
             served = self._registry.find_ready(model, version)
@@ -229,7 +229,7 @@ class V2:
         codec = known[1]
         if codec is None or (asked := codec.decode(body)) is None:
             return None
-        inference = _Inference(asker, served, codec, asked)
+        inference = DirectInference(asker, served, codec, asked)
         return inference if served.submit_direct(inference) else None
 
     def _direct_codec(self, served: ServedModel) -> DirectCodec | None:

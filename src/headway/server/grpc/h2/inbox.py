@@ -1,0 +1,70 @@
+"""Messages of gRPC out of bytes that come in any pieces: a flag, a length, and so many bytes."""
+
+from typing import NamedTuple
+
+PREFIX_BYTES = 5
+
+
+class Message(NamedTuple):
+    is_compressed: bool
+    data: bytes
+
+
+class Broken(Exception):
+    """Not a message of gRPC."""
+
+
+class TooLong(Exception):
+    """It says that it is larger than we read."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"Received message larger than max ({size_bytes} vs. {limit_bytes})")
+
+
+def framed(data: bytes) -> bytes:
+    return b"\0" + len(data).to_bytes(4, "big") + data
+
+
+class Inbox:
+    """What one stream has sent and nobody has taken."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._data = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def feed(self, data: bytes) -> None:
+        """Raises Broken or TooLong for the message at the head, as soon as it is known."""
+        self._data += data
+        self._size()
+
+    def take(self) -> Message | None:
+        """None: it has not come whole. Raises as `feed` does, for the next."""
+        size = self._size()
+        if size is None or len(self._data) < PREFIX_BYTES + size:
+            return None
+        is_compressed = bool(self._data[0])
+        message = bytes(memoryview(self._data)[PREFIX_BYTES : PREFIX_BYTES + size])
+        del self._data[: PREFIX_BYTES + size]
+        return Message(is_compressed, message)
+
+    def _size(self) -> int | None:
+        if len(self._data) < PREFIX_BYTES:
+            return None
+        if self._data[0] > 1:
+            raise Broken(f"a message begins with 0 or 1, not {self._data[0]}")
+        size = int.from_bytes(self._data[1:PREFIX_BYTES], "big")
+        if size > self._limit_bytes:
+            raise TooLong(size, self._limit_bytes)
+        return size
+
+
+def whole(data: bytes, limit_bytes: int) -> bytes | None:
+    """The one plain message that this is, exactly; None: let an Inbox see."""
+    if len(data) >= PREFIX_BYTES and not data[0]:
+        size = int.from_bytes(data[1:PREFIX_BYTES], "big")
+        if size == len(data) - PREFIX_BYTES and size <= limit_bytes:
+            return data[PREFIX_BYTES:]
+    return None
