@@ -5,7 +5,15 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import attacks, metrics, overhead, overload, repository, scheduling, serving
+from benchmarks import (
+    attacks,
+    http_overload,
+    metrics,
+    overhead,
+    repository,
+    scheduling,
+    serving,
+)
 from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -13,7 +21,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **overhead.BENCHMARKS,
     **serving.BENCHMARKS,
     **repository.BENCHMARKS,
-    **overload.BENCHMARKS,
+    **http_overload.BENCHMARKS,
     **metrics.BENCHMARKS,
     **attacks.BENCHMARKS,
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy
 
-MAX_CONNECTIONS = 2048
+MAX_CONNECTIONS = 1000  # from one address; servers have limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +192,27 @@ class Generator:
                 running += 1
             for descriptor, _ in poll(0):  # busy: an epoll timer is too coarse for arrivals
                 connection = self._connections[descriptor]
-                answer = connection.receive()
+                try:
+                    answer = connection.receive()
+                except ConnectionError:  # too many of them: a refusal
+                    answer = b""
+                    self._drop(descriptor)
                 if answer is None:
                     continue
                 done = clock()
                 is_ok = self._check(answer, connection)
                 seen[connection.stream].add(done - connection.sent_at, done - start, is_ok)
-                free.append(connection)
+                if answer:
+                    free.append(connection)
                 running -= 1
             if now > 2 * seconds + 1:
                 break  # hopelessly behind
         self._hang_up()
         return [each.load(seconds, unanswered=running + len(due)) for each in seen]
+
+    def _drop(self, descriptor: int) -> None:
+        self._epoll.unregister(descriptor)
+        self._connections.pop(descriptor).socket.close()
 
     def _hang_up(self) -> None:
         for connection in self._connections.values():

@@ -24,6 +24,7 @@ from headway.server.tables import TableStore
 
 _log = logging.getLogger(__name__)
 _REPEATS = 2
+_TYPICAL = 2  # samples that are run where the times are known: buffers grow with the sizes seen
 _FILL = 0.8  # of the memory that is free
 MAX_SAMPLES = 16
 _LENGTHS = (8, 32, 128, 512)  # of axes that vary
@@ -69,8 +70,8 @@ class WarmUp:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.limit_s):
-                    for sample in self.samples[:1]:
-                        await batcher.warm_up(sample, repeats=1, limit_s=0.0)
+                    for sample in self.samples[:_TYPICAL]:
+                        await batcher.warm_up(sample, repeats=_REPEATS, limit_s=0.0)
         except HeadwayError as error:
             self._tell(name, error)
 

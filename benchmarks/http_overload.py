@@ -15,7 +15,7 @@ OVERLOAD = 3.0
 VICTIM = 0.3
 
 
-def overload(quick: bool) -> Report:
+def http_overload(quick: bool) -> Report:
     seconds = 4.0 if quick else 10.0
     with serving("headway-heavy") as server, server.loaded(exchanges_for("zero")) as generator:
         generator.poisson(NORMAL * CAPACITY, 2.0)
@@ -101,4 +101,4 @@ def _row(name: str, share: float, load: Load) -> list[object]:
     ]
 
 
-BENCHMARKS: dict[str, Benchmark] = {"overload": overload}
+BENCHMARKS: dict[str, Benchmark] = {"http-overload": http_overload}
