@@ -9,7 +9,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -179,40 +179,52 @@ class Generator:
         clock, poll = time.perf_counter, self._epoll.poll
         start = clock()
         while due or running:
-            now = clock() - start
-            while due and due[0][0] <= now:
-                if not free:
-                    if len(self._connections) >= MAX_CONNECTIONS:
-                        break  # it leaves late, and its latency says so
-                    free.append(self._open())
-                at, stream = due.popleft()
-                connection = free.popleft()  # in turn: one that is never used is hung up on
-                connection.stream = stream
-                connection.send(next(turns[stream]), start + at)
-                running += 1
+            running += self._send_due(due, free, turns, start)
             for descriptor, _ in poll(0):  # busy: an epoll timer is too coarse for arrivals
                 connection = self._connections[descriptor]
-                try:
-                    answer = connection.receive()
-                except ConnectionError:  # too many of them: a refusal
-                    answer = b""
-                    self._drop(descriptor)
+                answer = self._receive(descriptor)
                 if answer is None:
                     continue
                 done = clock()
                 is_ok = self._check(answer, connection)
                 seen[connection.stream].add(done - connection.sent_at, done - start, is_ok)
+                running -= 1
                 if answer:
                     free.append(connection)
-                running -= 1
-            if now > 2 * seconds + 1:
+            if clock() - start > 2 * seconds + 1:
                 break  # hopelessly behind
         self._hang_up()
         return [each.load(seconds, unanswered=running + len(due)) for each in seen]
 
-    def _drop(self, descriptor: int) -> None:
-        self._epoll.unregister(descriptor)
-        self._connections.pop(descriptor).socket.close()
+    def _receive(self, descriptor: int) -> bytes | None:
+        """As a connection's own; nothing, where the server hung up: too many of them."""
+        try:
+            return self._connections[descriptor].receive()
+        except ConnectionError:
+            self._epoll.unregister(descriptor)
+            self._connections.pop(descriptor).socket.close()
+            return b""
+
+    def _send_due(
+        self,
+        due: "deque[tuple[float, int]]",
+        free: "deque[_Connection]",
+        turns: Sequence[Iterator[Exchange]],
+        start: float,
+    ) -> int:
+        """Send what is due now; how many that were."""
+        sent, now = 0, time.perf_counter() - start
+        while due and due[0][0] <= now:
+            if not free:
+                if len(self._connections) >= MAX_CONNECTIONS:
+                    break  # it leaves late, and its latency says so
+                free.append(self._open())
+            at, stream = due.popleft()
+            connection = free.popleft()  # in turn: one that is never used is hung up on
+            connection.stream = stream
+            connection.send(next(turns[stream]), start + at)
+            sent += 1
+        return sent
 
     def _hang_up(self) -> None:
         for connection in self._connections.values():
