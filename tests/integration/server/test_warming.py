@@ -66,7 +66,7 @@ async def test_a_second_start_uses_what_the_first_measured(home: ModelHome) -> N
     await served.close()
     second = Counting()
     again = await started(second, home, max_batch_size=8)
-    assert second.batches == [1, 1]  # no more than what a first call builds
+    assert set(second.batches) == {1}  # no more than what a first call builds
     assert again.costs is not None
     assert served.costs is not None
     assert again.costs.to_json() == served.costs.to_json()
