@@ -329,7 +329,10 @@ class Served:
             places.append(tables.in_cache(self._home.cache_dir, self.name, files))
         if not (files and places):
             return None
+        kind = type(self.model)
         settings = {
+            # One file may hold several models: what one takes says nothing about another.
+            "model": f"{self.config.target} {kind.__module__}.{kind.__qualname__}",
             "rows": [self.max_batch_size, *self.config.batch_sizes],
             "workers": self.config.workers,
             "options": self.config.options,

@@ -59,6 +59,19 @@ async def started(model: Any, home: ModelHome, **settings: Any) -> Served:
     return served
 
 
+class Other(Counting):
+    """Another model in the same file."""
+
+
+async def test_another_model_of_the_same_file_and_name_is_measured_anew(home: ModelHome) -> None:
+    served = await started(Counting(), home, max_batch_size=8)
+    await served.close()
+    other = Other()
+    again = await started(other, home, max_batch_size=8)
+    assert max(other.batches) == 8
+    await again.close()
+
+
 async def test_a_second_start_uses_what_the_first_measured(home: ModelHome) -> None:
     first = Counting()
     served = await started(first, home, max_batch_size=8)
