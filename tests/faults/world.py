@@ -9,9 +9,10 @@ import asyncio
 import gc
 import hashlib
 import random
+import sys
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
 from fragile import FragileBatcher, FragileWorker
@@ -116,6 +117,7 @@ class World:
             await asyncio.sleep(0.001)  # those who were stopped in the middle have ended
         if self.ledger.wrong:
             raise self.ledger.wrong[0]
+        assert self.ledger.is_settled, "somebody was never answered"
         self._check_nothing_is_left(self.batcher)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -159,6 +161,7 @@ class World:
     async def _ask(self, value: Value, wishes: Wishes) -> None:
         family = "raise" if value.kind == "raise" else "kill"
         self.at_hand[family] += value.kind != "healthy"
+        self.ledger.asked(value)
         ask = {"submit": self._submit, "direct": self._direct, "stream": self._stream}[wishes.how]
         caller = asyncio.ensure_future(ask(value, wishes))
         if wishes.vanishes_after_s is not None:
@@ -210,26 +213,26 @@ class World:
 
     # ---- faults
 
+    @property
+    def faults(self) -> list[Callable[[], Awaitable[None]]]:
+        return [self._kill, self._kill, self._freeze, self._shrink, self._triple, self._reload]
+
     async def _make_trouble(self) -> None:
-        faults = [self._kill, self._kill, self._freeze, self._shrink, self._triple, self._reload]
-        for fault in self.random.sample(faults, self.random.randrange(len(faults))):
+        for fault in self.random.sample(self.faults, self.random.randrange(len(self.faults))):
             await asyncio.sleep(self.random.uniform(0.0, self.seconds / 3))
             await fault()
 
     async def _kill(self) -> None:
-        self._hit("killed by SIGKILL")
+        worker = self.random.choice(self.batcher.crew)
+        if self._may_hit(worker):
+            worker.die()
+            self.ledger.faults["worker killed"] += 1
 
     async def _freeze(self) -> None:
         worker = self.random.choice(self.batcher.crew)
         if self._may_hit(worker):
             worker.freeze()
-            self.ledger.faults["frozen"] += 1
-
-    def _hit(self, reason: str) -> None:
-        worker = self.random.choice(self.batcher.crew)
-        if self._may_hit(worker):
-            worker.die(reason)
-            self.ledger.faults["killed"] += 1
+            self.ledger.faults["worker frozen"] += 1
 
     def _may_hit(self, worker: FragileWorker) -> bool:
         """Whoever kills the same lone request twice cannot be told from what it carries."""
@@ -256,7 +259,7 @@ class World:
 
     async def _reload(self) -> None:
         """A new one beside the old one; then switch, and drain the old one."""
-        self.ledger.faults["reloaded"] += 1
+        self.ledger.faults["model reloaded"] += 1
         new, old = self._new_batcher(), self.batcher
         await new.__aenter__()
         self.batcher = new
@@ -278,6 +281,45 @@ class World:
         assert driver.crash is None, driver.crash
         left = list(reachable(driver, Item, Batch, Call, DirectCall, StreamCall))
         assert not left, f"left behind: {left[:3]}"
+
+
+class LongWorld(World):
+    """The same for hours, with a look at what it holds from time to time."""
+
+    def __init__(self, seed: int, *, hours: float) -> None:
+        super().__init__(seed, seconds=3600.0 * hours, rate=0.5)
+        self.held: list[Held] = []
+        self.closes_early = False
+
+    async def _make_trouble(self) -> None:
+        loop, look_at = asyncio.get_running_loop(), 0.0
+        end = loop.time() + self.seconds
+        while loop.time() < end:
+            await asyncio.sleep(self.random.expovariate(1 / 120.0))
+            fault = self.random.choice(self.faults[:-1])  # reloaded, it would start afresh
+            await fault()
+            if loop.time() >= look_at:
+                look_at = loop.time() + self.seconds / 12
+                self.held.append(self._look())
+
+    def _look(self) -> "Held":
+        gc.collect()
+        driver = self.batcher.driver
+        return Held(
+            hours=asyncio.get_running_loop().time() / 3600,
+            blocks=sys.getallocatedblocks(),
+            objects=sum(1 for _ in reachable(driver, object)),
+            waiting=len(self.tasks),
+        )
+
+
+class Held(NamedTuple):
+    """What there was at one moment."""
+
+    hours: float
+    blocks: int  # of memory, in the whole process
+    objects: int  # that the driver keeps alive
+    waiting: int  # callers
 
 
 class Told(DirectCall):
@@ -305,11 +347,18 @@ class Ledger:
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.faults: Counter[str] = Counter()
         self.wrong: list[Any] = []
-        self._settled: set[int] = set()
+        self._open: set[int] = set()
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._open
+
+    def asked(self, value: Value) -> None:
+        self._open.add(value.id)
 
     def settle(self, value: Value, wishes: Wishes, answer: Any, *, is_closing: bool) -> None:
-        assert value.id not in self._settled, f"{value} was settled twice"
-        self._settled.add(value.id)
+        assert value.id in self._open, f"{value} was settled twice"
+        self._open.discard(value.id)
         outcome = self._outcome(value, answer)
         self.outcomes[value.kind, outcome] += 1
         allowed = {"queue_full", "shed"} | _EXPECTED[value.kind]
