@@ -230,8 +230,7 @@ class Scheduler:
         is_aged = now - first.arrived_at > self.policy.ageing_s
         if lane is not None and not is_aged and lane.priority < first.priority:
             return None
-        if self._idle_since is None:
-            self._idle_since = now
+        self._idle_since = now  # nobody waits on purpose here
         items = suspects.take(first)
         rows, size = sum(item.rows for item in items), max(item.size for item in items)
         run = self._start(items, rows, size, FireReason.RETRY, self.cap_rows, now)
