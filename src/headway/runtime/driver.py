@@ -217,6 +217,7 @@ class Driver:
     def _tell_stopped(self, left: list[Answerable]) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         for call in left:
             call.fail(Closed(f"{self.name} stopped before this was answered"))
         self._observers.emit(Stopped(self.name, len(left)))
