@@ -238,6 +238,8 @@ class _Model:
             self._add_histogram(page, families.BATCH_ROWS, f'{where},reason="{reason}"', histogram)
         self._add_histogram(page, families.BATCH_PADDING, where, recorder.padding)
         page.add(families.BATCH_RERUNS, where, recorder.reruns)
+        page.add(families.BATCHES_LOST, where, recorder.lost)
+        page.add(families.OUT_OF_MEMORY, where, recorder.out_of_memory)
         page.add(families.CRASHES, where, recorder.crashes)
         if self.watches:
             page.add(families.BATCH_CAP, where, recorder.batch_cap_rows)

@@ -13,10 +13,12 @@ from headway.core.items import FireReason, Item, Priority
 from headway.observe.histogram import Histogram, bounds
 from headway.runtime.events import (
     BatchFinished,
+    BatchLost,
     BatchStarted,
     Cancelled,
     Crashed,
     Event,
+    OutOfMemory,
     Refused,
 )
 
@@ -82,6 +84,7 @@ class Recorder:
         self.refused = dict.fromkeys(_REASONS, 0)
         self.cancelled_queued = self.cancelled_started = 0
         self.failed = self.reruns = self.crashes = 0
+        self.lost = self.out_of_memory = 0  # batches
         self.in_time = self.late = self.refused_by_slo = 0
         self.batch_cap_rows = 0
         self.linger_cap_s = 0.0
@@ -108,8 +111,18 @@ class Recorder:
                     self.cancelled_started += 1
                 else:
                     self.cancelled_queued += 1
-            elif isinstance(event, Crashed):
-                self.crashes += 1
+            else:
+                self._rarely(event)
+
+    def _rarely(self, event: Event) -> None:
+        if isinstance(event, BatchLost):
+            self.lost += 1
+            self.out_of_memory += event.out_of_memory
+            self.failed += event.failed
+        elif isinstance(event, OutOfMemory):
+            self.out_of_memory += 1
+        elif isinstance(event, Crashed):
+            self.crashes += 1
 
     def _finished(self, event: BatchFinished) -> None:
         batch = event.batch
