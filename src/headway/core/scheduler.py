@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from headway.core.admission import Admission
-from headway.core.composing import Composer
+from headway.core.composing import Composer, Composition
 from headway.core.costs import Costs, CostTable
 from headway.core.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
 from headway.core.items import (
@@ -185,7 +185,7 @@ class Scheduler:
         aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
         made = self._composer.compose(lane, now, cap_rows=cap_rows, aged_turn=aged_turn)
         if made.late:
-            self._note_late(made.late)
+            self._note_late(made, now)
         if not made.items:
             return self._refuse(now)
         if made.stopped_by is not None:
@@ -240,12 +240,16 @@ class Scheduler:
         self._refused.clear()
         return Refuse(refusals)
 
-    def _note_late(self, late: Sequence[Item]) -> None:
+    def _note_late(self, made: Composition, now: float) -> None:
         retry_after_s = self.queued_s
         slo_s = self.policy.slo_s or math.inf
-        for item in late:
-            own = item.deadline <= item.arrived_at + slo_s
-            reason = RefusalReason.DEADLINE if own else RefusalReason.SHED
+        for item in made.late:
+            due = item.arrived_at + slo_s
+            if item.deadline <= due:
+                reason = RefusalReason.DEADLINE
+            else:
+                reason = RefusalReason.SHED
+                self._admission.saw_late(item, now, made.late_before - due)
             self._refused.append(Refusal(item, reason, retry_after_s))
 
     def _wait_for_deadline(self) -> Wait:
