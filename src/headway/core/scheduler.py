@@ -96,6 +96,10 @@ class Scheduler:
             if self._learns:
                 self._linger.arrived_together([item[1] for item in items], here)
             return []
+        return self.submit_each(items)
+
+    def submit_each(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
+        """Queue several items, each on its own; who was refused, and why."""
         return [refused for item in items for refused in self._try_submit(item)]
 
     def _try_submit(self, item: Item) -> list[tuple[Item, HeadwayError]]:

@@ -38,7 +38,7 @@ class Asker(Protocol):
     def fail(self, error: BaseException) -> None: ...
 
 
-# (body, asker, **params): starts the commonest kind of request without a task, or None.
+# (body, asker, tenant, **params): starts the commonest kind of request without a task, or None.
 DirectHandler: TypeAlias = Callable[..., Pending | None]
 # Headers that wish for more than the body says: such requests are never direct.
 WISHES = frozenset(
@@ -47,7 +47,6 @@ WISHES = frozenset(
         b"headway-adapter",
         b"headway-explain",
         b"headway-priority",
-        b"headway-tenant",
         b"headway-timeout-ms",
         b"inference-header-content-length",
     ]
@@ -116,7 +115,9 @@ class App:
         self._found.clear()
         self._found_direct.clear()
 
-    def start_direct(self, url: bytes, body: bytes, asker: Asker) -> Pending | None:
+    def start_direct(
+        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
+    ) -> Pending | None:
         """Begin a POST that wishes for nothing special; None: `handle` must do it.
 
         The hot path: no Request, no task, no future.
@@ -128,7 +129,12 @@ class App:
         if found is None:
             return None
         direct, params = found.route.direct, found.params
-        return None if direct is None else direct(body, asker, **params)
+        if direct is None:
+            return None
+        tenant = (
+            headers[b"headway-tenant"].decode("latin-1") if b"headway-tenant" in headers else ""
+        )
+        return direct(body, asker, tenant, **params)
 
     def wrap(self, around: Callable[[Handle], Handle]) -> None:
         """Have every request pass through this, too. Before anything is served; then none takes
@@ -292,7 +298,7 @@ def _compile(template: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _never_direct(url: bytes, body: bytes, asker: Asker) -> None:
+def _never_direct(url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]) -> None:
     return None
 
 

@@ -198,8 +198,8 @@ def make_app(
         for method, template, name in routes:
             handler = getattr(handlers, name)
             gated = gate(access_of_route(method, template), handler)
-            # The direct way goes past the gate: only where there is none.
-            direct = getattr(handlers, f"{name}_direct", None) if gated is handler else None
+            # The direct way goes past the gate: KeyedApp asks who may, KeyedModel counts.
+            direct = getattr(handlers, f"{name}_direct", None)
             app.add(method, template, gated, direct=direct)
     return app
 

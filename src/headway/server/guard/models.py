@@ -114,12 +114,22 @@ class KeyedModel:
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         return self._take(1).stream(value, self._as_caller(ask))
 
-    @property
-    def is_direct(self) -> bool:
-        return False  # that way has neither tenant nor quota
-
     def submit_direct(self, call: DirectCall) -> bool:
-        return False
+        """False where the quota is used up, too: the other way says so."""
+        account, now = self._caller.account, time.monotonic()
+        if not account.may_begin(1, now):
+            return False
+        call.tenant = self._caller.key.tenant
+        if not self._model.submit_direct(call):
+            return False
+        account.begin(now)
+        account.take_rows(1, now)
+        return True
+
+    def record(self, rows: int, started: float, error: BaseException | None) -> None:
+        """A direct request is over."""
+        self._caller.account.end()
+        self._model.record(rows, started, error)
 
     def __getattr__(self, name: str) -> Any:
         """What looks, and does not ask the model for anything."""

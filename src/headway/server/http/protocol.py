@@ -304,7 +304,7 @@ class Connection(asyncio.Protocol):
             or (b"connection" in headers and parser.get_http_version() != "1.1")
         ):
             return False
-        self._task = self._app.start_direct(self._url, body, self)
+        self._task = self._app.start_direct(self._url, body, self, headers)
         if self._task is None:
             return False
         self._deadline = math.inf

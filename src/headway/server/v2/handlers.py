@@ -120,10 +120,15 @@ class DirectInference(DirectCall):
     __slots__ = ("_asker", "_codec", "_id", "_served", "_started")
 
     def __init__(
-        self, asker: Asker, served: ServedModel, codec: DirectEncoder, asked: DirectRequest
+        self,
+        asker: Asker,
+        served: ServedModel,
+        codec: DirectEncoder,
+        asked: DirectRequest,
+        tenant: str = "",
     ) -> None:
         self._id, inputs = asked
-        super().__init__(inputs)
+        super().__init__(inputs, tenant)
         self._asker = asker
         self._served = served
         self._codec = codec
@@ -214,7 +219,7 @@ class V2:
         )
 
     def infer_direct(
-        self, body: bytes, asker: Asker, model: str, version: str = ""
+        self, body: bytes, asker: Asker, tenant: str, model: str, version: str = ""
     ) -> DirectInference | None:
         """One row as JSON for a model whose shapes are fixed, without a task."""
         try:
@@ -229,7 +234,7 @@ class V2:
         codec = known[1]
         if codec is None or (asked := codec.decode(body)) is None:
             return None
-        inference = DirectInference(asker, served, codec, asked)
+        inference = DirectInference(asker, served, codec, asked, tenant)
         return inference if served.submit_direct(inference) else None
 
     def _direct_codec(self, served: ServedModel) -> DirectCodec | None:
