@@ -60,7 +60,7 @@ test-all: $(VENV)/.ready .venv-kserve ## and the slow ones: long fuzzing
 
 $(VENV)/.torch: $(VENV)/.ready
 	@echo "Installing torch and transformers (once; about 1 GB) …"
-	@$(BIN)/python -m pip install -qq --editable '.[dev,torch]'
+	@$(BIN)/python -m pip install -qq --editable '.[dev,torch]' torch==2.13.0
 	@touch $@
 
 test-torch: $(VENV)/.torch ## the torch and transformers backends, which other targets skip
