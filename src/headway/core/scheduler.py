@@ -5,7 +5,7 @@ runtime obeys them in real time, the simulator in virtual time.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headway.core.admission import Admission
 from headway.core.composing import Composer, Composition
@@ -148,6 +148,10 @@ class Scheduler:
     def learn(self, table: CostTable) -> None:
         """Warm-up is over: from now on this is what batches cost."""
         self.costs.adopt(table)
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Tenants share by these from now on; absent: 1."""
+        self._queue.weigh(weights)
 
     # ---- what to do
 

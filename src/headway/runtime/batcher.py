@@ -577,6 +577,12 @@ class Batcher(Generic[In, Out]):
         with self._driver.lock:
             self._driver.scheduler.learn(table)
 
+    def weigh(self, tenants: Mapping[str, float]) -> None:
+        """Share by these weights from now on, also among those who wait already; absent: 1."""
+        with self._driver.lock:
+            self._policy = dataclasses.replace(self._policy, tenant_weights=dict(tenants))
+            self._driver.scheduler.weigh(self._policy.tenant_weights)
+
     @property
     def is_open(self) -> bool:
         """Are calls taken? False before it is entered, once it closes, and after a crash."""

@@ -13,6 +13,7 @@ import msgspec
 from headway.errors import Closed, HeadwayError
 from headway.observe.tally import ErrorTally
 from headway.server.errors import headers_of, status_of
+from headway.server.holding import BodyRoom
 from headway.server.http.compression import compress_answer, decompress_body
 from headway.server.http.messages import Answer, Headers, Refusal, Request, Response
 
@@ -86,8 +87,11 @@ class App:
         max_body_bytes: int = 64 * 2**20,
         debug: bool = False,
         errors: ErrorTally | None = None,
+        room: BodyRoom | None = None,
     ) -> None:
+        """`room`: for what packed bodies unpack to; None: as much as there is."""
         self._max_body_bytes = max_body_bytes
+        self._room = room
         self._debug = debug
         self.errors = errors or ErrorTally("http")
         self._exact: dict[str, dict[str, Route]] = {}
@@ -158,8 +162,9 @@ class App:
             return found
         try:
             if "content-encoding" in request.headers:
-                await decompress_body(request, limit=self._max_body_bytes)
-            answer = await found.route.handler(request, **found.params)
+                answer = await self._answer_packed(request, found)
+            else:
+                answer = await found.route.handler(request, **found.params)
             if (
                 found.route.may_compress
                 and "accept-encoding" in request.headers
@@ -174,6 +179,13 @@ class App:
             return self.answer_error(request, _with_cause(Closed("the work was cancelled"), error))
         except Exception as error:  # noqa: BLE001 - user code; every caller is answered
             return self.answer_error(request, error)
+
+    async def _answer_packed(self, request: Request, found: Found) -> Answer:
+        await decompress_body(request, limit=self._max_body_bytes)
+        if self._room is None:
+            return await found.route.handler(request, **found.params)
+        with self._room.taken(len(request.body)):  # a small body may be a large one, packed
+            return await found.route.handler(request, **found.params)
 
     def answer_error(self, request: Request, error: BaseException) -> Response:
         """What the caller is told. Only what is our own fault is logged."""

@@ -125,6 +125,10 @@ class Served:
             await self._warm_up()
         self._is_ready = True
 
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """The keys' tenants share by these; what the model itself says goes first."""
+        self.batcher.weigh({**weights, **self.config.tenants})
+
     async def close(self, *, drain_s: float = 30.0) -> None:
         self._is_ready = False
         await self.batcher.close(drain_s=drain_s)

@@ -18,6 +18,7 @@ from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
 from headway.server.grpc.direct import DirectMessages, direct_messages
 from headway.server.grpc.streams import Streams
+from headway.server.holding import BodyRoom
 from headway.server.serving import Array, Registry, ServedModel
 from headway.server.v2 import codec
 from headway.server.v2.handlers import (
@@ -45,6 +46,7 @@ class Inference:
         version: str = "0",
         regions: SharedRegions | None = None,
         limits: Limits = NORMAL,
+        room: BodyRoom | None = None,
     ) -> None:
         self._registry = registry
         self._limits = limits
@@ -53,7 +55,7 @@ class Inference:
         self._signatures: dict[ServedModel, Signature] = {}
         self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectMessages | None]] = {}
         registry.on_gone(self._forget)
-        self._streams = Streams(self, calls)
+        self._streams = Streams(self, calls, room)
 
     # ---- work
 

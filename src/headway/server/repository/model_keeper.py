@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
@@ -50,7 +50,7 @@ class ModelKeeper:
         registry: Registry,
         make: MakeServed,
         turn: asyncio.Semaphore,  # of loading: probes must not disturb each other
-        drain_s: float,
+        drain_s: Callable[[], float],
     ) -> None:
         self.name = name
         self.error: Exception | None = None  # of the last load, if that failed
@@ -116,6 +116,11 @@ class ModelKeeper:
 
     async def refresh(self) -> None:
         self.show(await run_in_thread(self._look))
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """The keys' tenants share by these, in every copy there is."""
+        for served in self._served.values():
+            served.weigh(weights)
 
     # ---- what is
 
@@ -307,7 +312,7 @@ class ModelKeeper:
 
     async def _retire(self, id_: int) -> None:
         served = self._served[id_]
-        await served.retire(drain_s=self._drain_s)
+        await served.retire(drain_s=self._drain_s())
         del self._served[id_]
         _release(served)
         self._life.closed(id_)
