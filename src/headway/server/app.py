@@ -152,6 +152,15 @@ class App:
         return found.route.template if isinstance(found, Found) else ""
 
     @property
+    def routes(self) -> list[tuple[str, str]]:
+        """Every method and template there is."""
+        return [
+            (method, route.template)
+            for routes in (*self._exact.values(), *(each.routes for each in self._templates))
+            for method, route in routes.items()
+        ]
+
+    @property
     def paths_remembered(self) -> int:
         return len(self._found)
 

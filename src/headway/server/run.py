@@ -83,7 +83,13 @@ async def run(
             app = guard.app(
                 registry,
                 lambda view, gate: make_app(
-                    view, config.server, regions=regions, gate=gate, observing=observing, room=room
+                    view,
+                    config.server,
+                    regions=regions,
+                    gate=gate,
+                    observing=observing,
+                    room=room,
+                    has_keys=guard.has_keys,
                 ),
             )
             observing.wrap(app)
@@ -202,6 +208,7 @@ def make_app(
     gate: Gate | None = None,
     observing: Observing | None = None,
     room: BodyRoom | None = None,
+    has_keys: bool = False,
 ) -> App:
     """All routes, for these models; `gate` says who may call which."""
     gate = gate or gate_without_keys(is_local=is_loopback(config.host))
@@ -214,7 +221,7 @@ def make_app(
         (v2.ROUTES, v2.V2(registry, version=version, regions=regions, limits=limits)),
         (openai.ROUTES, openai.OpenAI(registry)),
         (plain.ROUTES, plain.Plain(registry, max_rows=limits.rows)),
-        (openapi.ROUTES, openapi.OpenAPI(registry, version=version)),
+        (openapi.ROUTES, openapi.OpenAPI(registry, version=version, has_keys=has_keys)),
         (admin.ROUTES, admin.Admin(registry)),
         (draining.ROUTES, draining.Draining(registry)),
         *((metrics.ROUTES, page) for page in watching),

@@ -225,6 +225,7 @@ class Keeper:
             registry=self.registry,
             make=self._make,
             turn=self._turn,
+            is_asked=lambda: any(model.is_asked for model in self._models.values()),
             drain_s=lambda: self._config.server.drain_s,
         )
         model.show(self._listing(name, self._seen.get(name)))

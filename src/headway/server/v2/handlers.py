@@ -443,6 +443,7 @@ def _fixed(request: Request, settings: dict[str, Any]) -> Response:
     """Settings that can be read. Setting one to what it is, or clearing it, changes nothing."""
     if request.method == "POST":
         for key, value in _parse(request, dict[str, Any]).items():
-            if value is not None and value != settings.get(key):
+            known = settings.get(key)
+            if value is not None and (value != known or type(value) is not type(known)):
                 raise InvalidInput(f"{key!r} cannot be changed here")
     return _json(settings)
