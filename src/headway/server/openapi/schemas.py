@@ -97,15 +97,17 @@ COMPONENTS: dict[str, Schema] = {
                     },
                     {
                         "data": {"type": "array", "description": "nested or flat, row by row"},
-                        "parameters": _PARAMETERS,
+                        "parameters": nullable(_PARAMETERS),
                     },
                 )
             )
         },
         {
-            "id": _TEXT,
-            "parameters": _PARAMETERS,
-            "outputs": array(record({"name": _TEXT}, {"parameters": _PARAMETERS})),
+            "id": nullable(_TEXT),
+            "parameters": nullable(_PARAMETERS),
+            "outputs": nullable(
+                array(record({"name": _TEXT}, {"parameters": nullable(_PARAMETERS)}))
+            ),
         },
     ),
     "InferResponse": record(
