@@ -578,7 +578,7 @@ class Batcher(Generic[In, Out]):
             self._driver.scheduler.learn(table)
 
     def weigh(self, tenants: Mapping[str, float]) -> None:
-        """Share by these weights from now on, also among those who wait already; absent: 1."""
+        """Tenants share by these weights from now on; absent: 1. Who waits keeps its place."""
         with self._driver.lock:
             self._policy = dataclasses.replace(self._policy, tenant_weights=dict(tenants))
             self._driver.scheduler.weigh(self._policy.tenant_weights)

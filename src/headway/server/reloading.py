@@ -34,7 +34,11 @@ class Change:
 
 def changes_of(old: Config, new: Config) -> list[Change]:
     """Every setting that differs, keys aside."""
-    return [*_server_changes(old.server, new.server), *_model_changes(old.models, new.models)]
+    return [
+        *_server_changes(old.server, new.server),
+        *_shared_changes(old.every_model, new.every_model),
+        *_model_changes(old.models, new.models),
+    ]
 
 
 def key_changes_of(old: Sequence[KeyConfig], new: Sequence[KeyConfig]) -> list[Change]:
@@ -69,6 +73,14 @@ def _server_changes(old: ServerConfig, new: ServerConfig) -> Iterator[Change]:
     for name, before, after in _differing(old, new):
         what = "changed" if name in _HIDDEN else f"{_shown(before)} → {_shown(after)}"
         yield Change(f"server.{name}", what, name in LIVE)
+
+
+def _shared_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if before != after:
+            what = f"{_shown(before)} → {_shown(after)}"
+            yield Change(f"every_model.{name}", what, is_live=False)
 
 
 def _model_changes(old: Iterable[ModelConfig], new: Iterable[ModelConfig]) -> Iterator[Change]:

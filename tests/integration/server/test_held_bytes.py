@@ -192,6 +192,21 @@ async def test_a_call_for_which_there_is_no_room_is_unavailable() -> None:
 
 
 @on_both_loops
+async def test_a_packed_call_takes_what_it_unpacks_to() -> None:
+    async with gated() as (gate, room, channel):
+        infer = method(channel, "ModelInfer", "unary_unary")
+        packed = {"compression": grpc.Compression.Gzip}
+        with gate.closed():
+            first = asyncio.ensure_future(infer(large(), **packed))
+            assert await asyncio.to_thread(gate.entered.wait, 30)
+            assert room.held_bytes > MIB
+            with pytest.raises(grpc.aio.AioRpcError, match="are allowed") as refused:
+                await infer(large(), **packed)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await first).model_name == "gate"
+
+
+@on_both_loops
 async def test_the_requests_of_a_stream_are_counted_until_they_are_answered() -> None:
     async with gated() as (gate, room, channel):
         infer = method(channel, "ModelInfer", "unary_unary")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import headway
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import (
     Closed,
@@ -241,6 +242,29 @@ async def test_another_configuration_is_told_apart_and_followed() -> None:
         with pytest.raises(UnknownModel):
             keeper.registry.get_ready("gone")
         assert keeper.registry.names() == ["new", "other", "same"]
+
+
+class Late(headway.Model[int, int]):
+    async def predict(self, items: list[int]) -> list[int]:  # type: ignore[override]
+        await asyncio.sleep(5.0)
+        return items
+
+
+async def test_a_model_that_goes_and_comes_back_answers_what_it_had_begun() -> None:
+    model = ModelConfig(name="m", target=f"{__name__}:Late", warm_up=False)
+    late = Config(server=ServerConfig(drain_s=60.0), models=(model,))
+    async with Keeper(late, make_served) as keeper:
+        await keeper.wait_started()
+        asking = asyncio.create_task(keeper.registry.get_ready("m").predict(7, ASK))
+        await asyncio.sleep(1.0)
+        await keeper.reload_configuration(configured())
+        await asyncio.sleep(1.0)
+        assert keeper.registry.names() == []
+        await keeper.reload_configuration(late)
+        await asyncio.sleep(1.0)
+        assert keeper.registry.get_ready("m").is_ready
+        assert await asking == 7
+        assert [entry.state for entry in keeper.index()] == ["READY"]
 
 
 # ---- what changes while it runs

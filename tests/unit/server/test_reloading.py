@@ -32,6 +32,13 @@ def test_limits_change_at_once_and_addresses_need_a_restart() -> None:
     ]
 
 
+def test_settings_of_every_model_need_a_restart() -> None:
+    assert told(Config(every_model={"slo_ms": 5}), Config(every_model={"workers": 2})) == [
+        "every_model.slo_ms: 5 → unset (needs a restart)",
+        "every_model.workers: unset → 2 (needs a restart)",
+    ]
+
+
 def test_models_come_go_and_change_while_running() -> None:
     a = ModelConfig(name="a", target="m:A")
     b = ModelConfig(name="b", target="m:B", slo_ms=5)

@@ -166,11 +166,19 @@ class Keeper:
                 continue
             if old is None:
                 said.append(f"model {name}: new")
-                self._add(name).start()
+                await self._come(name)
             else:
                 said.append(f"model {name}: " + ("gone" if new is None else "changed"))
                 await self._models[name].refresh()
         return said
+
+    async def _come(self, name: str) -> None:
+        """One that has gone and comes back may still be busy with what it had begun."""
+        if name in self._models:
+            await self._models[name].refresh()
+            self._models[name].start()
+        else:
+            self._add(name).start()
 
     def change(self, server: ServerConfig) -> None:
         """Times from now on; where models come from stays."""

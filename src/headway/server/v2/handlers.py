@@ -17,9 +17,10 @@ from headway.server.v2 import codec, generating
 from headway.server.v2.asking import ask_of, wake
 from headway.server.v2.direct import DirectCodec, DirectEncoder, DirectRequest, direct_codec
 from headway.server.v2.model_config import config_of, metadata_of
+from headway.server.v2.over_models import OverModels
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.statistics import ModelStatistics
-from headway.server.v2.tensors import NORMAL, Limits, Signature
+from headway.server.v2.tensors import Signature
 
 Method = Literal["GET", "POST"]
 HEADER_LENGTH = "inference-header-content-length"
@@ -154,24 +155,8 @@ class DirectInference(DirectCall):
         self._asker.fail(error)
 
 
-class V2:
+class V2(OverModels[DirectCodec]):
     """The handlers that ROUTES names, over one registry. Path parts come percent-decoded."""
-
-    def __init__(
-        self,
-        registry: Registry,
-        *,
-        version: str = "0",
-        regions: SharedRegions | None = None,
-        limits: Limits = NORMAL,
-    ) -> None:
-        self._registry = registry
-        self._limits = limits
-        self._version = version
-        self._regions = regions  # None: shared memory is off
-        self._signatures: dict[ServedModel, Signature] = {}
-        self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectCodec | None]] = {}
-        registry.on_gone(self._forget)
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
         served = self._registry.find_ready(model, version)
@@ -241,19 +226,6 @@ class V2:
         if not served.is_direct:
             return None
         return direct_codec(served.name, served.version, self.signature_of(served))
-
-    def signature_of(self, model: ServedModel) -> Signature:
-        """Worked out once per model, and forgotten with it."""
-        signature = self._signatures.get(model)
-        if signature is None:
-            signature = Signature(model.inputs, model.outputs, self._limits)
-            self._signatures[model] = signature
-        return signature
-
-    def _forget(self, model: ServedModel) -> None:
-        self._signatures.pop(model, None)
-        for key in [key for key, known in self._codecs.items() if known[0] is model]:
-            del self._codecs[key]
 
     async def _woken(self, request: Request, model: str, version: str) -> ServedModel:
         head = request.body[: _header_length(request.headers) or None]

@@ -303,7 +303,9 @@ class Call:
 
     async def _run_packed(self, message: Message) -> None:
         try:
-            request = self._method.parse(await self._unpacked(message))
+            data = await self._unpacked(message)
+            self._hold(len(data))  # a small message may be a large one, packed
+            request = self._method.parse(data)
         except Exception as error:  # noqa: BLE001 - zlib's, ours, protobuf's
             self._work = None  # it is this very task
             self._refuse_request(error)
