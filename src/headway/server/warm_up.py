@@ -30,6 +30,7 @@ MAX_SAMPLES = 16
 _LENGTHS = (8, 32, 128, 512)  # of axes that vary
 _REST = 4.0  # times as long as each probe took, while others are served by the same cores
 _ALIKE = 2.0  # a single row takes no more than so many times as long, nor as short
+_JITTER_S = 0.001  # of threads that share an interpreter
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,8 @@ def _is_alike(single: CostTable, known: CostTable) -> bool:
         there = line[known.sizes.index(single.sizes[0])]
     else:
         return False
-    return there / _ALIKE <= single.seconds[0][0] <= there * _ALIKE
+    fastest = single.seconds[0][0] * (1.0 + min(single.errors, default=0.0))
+    return there / _ALIKE - _JITTER_S <= fastest <= there * _ALIKE + _JITTER_S
 
 
 def _fitting(table: CostTable) -> int | None:

@@ -23,7 +23,10 @@ class KeyedRegistry:
         self._caller = caller
         self._seen: dict[ServedModel, KeyedModel] = {}
         self._forgetters: list[Callable[[ServedModel], None]] = []
-        registry.on_gone(_weakly(self))
+        gone = _weakly(self)
+        registry.on_gone(gone)
+        # Keys come and go while the registry stays: it must not grow with each.
+        weakref.finalize(self, registry.off_gone, gone).atexit = False
 
     def names(self) -> list[str]:
         return [name for name in self._registry.names() if self._caller.may_use(name)]

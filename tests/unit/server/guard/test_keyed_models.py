@@ -135,6 +135,25 @@ def test_a_key_that_nobody_uses_is_not_remembered() -> None:
     models.add(Recorder("m"))  # type: ignore[arg-type]
 
 
+def test_the_registry_does_not_grow_with_keys_that_come_and_go() -> None:
+    class Counting(Registry):
+        listening = 0
+
+        def on_gone(self, forget: Any) -> None:
+            super().on_gone(forget)
+            self.listening += 1
+
+        def off_gone(self, forget: Any) -> None:
+            super().off_gone(forget)
+            self.listening -= 1
+
+    models = Counting()
+    for _ in range(3):
+        KeyedRegistry(models, caller())
+    gc.collect()
+    assert models.listening == 0
+
+
 def test_the_direct_way_has_its_tenant_and_its_quota() -> None:
     who = caller(concurrent=1)
     keyed = KeyedRegistry(registry("m"), who).get("m")
