@@ -331,8 +331,9 @@ async def _wait(seconds: float) -> None:
 async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
     try:
         await front_end.start()
-    except OSError as error:  # taken, not ours, no such address
-        reason = os.strerror(error.errno) if error.errno else error
+    except (OSError, UnicodeError) as error:  # taken, not ours, no such address, no name
+        number = getattr(error, "errno", None) or 0
+        reason = os.strerror(number) if number > 0 else error  # a resolver's are below
         raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
 
 
