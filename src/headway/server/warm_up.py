@@ -46,7 +46,7 @@ class Warmth:
 class Beside:
     """What goes on while a model is warmed up."""
 
-    is_asked: Callable[[], bool]  # whether others are served: then probes take what they need
+    is_asked: Callable[[], bool]  # whether others are served: then probes rest in between
     before: CostTable | None  # of the version that it will replace, where that looks the same
 
 
@@ -191,17 +191,10 @@ class _Cells:
 
 def _is_alike(single: CostTable, known: CostTable) -> bool:
     """Does the smallest batch of one size take about as long as it took there?"""
-    if single.rows[0] not in known.rows:
+    rows, size, sizes = single.rows[0], (single.sizes or (0,))[0], known.sizes or (0,)
+    if rows not in known.rows or size not in sizes:
         return False
-    line = known.seconds[known.rows.index(single.rows[0])]
-    if single.sizes is None or known.sizes is None:
-        if single.sizes != known.sizes:
-            return False
-        there = line[0]
-    elif single.sizes[0] in known.sizes:
-        there = line[known.sizes.index(single.sizes[0])]
-    else:
-        return False
+    there = known.seconds[known.rows.index(rows)][sizes.index(size)]
     fastest = single.seconds[0][0] * (1.0 + min(single.errors, default=0.0))
     return there / _ALIKE - _JITTER_S <= fastest <= there * _ALIKE + _JITTER_S
 

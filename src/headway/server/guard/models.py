@@ -62,6 +62,9 @@ class KeyedRegistry:
     def on_gone(self, forget: Callable[[ServedModel], None]) -> None:
         self._forgetters.append(forget)
 
+    def off_gone(self, forget: Callable[[ServedModel], None]) -> None:
+        self._forgetters.remove(forget)
+
     def gone(self, model: ServedModel) -> None:
         """Nobody here may keep it: its weights would stay."""
         keyed = self._seen.pop(model, None)
