@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headway.core.admission import Admission
+from headway.core.buckets import Buckets
 from headway.core.composing import Composer, Composition
 from headway.core.costs import Costs, CostTable
 from headway.core.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
@@ -23,7 +24,7 @@ from headway.core.items import (
     Wait,
 )
 from headway.core.linger import Linger
-from headway.core.policy import Firing, Policy
+from headway.core.policy import Compose, Firing, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
 from headway.errors import HeadwayError, InvalidInput
 
@@ -54,6 +55,10 @@ class Scheduler:
         self._linger = Linger()
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue)
+        self._is_packed = policy.compose is Compose.PACKED
+        self._buckets: Buckets | None = None
+        if policy.compose is Compose.BUCKETS:
+            self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._auto = AutoRule(policy, self.costs, self._linger)
         self._rule = self._choose_rule()
         self._running: dict[int, Batch] = {}
@@ -119,6 +124,8 @@ class Scheduler:
                 self._refused += self._admission.admit(
                     item, rows, self.cap_rows, self._running.values()
                 )
+        if self._buckets is not None and item.size:
+            item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item)
 
     def cancel(self, item_id: int) -> bool:
@@ -154,6 +161,15 @@ class Scheduler:
         self._queue.weigh(weights)
 
     # ---- what to do
+
+    def plan_ahead(self, now: float) -> None:
+        """Call when there is time: whatever a free worker would wait for is worked out now."""
+        if self._queue.is_plain or len(self._running) < self._workers:
+            return
+        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
+        lane = self._queue.lead(now, aged_turn=aged_turn)
+        if lane is not None:
+            self._composer.plan_ahead(lane)
 
     def next_action(self, now: float) -> Action:
         """Call until it answers `Wait`, after every event and at the moment it names."""
@@ -217,6 +233,8 @@ class Scheduler:
     ) -> Run:
         self._batches += 1
         padded_rows = self._composer.padded_rows(rows)
+        if size:
+            size = self._composer.run_size(items, rows, size)
         assert self._idle_since is not None
         batch = Batch(
             self._batches,
@@ -230,6 +248,7 @@ class Scheduler:
             cap_rows,
             self._rule.linger_cap_s if self._auto.allowed else 0.0,
             self.costs.predict(padded_rows, size),
+            self._is_packed,
         )
         self._running[batch.id] = batch
         self._running_items += len(items)
