@@ -130,7 +130,7 @@ class Costs:
         self._points_by_size: dict[int, list[tuple[int, float]]] = {}
         self._best: dict[int, int] = {}
         self._knees: dict[int, int] = {}
-        self._curves: dict[int, tuple[list[float], int]] = {}
+        self._curves: dict[int, tuple[list[float], list[int]]] = {}
         if table:
             self.adopt(table)
 
@@ -178,9 +178,9 @@ class Costs:
             best = self._best[size] = self._find_best(self._points(size))
         return best
 
-    def planning_curve(self, size: int) -> "tuple[list[float], int] | None":
-        """For planning: the times of batches of 0…max_rows rows at that size, and how many rows
-        have the best rate. None: unknown.
+    def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None:
+        """For planning, by rows: the time of a batch of that size, and of all smaller ones and
+        itself the one with the best rate. None: unknown.
 
         With fixed batch sizes, of what is run for so many rows. More than one row must pay by more
         than probes can tell: where they cannot, each is better off alone. And what a batch takes
@@ -196,16 +196,16 @@ class Costs:
             curve = self._curves[size] = self._draw_planning_curve(points)
         return curve
 
-    def _draw_planning_curve(self, points: list[tuple[int, float]]) -> tuple[list[float], int]:
+    def _draw_planning_curve(self, points: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
         by_rows = _line_through(points, self._max_rows)
         spared_s = (1.0 - _BATCH_SHARE) * _fixed_s(points)
-        seconds, best, best_rate_s = [0.0], 1, math.inf
+        seconds, best, best_each_s = [0.0], [0], math.inf
         for rows in range(1, self._max_rows + 1):
             run_s = by_rows[self._run_rows(rows)]
             seconds.append((run_s if rows == 1 else run_s * (1.0 + _WORTH_IT)) - spared_s)
-            rate_s = seconds[rows] / rows
-            if rate_s <= best_rate_s:
-                best, best_rate_s = rows, rate_s
+            each_s = seconds[rows] / rows
+            best.append(rows if each_s <= best_each_s else best[-1])
+            best_each_s = min(best_each_s, each_s)
         return seconds, best
 
     def _run_rows(self, rows: int) -> int:

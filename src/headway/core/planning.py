@@ -44,7 +44,12 @@ class Part(NamedTuple):
 
     low: int
     high: int
-    rows: int  # the most that pay
+    rows: int  # planned for one batch
+    best_rows: Sequence[int] = ()  # of so many or fewer, how many have the best rate; empty: all
+
+    def cap(self, rows: int) -> int:
+        """How many of so many leave together."""
+        return max(self.rows, self.best_rows[rows]) if self.best_rows else rows
 
 
 class Plan(NamedTuple):
@@ -57,7 +62,7 @@ class Plan(NamedTuple):
         if at < len(parts):
             return parts[at]
         last = parts[-1]
-        return Part(last.high, size, last.rows)
+        return Part(last.high, size, 1, last.best_rows)
 
 
 def plan(waiting: Iterable[Item], costs: Costs, limits: Limits) -> Plan | None:
@@ -65,30 +70,30 @@ def plan(waiting: Iterable[Item], costs: Costs, limits: Limits) -> Plan | None:
     rows_of = _rows_by_class(waiting, limits)
     sizes = sorted(rows_of)
     rows_before, least_s = [0], [0.0]  # of all before each size
-    starts: list[int] = []  # of the batch that ends with each size, if all before it are cut best
-    caps: list[int] = []
+    parts: list[Part] = []  # that end with each size, if all before it are cut best
+    starts: list[int] = []
     first = 0
     for index, size in enumerate(sizes):
         curve = costs.planning_curve(size)
         if curve is None:
             return None
-        seconds, full = curve
-        rows, most = rows_of[size], max(1, min(limits.rows_at(size), len(seconds) - 1))
-        end = rows_before[-1] + rows
-        caps.append(max(1, min(full, most)))
-        best, best_s = index, least_s[index] + _alone_s(rows, caps[index], most, seconds)
+        seconds, best_rows = curve
+        most = max(1, min(limits.rows_at(size), len(seconds) - 1))
+        end = rows_before[-1] + rows_of[size]
+        batch_rows, best_s = _alone(rows_of[size], most, seconds, best_rows)
+        best, best_s = index, best_s + least_s[index]
         while end - rows_before[first] > most and first < index:
             first += 1
         for start in range(first, index):
             taken = least_s[start] + seconds[end - rows_before[start]]
             if taken < best_s:
-                best, best_s = start, taken
+                best, best_s, batch_rows = start, taken, end - rows_before[start]
         rows_before.append(end)
         least_s.append(best_s)
         starts.append(best)
+        parts.append(Part(sizes[best - 1] if best else 0, size, batch_rows, best_rows))
         first = best  # longer ones have no use for shorter ones that this one left behind
-        caps[index] = max(caps[index], min(most, end - rows_before[best]))
-    return Plan(tuple(_parts(sizes, starts, caps)))
+    return Plan(tuple(_walked_back(parts, starts)))
 
 
 def sorted_chunks(waiting: Sequence[Item], limits: Limits) -> Plan:
@@ -98,31 +103,31 @@ def sorted_chunks(waiting: Sequence[Item], limits: Limits) -> Plan:
     for item in sorted(waiting, key=lambda item: item.size):
         most = max(1, limits.rows_at(item.size))
         if rows and rows + item.rows > most and item.size > size:
-            parts.append(Part(low, size, limits.max_rows))
+            parts.append(Part(low, size, rows))
             low, rows = size, 0
         size, rows = item.size, rows + item.rows
-    return Plan((*parts, Part(low, size, limits.max_rows)))
+    return Plan((*parts, Part(low, size, rows)))
 
 
 def take(waiting: Iterable[Item], anchor: Item, part: Part, limits: Limits) -> list[Item]:
     """The anchor and those of its part, in their order, up to every limit."""
-    low, high, cap = part
+    low, high = part.low, part.high
     chosen, rows, size = [anchor], anchor.rows, anchor.size
-    most = min(cap, limits.rows_at(size))
+    most = limits.rows_at(size)
     for item in waiting:
         if rows >= most:
             break
         if not low < item[3] <= high or item is anchor:  # size
             continue
-        if item[3] > size:
-            fewer = min(cap, limits.rows_at(item[3]))
-            if rows + item[2] > fewer:
-                continue
-            size, most = item[3], fewer
-        elif rows + item[2] > most:
+        fewer = most if item[3] <= size else limits.rows_at(item[3])
+        if rows + item[2] > fewer:
             continue
+        size, most = max(size, item[3]), fewer
         chosen.append(item)
         rows += item[2]
+    cap = part.cap(rows) if rows <= limits.max_rows else rows
+    while rows > cap and len(chosen) > 1:
+        rows -= chosen.pop().rows
     return chosen
 
 
@@ -140,21 +145,26 @@ def _rows_by_class(waiting: Iterable[Item], limits: Limits) -> dict[int, int]:
     return by_class
 
 
-def _alone_s(rows: int, full: int, most: int, seconds: Sequence[float]) -> float:
-    """What the rows of one size take among themselves, in several batches where that is better."""
-    batches, rest = divmod(rows, full)
-    several_s = batches * seconds[full] + seconds[rest]
-    return min(several_s, seconds[rows]) if rows <= most else several_s
+def _alone(
+    rows: int, most: int, seconds: Sequence[float], best_rows: Sequence[int]
+) -> tuple[int, float]:
+    """The rows of one size among themselves, in several batches where that is better: how many
+    in each, and what they take together."""
+    each = best_rows[min(rows, most)]
+    batches, rest = divmod(rows, each)
+    several_s = batches * seconds[each] + seconds[rest]
+    if rows <= most and seconds[rows] <= several_s:
+        return rows, seconds[rows]
+    return each, several_s
 
 
-def _parts(sizes: Sequence[int], starts: Sequence[int], caps: Sequence[int]) -> list[Part]:
-    parts: list[Part] = []
-    stop = len(sizes)
+def _walked_back(parts: Sequence[Part], starts: Sequence[int]) -> list[Part]:
+    walked: list[Part] = []
+    stop = len(parts)
     while stop:
-        start = starts[stop - 1]
-        parts.append(Part(sizes[start - 1] if start else 0, sizes[stop - 1], caps[stop - 1]))
-        stop = start
-    return parts[::-1]
+        walked.append(parts[stop - 1])
+        stop = starts[stop - 1]
+    return walked[::-1]
 
 
 def fills(
