@@ -196,7 +196,9 @@ class Costs:
             curve = self._curves[size] = self._draw_planning_curve(points)
         return curve
 
-    def _draw_planning_curve(self, points: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
+    def _draw_planning_curve(
+        self, points: list[tuple[int, float]]
+    ) -> tuple[list[float], list[int]]:
         by_rows = _line_through(points, self._max_rows)
         spared_s = (1.0 - _BATCH_SHARE) * _fixed_s(points)
         seconds, best, best_each_s = [0.0], [0], math.inf
@@ -249,8 +251,10 @@ class Costs:
             self._cells[i, j] = _Cell(at_cell, 1)
         else:
             cell.refine(at_cell)
+        self._note_observed(is_news=cell is not None and cell.samples == TRUSTED_SAMPLES)
+
+    def _note_observed(self, *, is_news: bool) -> None:
         self._observed += 1
-        is_news = cell is not None and cell.samples == TRUSTED_SAMPLES
         if is_news or self._observed % _REDRAW_EVERY == 0:
             self._curves.clear()
         if is_news or self._observed % _REBUILD_EVERY == 0:

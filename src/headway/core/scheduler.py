@@ -56,6 +56,7 @@ class Scheduler:
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue)
         self._is_packed = policy.compose is Compose.PACKED
+        self._has_sizes = False  # has there ever been an item with one?
         self._buckets: Buckets | None = None
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
@@ -124,8 +125,10 @@ class Scheduler:
                 self._refused += self._admission.admit(
                     item, rows, self.cap_rows, self._running.values()
                 )
-        if self._buckets is not None and item.size:
-            item = item._replace(bucket=self._buckets.bucket_of(item.size))
+        if item.size:
+            self._has_sizes = True
+            if self._buckets is not None:
+                item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item)
 
     def cancel(self, item_id: int) -> bool:
@@ -162,9 +165,14 @@ class Scheduler:
 
     # ---- what to do
 
+    @property
+    def plans(self) -> bool:
+        """Is there something that `plan_ahead` could spare a worker?"""
+        return self._has_sizes and len(self._running) >= self._workers and bool(self._queue.live)
+
     def plan_ahead(self, now: float) -> None:
-        """Call when there is time: whatever a free worker would wait for is worked out now."""
-        if self._queue.is_plain or len(self._running) < self._workers:
+        """Call when there is time: what a worker would wait for, once it is free, is done now."""
+        if not self.plans:
             return
         aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
         lane = self._queue.lead(now, aged_turn=aged_turn)

@@ -109,9 +109,7 @@ def packed_capacity_rps(
 ) -> float:
     """The most rows per second where nothing is padded: all as long as they are on average."""
     most = int(max(1, min(max_rows, max_cost // mean_size)))
-    return workers * max(
-        rows / profile.seconds_at(rows, mean_size) for rows in range(1, most + 1)
-    )
+    return workers * max(rows / profile.seconds_at(rows, mean_size) for rows in range(1, most + 1))
 
 
 def noise_factors(count: int, cv: float, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -434,6 +434,9 @@ class _World:
             self._scheduler.drain()
         return not self._is_stuck
 
+    def _padding_waste(self) -> float:
+        return max(0.0, 1.0 - self._tokens / self._run_tokens) if self._run_tokens else 0.0
+
     def outcome(self) -> Outcome:
         self._report_progress()
         arrived = np.array(self._arrived)
@@ -449,6 +452,8 @@ class _World:
             is_stuck=self._is_stuck,
             arrived_at=arrived,
             fired=self._fired,
-            padding_waste=max(0.0, 1.0 - self._tokens / (self._run_tokens or 1.0)) if self._sized else 0.0,
+            padding_waste=max(0.0, 1.0 - self._tokens / (self._run_tokens or 1.0))
+            if self._sized
+            else 0.0,
             sizes=None if self._sizes is None else np.array(self._sizes[: len(arrived)]),
         )

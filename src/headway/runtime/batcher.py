@@ -10,9 +10,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
-from headway.core import Batch, CostTable, Firing, Order, Policy, Priority, Scheduler, probe_rows
+from headway.core import (
+    Batch,
+    Compose,
+    CostTable,
+    Firing,
+    Order,
+    Policy,
+    Priority,
+    Scheduler,
+    probe_rows,
+)
 from headway.core.bisecting import MAX_RERUNS
-from headway.core.policy import choice
+from headway.core.policy import choice, read_buckets
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
 from headway.model import END, Model, TensorModel, overrides
 from headway.runtime.calls import Call, DirectCall, StreamCall
@@ -77,6 +87,9 @@ class Batcher(Generic[In, Out]):
         max_queue: int = 4096,
         policy: Literal["auto", "idle", "window", "static"] = "auto",
         order: Literal["fifo", "shortest"] = "fifo",
+        compose: Literal["auto", "dp", "buckets", "sort", "fifo", "packed"] = "auto",
+        buckets: Sequence[int] | str = "pow2",
+        pad_sizes: Sequence[int] = (),
         workers: int = 1,
         tenants: Mapping[str, float] | None = None,
         batch_sizes: Sequence[int] = (),
@@ -101,6 +114,9 @@ class Batcher(Generic[In, Out]):
         if max_batch_cost is not None and self._size is None and self._shape is None:
             raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
         firing = _firing(policy, max_wait_ms=max_wait_ms, slo_ms=slo_ms)
+        bounds, quantiles = (
+            read_buckets(buckets) if isinstance(buckets, str) else (tuple(buckets), 0)
+        )
         self._policy = Policy(
             firing=firing,
             max_batch_size=max_batch_size,
@@ -110,6 +126,10 @@ class Batcher(Generic[In, Out]):
             slo_percentile=slo_percentile,
             max_queue=max_queue,
             order=cast(Order, choice(Order, order, "order")),
+            compose=_compose(compose, self._model),
+            buckets=bounds,
+            quantiles=quantiles,
+            pad_sizes=tuple(pad_sizes) or tuple(getattr(self._model, "pad_sizes", ())),
             workers=workers,
             tenant_weights=dict(tenants or {}),
             batch_sizes=tuple(batch_sizes),
@@ -649,6 +669,13 @@ def _firing(policy: str, *, max_wait_ms: float | None, slo_ms: float | None) -> 
             f"policy {policy!r} knows no latency goal; 'auto' and 'idle' do", field="slo_ms"
         )
     return Firing(policy)
+
+
+def _compose(name: str, model: object) -> Compose:
+    """'auto': as the model takes them."""
+    if name == "auto":
+        return Compose.PACKED if getattr(model, "packed", False) else Compose.DP
+    return cast(Compose, choice(Compose, name, "compose"))
 
 
 def _seconds(milliseconds: object, name: str) -> float | None:

@@ -426,6 +426,8 @@ class Driver:
         self._start(jobs)
         if refusals:
             self._in_this(home, lambda: self._tell_refused(refusals))
+        if self.scheduler.plans:
+            home.loop.call_soon(self._plan_ahead)  # behind the first step of what just started
         if self._is_closing:
             self._check_drained()
         elif self._is_over:
@@ -538,8 +540,20 @@ class Driver:
             self._observers.emit(
                 BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
             )
+        self._plan_ahead()
         if self._is_closing:
             self._check_drained()
+
+    def _plan_ahead(self) -> None:
+        """While the workers are busy, in the home loop: their next batch, so that none waits."""
+        if not self.scheduler.plans:
+            return
+        try:
+            with self.lock:
+                if not self._is_over:
+                    self.scheduler.plan_ahead(self.current_home().clock())
+        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+            self._crashed(error)
 
     def _tell_refused(self, refusals: list[tuple[Refusal, Answerable]]) -> None:
         for refusal, call in refusals:
