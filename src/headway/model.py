@@ -102,6 +102,11 @@ class TensorModel:
     # False: `predict` only reads its arrays. Those of a lone caller are then passed as they came,
     # perhaps read-only; otherwise such arrays are copied first.
     writes_inputs: ClassVar[bool] = True
+    # Inputs that may be filled up along their second axis so that lengths can share a batch, each
+    # with what it is filled up with, e.g. {"input_ids": 0, "attention_mask": 0}. None: a model that
+    # takes a mask is tried out before traffic, any other is not padded. {}: never.
+    pads: "ClassVar[Mapping[str, float] | None]" = None
+    pad_sizes: ClassVar[Sequence[int]] = ()  # the only lengths it runs at; empty: any
 
     def setup(self) -> None:
         """Light preparation, in every process that has the model."""

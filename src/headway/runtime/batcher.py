@@ -33,7 +33,7 @@ from headway.runtime.front import FrontThread, Kind, call_user_code
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.parameters import BatchParameters, Parameters, Sharing
-from headway.runtime.probing import ProbeWatcher, probe
+from headway.runtime.probing import ProbeWatcher, probe, try_padding
 from headway.runtime.runner import TensorRunner, runner_for
 from headway.runtime.threads import run_in_thread
 from headway.runtime.workers.inline import InlineWorker
@@ -173,7 +173,21 @@ class Batcher(Generic[In, Out]):
             if driver.state is not State.OPENING:
                 raise Closed(f"{self.name} was closed while it was loading")
             driver.open(home)
+        try:
+            await self._try_padding(home)
+        except BaseException:
+            await self.close(drain_s=0.0)
+            raise
         return self
+
+    async def _try_padding(self, home: Home) -> None:
+        """Nobody knows this batcher yet: its model may be asked a thing or two."""
+        runner = self._runner
+        if isinstance(runner, TensorRunner):
+            runner.varying.pad_sizes = self._policy.pad_sizes
+            if runner.varying.candidates:
+                sizes = self._policy.batch_sizes
+                await try_padding(self._driver.start_probe, runner, home.clock, sizes)
 
     async def __aexit__(
         self,
