@@ -54,7 +54,7 @@ class Composition:
 class _Ahead(NamedTuple):
     """A plan, and whom it was made for."""
 
-    plan: Plan
+    plan: Plan | None  # None: too little was known
     lane: Lane
     priority: Priority
     pushed: int  # the lane's, then
@@ -112,13 +112,17 @@ class Composer:
 
     # ---- where sizes differ
 
+    def needs_plan(self, lane: Lane) -> bool:
+        """Would a batch of this lane have to wait for its plan?"""
+        head = lane.head() if self._may_plan and lane.size_rows else None
+        return head is not None and not self._is_planned(lane, head[3].priority)
+
     def plan_ahead(self, lane: Lane) -> None:
         """The workers are busy, and this lane is next: make its plan now rather than then."""
         head = lane.head()
-        if self._may_plan and lane.size_rows and head is not None:
-            priority = head[3].priority
-            if not self._is_planned(lane, priority):
-                self._plan(lane, priority, lane.next_up(priority, self._most))
+        assert head is not None
+        priority = head[3].priority
+        self._plan(lane, priority, lane.next_up(priority, self._most))
 
     def _is_planned(self, lane: Lane, priority: Priority) -> bool:
         ahead = self._ahead
@@ -134,14 +138,14 @@ class Composer:
             made: Plan | None = sorted_chunks(waiting, self._limits)
         else:
             made = plan(waiting, self._costs, self._limits)
-        self._ahead = None if made is None else _Ahead(made, lane, priority, lane.pushed)
+        self._ahead = _Ahead(made, lane, priority, lane.pushed)
         return made
 
     def _part(self, lane: Lane, anchor: Item, waiting: list[Item]) -> Part | None:
         """Who may go with the anchor. None: too little is known yet."""
-        if self._is_planned(lane, anchor.priority):
-            assert self._ahead is not None
-            return self._ahead.plan.part_of(anchor.size)
+        ahead = self._ahead
+        if ahead is not None and ahead.plan and self._is_planned(lane, anchor.priority):
+            return ahead.plan.part_of(anchor.size)
         made = self._plan(lane, anchor.priority, waiting)
         return None if made is None else made.part_of(anchor.size)
 

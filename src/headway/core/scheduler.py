@@ -56,7 +56,7 @@ class Scheduler:
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue)
         self._is_packed = policy.compose is Compose.PACKED
-        self._has_sizes = False  # has there ever been an item with one?
+        self.has_sizes = False  # has there ever been an item with one?
         self._buckets: Buckets | None = None
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
@@ -126,7 +126,7 @@ class Scheduler:
                     item, rows, self.cap_rows, self._running.values()
                 )
         if item.size:
-            self._has_sizes = True
+            self.has_sizes = True
             if self._buckets is not None:
                 item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item)
@@ -165,19 +165,21 @@ class Scheduler:
 
     # ---- what to do
 
-    @property
-    def plans(self) -> bool:
-        """Is there something that `plan_ahead` could spare a worker?"""
-        return self._has_sizes and len(self._running) >= self._workers and bool(self._queue.live)
+    def needs_plan(self, now: float) -> bool:
+        """Is there something that `plan_ahead` would spare the next free worker?"""
+        if not self.has_sizes or len(self._running) < self._workers or not self._queue.live:
+            return False
+        return self._composer.needs_plan(self._next_lane(now))
 
     def plan_ahead(self, now: float) -> None:
         """Call when there is time: what a worker would wait for, once it is free, is done now."""
-        if not self.plans:
-            return
-        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
-        lane = self._queue.lead(now, aged_turn=aged_turn)
-        if lane is not None:
-            self._composer.plan_ahead(lane)
+        if self.needs_plan(now):
+            self._composer.plan_ahead(self._next_lane(now))
+
+    def _next_lane(self, now: float) -> Lane:
+        lane = self._queue.lead(now, aged_turn=self._batches % AGED_SHARE == AGED_SHARE - 1)
+        assert lane is not None, "nobody waits"
+        return lane
 
     def next_action(self, now: float) -> Action:
         """Call until it answers `Wait`, after every event and at the moment it names."""
@@ -198,11 +200,9 @@ class Scheduler:
         return self._fire(verdict, now)
 
     def _decide(self, now: float) -> Fire | HoldUntil:
-        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
         if self._draining:
-            lane = self._queue.lead(now, aged_turn=aged_turn)
-            assert lane is not None
-            return Fire(lane, FireReason.DRAIN)
+            return Fire(self._next_lane(now), FireReason.DRAIN)
+        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
         assert self._idle_since is not None
         return self._rule.decide(self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn)
 

@@ -426,8 +426,8 @@ class Driver:
         self._start(jobs)
         if refusals:
             self._in_this(home, lambda: self._tell_refused(refusals))
-        if self.scheduler.plans:
-            home.loop.call_soon(self._plan_ahead)  # behind the first step of what just started
+        if self.scheduler.has_sizes:
+            self._order_plan(home)
         if self._is_closing:
             self._check_drained()
         elif self._is_over:
@@ -516,6 +516,8 @@ class Driver:
             self._crashed(crash)
         self._start(jobs)
         self._in_this(home, lambda: self._deliver(job, refusals))
+        if self.scheduler.has_sizes:
+            self._in_this(home, self._plan_ahead)
 
     def _deliver(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
         """Answer everyone in a finished batch: the one place where results reach callers."""
@@ -540,14 +542,18 @@ class Driver:
             self._observers.emit(
                 BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
             )
-        self._plan_ahead()
         if self._is_closing:
             self._check_drained()
 
+    def _order_plan(self, home: Home) -> None:
+        """In the home loop, but behind the first step of what has just been started there."""
+        with self.lock:
+            is_due = not self._is_over and self.scheduler.needs_plan(home.clock())
+        if is_due:
+            self._post(home, self._plan_ahead)
+
     def _plan_ahead(self) -> None:
-        """While the workers are busy, in the home loop: their next batch, so that none waits."""
-        if not self.scheduler.plans:
-            return
+        """While the workers are busy: their next batch, so that none waits for its plan."""
         try:
             with self.lock:
                 if not self._is_over:
