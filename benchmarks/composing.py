@@ -47,8 +47,8 @@ def composing(quick: bool) -> Report:
             ),
         ],
         [
-            f"{MAX_ROWS} rows, {MAX_COST:,} tokens, queue of {MAX_QUEUE} rows; {requests:,} requests "
-            "each, of which those refused are not answered",
+            f"{MAX_ROWS} rows, {MAX_COST:,} tokens, queue of {MAX_QUEUE} rows; {requests:,} "
+            "requests each, of which those refused are not answered",
             "the same as a command: `headway simulate --arrivals poisson --load 0.7,1.5 "
             "--latency 4,0 --token-ms 0.004 --lengths lognormal:64,1,512 --max-batch-cost 16384 "
             "--max-queue 512 --policy auto --requests 100000 --compose dp --compose packed "
