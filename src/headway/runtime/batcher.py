@@ -10,9 +10,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
-from headway.core import Batch, CostTable, Firing, Order, Policy, Priority, Scheduler, probe_rows
+from headway.core import (
+    Batch,
+    Compose,
+    CostTable,
+    Firing,
+    Order,
+    Policy,
+    Priority,
+    Scheduler,
+    probe_rows,
+)
 from headway.core.bisecting import MAX_RERUNS
-from headway.core.policy import choice
+from headway.core.policy import choice, read_buckets
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
 from headway.model import END, Model, TensorModel, overrides
 from headway.runtime.calls import Call, DirectCall, StreamCall
@@ -23,7 +33,7 @@ from headway.runtime.front import FrontThread, Kind, call_user_code
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.parameters import BatchParameters, Parameters, Sharing
-from headway.runtime.probing import ProbeWatcher, probe
+from headway.runtime.probing import ProbeWatcher, probe, try_padding
 from headway.runtime.runner import TensorRunner, runner_for
 from headway.runtime.threads import run_in_thread
 from headway.runtime.workers.inline import InlineWorker
@@ -77,6 +87,9 @@ class Batcher(Generic[In, Out]):
         max_queue: int = 4096,
         policy: Literal["auto", "idle", "window", "static"] = "auto",
         order: Literal["fifo", "shortest"] = "fifo",
+        compose: Literal["auto", "dp", "buckets", "sort", "fifo", "packed"] = "auto",
+        buckets: Sequence[int] | str = "pow2",
+        pad_sizes: Sequence[int] = (),
         workers: int = 1,
         tenants: Mapping[str, float] | None = None,
         batch_sizes: Sequence[int] = (),
@@ -101,6 +114,9 @@ class Batcher(Generic[In, Out]):
         if max_batch_cost is not None and self._size is None and self._shape is None:
             raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
         firing = _firing(policy, max_wait_ms=max_wait_ms, slo_ms=slo_ms)
+        bounds, quantiles = (
+            read_buckets(buckets) if isinstance(buckets, str) else (tuple(buckets), 0)
+        )
         self._policy = Policy(
             firing=firing,
             max_batch_size=max_batch_size,
@@ -110,6 +126,10 @@ class Batcher(Generic[In, Out]):
             slo_percentile=slo_percentile,
             max_queue=max_queue,
             order=cast(Order, choice(Order, order, "order")),
+            compose=_compose(compose, self._model),
+            buckets=bounds,
+            quantiles=quantiles,
+            pad_sizes=tuple(pad_sizes) or tuple(getattr(self._model, "pad_sizes", ())),
             workers=workers,
             tenant_weights=dict(tenants or {}),
             batch_sizes=tuple(batch_sizes),
@@ -153,7 +173,21 @@ class Batcher(Generic[In, Out]):
             if driver.state is not State.OPENING:
                 raise Closed(f"{self.name} was closed while it was loading")
             driver.open(home)
+        try:
+            await self._try_padding(home)
+        except BaseException:
+            await self.close(drain_s=0.0)
+            raise
         return self
+
+    async def _try_padding(self, home: Home) -> None:
+        """Nobody knows this batcher yet: its model may be asked a thing or two."""
+        runner = self._runner
+        if isinstance(runner, TensorRunner):
+            runner.varying.pad_sizes = self._policy.pad_sizes
+            if runner.varying.candidates:
+                sizes = self._policy.batch_sizes
+                await try_padding(self._driver.start_probe, runner, home.clock, sizes)
 
     async def __aexit__(
         self,
@@ -657,6 +691,13 @@ def _firing(policy: str, *, max_wait_ms: float | None, slo_ms: float | None) -> 
             f"policy {policy!r} knows no latency goal; 'auto' and 'idle' do", field="slo_ms"
         )
     return Firing(policy)
+
+
+def _compose(name: str, model: object) -> Compose:
+    """'auto': as the model takes them."""
+    if name == "auto":
+        return Compose.PACKED if getattr(model, "packed", False) else Compose.DP
+    return cast(Compose, choice(Compose, name, "compose"))
 
 
 def _seconds(milliseconds: object, name: str) -> float | None:
