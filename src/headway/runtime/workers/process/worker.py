@@ -1,0 +1,283 @@
+"""Runs batches in a process of its own, and starts another when that is lost.
+
+A thread runs the jobs, as a thread worker's does; only the model's own call goes to the process.
+When that is lost the job says so, and the thread is busy with the next process until it is ready.
+"""
+
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headway.core.items import Wait
+from headway.core.supervision import RestartPolicy, Supervision, WorkerState
+from headway.runtime.faults import WorkerLost
+from headway.runtime.jobs import Job
+from headway.runtime.workers.process.handle import LoadFailed, ModelProcess
+from headway.runtime.workers.process.protocol import Order
+from headway.runtime.workers.process.spawning import SPAWNER
+
+_log = logging.getLogger(__name__)
+_STOP_S = 5.0  # for a process to end by itself
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """How long things may take, and how often they may go wrong."""
+
+    restarts: RestartPolicy
+    load_timeout_s: float | None = None
+    execute_timeout_s: float | None = None
+    heartbeat_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One line of what an operator sees."""
+
+    pid: int | None
+    state: str
+    restarts: int
+    last_error: str
+
+
+class Team(Protocol):
+    """Who hands out the jobs."""
+
+    def worker_left(self, worker: "ProcessWorker") -> None:
+        """It takes no jobs until it is back."""
+        ...
+
+    def worker_back(self, worker: "ProcessWorker") -> None: ...
+
+    def worker_failed(self, worker: "ProcessWorker", reason: str) -> None:
+        """It will not be back."""
+        ...
+
+
+class ProcessWorker:
+    """A `Worker`. Its thread ends with `stop`, or when nobody uses it any more."""
+
+    is_lost = False  # a job always comes back: with its results, or as lost
+
+    def __init__(self, name: str, order: Order, limits: ProcessLimits, team: Team) -> None:
+        self._life = _Life(name, order, limits, weakref.ref(self), weakref.ref(team))
+        weakref.finalize(self, self._life.stop).atexit = False
+        self._life.start()
+
+    @property
+    def started(self) -> "Future[None]":
+        """Done when the model is loaded for the first time; raises why it could not be."""
+        return self._life.started
+
+    @property
+    def status(self) -> WorkerStatus:
+        return self._life.status
+
+    def start(self, job: Job) -> None:
+        self._life.inbox.put(job)
+
+    def predict(self, value: Any, /, **keywords: Any) -> Any:
+        """The model's, for jobs that run here."""
+        return self._life.process().predict(value, **keywords)
+
+    def stream(self, value: Any, /, **keywords: Any) -> Iterator[Any]:
+        return self._life.process().stream(value, **keywords)
+
+    def stop(self) -> None:
+        """Whatever runs is cut short."""
+        self._life.stop()
+
+    def wait_stopped(self, timeout_s: float) -> None:
+        self._life.thread.join(timeout_s)
+
+
+class _Wake:
+    """In the inbox: look what has happened."""
+
+
+_WAKE = _Wake()
+
+
+class _Life:
+    """What the thread knows: everything but the worker itself, which may go first."""
+
+    def __init__(
+        self,
+        name: str,
+        order: Order,
+        limits: ProcessLimits,
+        worker: "weakref.ref[ProcessWorker]",
+        team: "weakref.ref[Team]",
+    ) -> None:
+        self.inbox: queue.SimpleQueue[Job | _Wake] = queue.SimpleQueue()
+        self.started: Future[None] = Future()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._order = order
+        self._limits = limits
+        self._worker = worker
+        self._team = team
+        self._supervision = Supervision(limits.restarts)
+        self._process: ModelProcess | None = None
+        self._is_busy = False
+        self._has_answered = False
+        self._is_away = False  # the team was told that we take no jobs
+        self._is_stopping = False
+
+    def start(self) -> None:
+        SPAWNER.enter()
+        self.thread.start()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self.inbox.put(_WAKE)
+        process = self._process
+        if process is not None and self._is_busy:
+            process.kill("was stopped")
+
+    def process(self) -> ModelProcess:
+        process = self._process
+        if process is None:
+            raise WorkerLost(self._supervision.last_error or "has not started")
+        return process
+
+    @property
+    def status(self) -> WorkerStatus:
+        process, supervision = self._process, self._supervision
+        return WorkerStatus(
+            pid=process.pid if process is not None and process.is_alive else None,
+            state=supervision.state.value,
+            restarts=supervision.restarts,
+            last_error=supervision.last_error,
+        )
+
+    # ---- in the thread
+
+    def _run(self) -> None:
+        held: list[Job] = []  # came while there was no process
+        try:
+            while not self._is_stopping:
+                action = self._supervision.next_action(time.monotonic())
+                if not isinstance(action, Wait):
+                    self._start_process()
+                    continue
+                if self._supervision.state is WorkerState.READY and held:
+                    self._do(held.pop(0))
+                    continue
+                item = self._next(action)
+                if isinstance(item, _Wake) or item is None:
+                    self._look()
+                elif self._may_run():
+                    self._do(item)
+                else:
+                    held.append(item)
+        except BaseException:  # noqa: BLE001  a bug of ours; nobody may wait for it for ever
+            _log.exception("%s: its worker broke", self._order.name)
+        finally:
+            self._end(held)
+
+    def _next(self, wait: Wait) -> Job | _Wake | None:
+        if wait.until == float("inf"):
+            return self.inbox.get()
+        try:
+            return self.inbox.get(timeout=max(0.0, wait.until - time.monotonic()))
+        except queue.Empty:
+            return None
+
+    def _may_run(self) -> bool:
+        """Not where the process is known to be gone: the batch would be under suspicion. Where it
+        has been given up, jobs run to be told so."""
+        self._look()
+        return self._supervision.state in (WorkerState.READY, WorkerState.FAILED)
+
+    def _do(self, job: Job) -> None:
+        self._is_busy = True
+        try:
+            job.run()
+        except BaseException:  # noqa: BLE001  a bug of ours; without its thread every later job would wait
+            _log.exception("a job raised; its worker goes on")
+        self._is_busy = False
+        self._look()
+
+    def _look(self) -> None:
+        """Is the process still there?"""
+        process = self._process
+        if process is not None and not process.is_alive and not self._is_stopping:
+            self._lost(process.reason, has_answered=process.has_answered)
+
+    def _start_process(self) -> None:
+        limits = self._limits
+        try:
+            self._process = process = ModelProcess(
+                SPAWNER.take(),
+                self._order,
+                execute_timeout_s=limits.execute_timeout_s,
+                heartbeat_timeout_s=limits.heartbeat_timeout_s,
+                ended=lambda: self.inbox.put(_WAKE),
+            )
+            self._is_busy = True  # a stop cuts it short
+            process.wait_ready(limits.load_timeout_s)
+        except (LoadFailed, OSError) as error:
+            if not self._is_stopping:
+                self._could_not_start(error)
+            return
+        finally:
+            self._is_busy = False
+        self._supervision.ready(time.monotonic())
+        SPAWNER.refill()
+        self._tell_ready(process)
+
+    def _could_not_start(self, error: Exception) -> None:
+        if not self.started.done():  # whoever waits for it decides
+            self._is_stopping = True
+            self.started.set_exception(error.__cause__ or error)
+            return
+        self._lost(str(error), has_answered=False)
+
+    def _tell_ready(self, process: ModelProcess) -> None:
+        if not self.started.done():
+            self.started.set_result(None)
+        if self._supervision.restarts:
+            _log.info("%s: worker %d is ready again", self._order.name, process.pid)
+        worker, team = self._worker(), self._team()
+        if self._is_away and worker is not None and team is not None:
+            self._is_away = False
+            team.worker_back(worker)
+
+    def _lost(self, reason: str, *, has_answered: bool) -> None:
+        process, self._process = self._process, None
+        pid = 0
+        if process is not None:
+            pid = process.pid
+            process.close()
+        self._supervision.ended(time.monotonic(), reason, has_answered=has_answered)
+        _log.error("%s: worker %d %s", self._order.name, pid, reason)
+        worker, team = self._worker(), self._team()
+        if worker is None or team is None:
+            return
+        if not self._is_away:
+            self._is_away = True
+            team.worker_left(worker)
+        if self._supervision.state is WorkerState.FAILED:
+            _log.error(
+                "%s: worker given up after %d restarts", self._order.name, self._supervision.restarts
+            )
+            team.worker_failed(worker, reason)
+
+    def _end(self, held: list[Job]) -> None:
+        self._is_stopping = True
+        self._supervision.stop()
+        process, self._process = self._process, None
+        if process is not None:
+            process.hang_up()
+            if not process.wait_end(_STOP_S):
+                process.kill("did not end when it was asked to")
+                process.wait_end(_STOP_S)
+        for job in held:
+            job.run()  # to be told that it is lost
+        SPAWNER.leave()
