@@ -6,6 +6,7 @@ Defined in `headway.runtime.events` and `headway.core`; this is where users impo
 from headway.core import Batch, FireReason, Item
 from headway.runtime.events import (
     BatchFinished,
+    BatchLost,
     BatchStarted,
     Cancelled,
     Crashed,
@@ -19,6 +20,7 @@ from headway.runtime.events import (
 __all__ = [
     "Batch",
     "BatchFinished",
+    "BatchLost",
     "BatchStarted",
     "Cancelled",
     "Crashed",

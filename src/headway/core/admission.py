@@ -11,7 +11,15 @@ from headway.core.costs import Costs
 from headway.core.items import Batch, Item, Refusal, RefusalReason
 from headway.core.policy import Firing, Policy
 from headway.core.queue import Queue
-from headway.errors import DeadlineExceeded, HeadwayError, InputTooLarge, QueueFull, Shed
+from headway.errors import (
+    DeadlineExceeded,
+    HeadwayError,
+    InputTooLarge,
+    ModelFailed,
+    Poison,
+    QueueFull,
+    Shed,
+)
 
 
 class Admission:
@@ -109,3 +117,9 @@ def refusal_error(refusal: Refusal, policy: Policy) -> HeadwayError:
             )
         case RefusalReason.DEADLINE:
             return DeadlineExceeded("the deadline passed, or could no longer be met, in the queue")
+        case RefusalReason.POISON:
+            return Poison(
+                f"its worker was lost twice with this input alone on it: {refusal.detail}"
+            )
+        case RefusalReason.WORKER_LOST:
+            return ModelFailed(f"its worker was lost, and it may not run again: {refusal.detail}")

@@ -6,7 +6,7 @@ owns the payloads may live in another thread, another process or a simulator.
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -53,6 +53,15 @@ def split(item: Item, limit: int, ids: Iterator[int]) -> list[Item]:
     ]
 
 
+def units_of(items: Sequence[Item]) -> list[list[int]]:
+    """Indices of a batch's items, grouped by the request they belong to."""
+    units: dict[tuple[bool, int], list[int]] = {}
+    for index, item in enumerate(items):
+        key = (True, item.request) if item.request is not None else (False, item.id)
+        units.setdefault(key, []).append(index)
+    return list(units.values())
+
+
 class FireReason(StrEnum):
     """Why a batch left when it did."""
 
@@ -65,6 +74,7 @@ class FireReason(StrEnum):
     WINDOW = "window"  # the oldest has waited its window
     DEADLINE = "deadline"  # later would be too late for one of them
     DRAIN = "drain"  # the scheduler is closing
+    RETRY = "retry"  # its worker was lost: it runs again, with nobody else
 
 
 class RefusalReason(StrEnum):
@@ -73,6 +83,8 @@ class RefusalReason(StrEnum):
     QUEUE_FULL = "queue_full"
     SHED = "shed"  # it would miss the SLO
     DEADLINE = "deadline_exceeded"  # the caller's own deadline
+    POISON = "poison"  # a worker was lost twice with this alone on it
+    WORKER_LOST = "worker_lost"  # too many workers were lost with this among others
 
 
 class Batch(NamedTuple):
@@ -112,7 +124,8 @@ class Batch(NamedTuple):
 class Refusal:
     item: Item
     reason: RefusalReason
-    retry_after_s: float
+    retry_after_s: float = 0.0
+    detail: str = ""  # what became of the worker, where one was lost
 
 
 @dataclass(frozen=True, slots=True)

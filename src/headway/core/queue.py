@@ -134,6 +134,14 @@ class Lane:
                 return entry
         return None
 
+    @property
+    def priority(self) -> Priority:
+        """The highest class in it."""
+        head = self.head()
+        item = self.oldest() if head is None else head[3]  # a plain lane keeps no lines
+        assert item is not None, "nobody is here"
+        return item.priority
+
     def next_up(self, priority: Priority, most: int) -> list[Item]:
         """Up to so many of that class, in order, behind those of the classes before it."""
         found: list[Item] = []

@@ -25,6 +25,7 @@ from headway.core.items import (
 from headway.core.linger import Linger
 from headway.core.policy import Firing, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
+from headway.core.suspects import Suspects
 from headway.errors import HeadwayError, InvalidInput
 
 _NOTHING_TO_DO = Wait(math.inf)
@@ -56,6 +57,7 @@ class Scheduler:
         self._composer = Composer(policy, self.costs, self._queue)
         self._auto = AutoRule(policy, self.costs, self._linger)
         self._rule = self._choose_rule()
+        self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
         self._running_items = 0
         self._workers = policy.workers
@@ -119,23 +121,57 @@ class Scheduler:
 
     def cancel(self, item_id: int) -> bool:
         """Forget a queued item. False, and harmless, once it has started."""
-        return self._queue.remove(item_id) is not None
+        if self._queue.remove(item_id) is not None:
+            return True
+        return bool(self._suspects) and self._suspects.remove(item_id)
 
     def finish(self, batch: Batch, now: float, *, ran_s: float | None = None) -> None:
         """The batch has left its worker. `ran_s`: what the model took; None if that says nothing
         about its speed (it failed, or was cut short)."""
-        assert batch.id in self._running, f"finish() of batch {batch.id}, which is not running"
-        del self._running[batch.id]
-        self._running_items -= len(batch.items)
-        self._auto.running_batches -= 1
-        self._auto.running_items = self._running_items
+        self._leave_worker(batch)
         if ran_s is not None:
             self.costs.observe(batch.padded_rows, batch.size, ran_s)
+        if self._suspects:
+            self._suspects.cleared(batch)
         if self._learns:
             self._linger.completed(now, now - batch.fired_at)
             if self._slo.is_set:
                 self._slo.saw(batch, now)
                 self._auto.allowed = not self._slo.is_missed
+
+    def lost(
+        self,
+        batch: Batch,
+        waiting: Sequence[Item],
+        *,
+        max_losses: int,
+        reason: str = "",
+        out_of_memory: bool = False,
+    ) -> None:
+        """The batch's worker was lost, and with it what it computed.
+
+        Those of it whose callers are still `waiting` run again, by themselves, for as long as that
+        costs no more than `max_losses` further workers; the others are refused.
+        """
+        self._leave_worker(batch)
+        verdict = self._suspects.lost(
+            batch, waiting, max_losses=max_losses, out_of_memory=out_of_memory
+        )
+        for item in verdict.blamed:
+            self._refused.append(Refusal(item, RefusalReason.POISON, detail=reason))
+        for item in verdict.given_up:
+            self._refused.append(Refusal(item, RefusalReason.WORKER_LOST, detail=reason))
+
+    def _leave_worker(self, batch: Batch) -> None:
+        assert batch.id in self._running, f"batch {batch.id} is not running"
+        del self._running[batch.id]
+        self._running_items -= len(batch.items)
+        self._auto.running_batches -= 1
+        self._auto.running_items = self._running_items
+
+    def set_workers(self, workers: int) -> None:
+        """So many there are now. With none, everything waits; the queue stays bounded."""
+        self._workers = workers
 
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
@@ -152,9 +188,13 @@ class Scheduler:
         queue = self._queue
         if self._refused or (queue.has_deadlines and queue.next_deadline() <= now):
             return self._refuse(now)
+        if self._suspects:
+            action = self._retry(now)
+            if action is not None:
+                return action
         if not queue.live:
             self._idle_since = None
-            return _NOTHING_TO_DO
+            return self._wait_for_deadline() if self._suspects else _NOTHING_TO_DO
         if len(self._running) >= self._workers:
             self._idle_since = None
             return self._wait_for_deadline()
@@ -162,8 +202,28 @@ class Scheduler:
             self._idle_since = now
         verdict = self._decide(now)
         if not isinstance(verdict, Fire):
-            return Wait(min(verdict.until, self._queue.next_deadline()))
+            return Wait(min(verdict.until, self._next_deadline()))
         return self._fire(verdict, now)
+
+    def _retry(self, now: float) -> Run | Refuse | None:
+        """Those whose worker was lost keep their place: before all but higher classes."""
+        suspects = self._suspects
+        if suspects.next_deadline() <= now:
+            return self._refuse(now)
+        first = suspects.first()
+        if first is None or len(self._running) >= self._workers:
+            return None
+        lane = self._queue.lead(now, aged_turn=False)
+        is_aged = now - first.arrived_at > self.policy.ageing_s
+        if lane is not None and not is_aged and lane.priority < first.priority:
+            return None
+        if self._idle_since is None:
+            self._idle_since = now
+        items = suspects.take(first)
+        rows, size = sum(item.rows for item in items), max(item.size for item in items)
+        run = self._start(items, rows, size, FireReason.RETRY, self.cap_rows, now)
+        suspects.started(run.batch)
+        return run
 
     def _decide(self, now: float) -> Fire | HoldUntil:
         aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
@@ -234,8 +294,8 @@ class Scheduler:
     # ---- refusals
 
     def _refuse(self, now: float) -> Refuse:
-        for item in self._queue.pop_expired(now):
-            self._refused.append(Refusal(item, RefusalReason.DEADLINE, 0.0))
+        for item in (*self._queue.pop_expired(now), *self._suspects.pop_expired(now)):
+            self._refused.append(Refusal(item, RefusalReason.DEADLINE))
         refusals = tuple(self._refused)
         self._refused.clear()
         return Refuse(refusals)
@@ -249,8 +309,12 @@ class Scheduler:
             self._refused.append(Refusal(item, reason, retry_after_s))
 
     def _wait_for_deadline(self) -> Wait:
-        deadline = self._queue.next_deadline()
+        deadline = self._next_deadline()
         return _NOTHING_TO_DO if deadline == math.inf else Wait(deadline)
+
+    def _next_deadline(self) -> float:
+        deadline = self._queue.next_deadline()
+        return min(deadline, self._suspects.next_deadline()) if self._suspects else deadline
 
     # ---- caps and figures
 
@@ -273,11 +337,11 @@ class Scheduler:
 
     @property
     def queued_items(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._suspects)
 
     @property
     def queued_rows(self) -> int:
-        return self._queue.rows
+        return self._queue.rows + self._suspects.rows
 
     @property
     def queued_s(self) -> float:
@@ -287,7 +351,7 @@ class Scheduler:
     @property
     def may_refuse(self) -> bool:
         """Is somebody to be refused now, or may have to be before the next event?"""
-        return self._queue.has_deadlines or bool(self._refused)
+        return self._queue.has_deadlines or bool(self._refused) or bool(self._suspects)
 
     @property
     def running_batches(self) -> int:
@@ -295,7 +359,7 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        return not self._running and not self._queue and not self._refused
+        return not (self._running or self._queue or self._suspects or self._refused)
 
     def _choose_rule(self) -> Rule:
         if self.policy.firing is Firing.WINDOW:

@@ -499,6 +499,7 @@ class Batcher(Generic[In, Out]):
                     self._driver.finished,
                     functools.partial(stream, **self._keywords("stream", sharing)),
                     self.name,
+                    self._max_reruns if runner.may_rerun else 0,
                 )
             runner = runner.with_keywords(self._keywords("predict", sharing))
         return PredictJob(
@@ -570,7 +571,7 @@ class Batcher(Generic[In, Out]):
             self._policy = dataclasses.replace(
                 self._policy, max_batch_size=largest, batch_sizes=sizes
             )
-            driver.scheduler = Scheduler(self._policy)
+            driver.adopt(Scheduler(self._policy))
 
     def learn(self, table: CostTable) -> None:
         """Decide by these batch times from now on; what was learned before is forgotten."""

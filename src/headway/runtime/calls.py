@@ -246,6 +246,10 @@ class StreamCall:
     def is_done(self) -> bool:
         return self._sealed or self._ended or self.is_abandoned
 
+    @property
+    def has_begun(self) -> bool:
+        return self._pushed > 0
+
     # From any thread.
 
     def push(self, entry: Any) -> None:

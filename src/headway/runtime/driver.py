@@ -32,7 +32,7 @@ from headway.core import (
     refusal_error,
     split,
 )
-from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed
+from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, NotReady
 from headway.runtime.calls import (
     Answerable,
     Call,
@@ -44,6 +44,7 @@ from headway.runtime.calls import (
 )
 from headway.runtime.events import (
     BatchFinished,
+    BatchLost,
     BatchStarted,
     Cancelled,
     Crashed,
@@ -52,6 +53,7 @@ from headway.runtime.events import (
     Refused,
     Stopped,
 )
+from headway.runtime.faults import WorkerLost
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, Job, Worker
 
@@ -96,7 +98,7 @@ class Driver:
         self.lock = threading.RLock()
         self.scheduler = scheduler
         self._state = State.NEW
-        self._is_open = False  # the state once more: comparing with an Enum's member is slow
+        self._takes_plain = False  # the state once more: comparing with an Enum's member is slow
         self._is_closing = False
         self._is_over = False
         self.crash: BaseException | None = None
@@ -110,6 +112,8 @@ class Driver:
         self._calls: dict[int, Answerable] = {}  # queued; those of running batches are in `jobs`
         self._inbox: deque[tuple[Item, Any]] = deque()  # see enqueue_plain
         self._free_workers: list[Worker] = []
+        self._away: set[Worker] = set()  # workers that cannot take a batch now
+        self._given_up: NotReady | None = None
         self._drive_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -123,17 +127,26 @@ class Driver:
     @state.setter
     def state(self, state: State) -> None:
         self._state = state
-        self._is_open = state is State.OPEN
+        self._open_doors()
         self._is_closing = state is State.CLOSING
         self._is_over = state in (State.CLOSED, State.CRASHED)
+
+    def _open_doors(self) -> None:
+        """The hot path is for when nothing needs a look: all else goes through `enqueue`."""
+        self._takes_plain = self._state is State.OPEN and self._given_up is None
 
     # ---- life
 
     def open(self, home: Home) -> None:
         self.home = home
+        self._make_workers(home)
+        self.state = State.OPEN
+
+    def _make_workers(self, home: Home) -> None:
         self.workers = self._factory.make_workers(home, self.current_home)
         self._free_workers = list(self.workers)
-        self.state = State.OPEN
+        self._away.clear()
+        self.scheduler.set_workers(len(self.workers))
 
     async def close(self, drain_s: float) -> None:
         """Refuse, drain for so long, answer the rest with `Closed`, release the workers."""
@@ -221,7 +234,7 @@ class Driver:
         the flag before it looks at the inbox: whatever thread it is in, nothing is overlooked.)
         """
         home = self.home
-        if home is None or home.loop is not loop or not self._is_open:
+        if home is None or home.loop is not loop or not self._takes_plain:
             return None
         item_id = next(self._ids)
         call = Call(item_id, value, loop.create_future())
@@ -238,7 +251,7 @@ class Driver:
         system call.)
         """
         home = self.home
-        if home is None or not self._is_open or self._floating is not None:
+        if home is None or not self._takes_plain or self._floating is not None:
             return False
         item_id = next(self._ids)
         call.item_ids = (item_id,)
@@ -369,6 +382,8 @@ class Driver:
         """Raise Closed where a call would be refused: before anything is prepared for it."""
         if self.state is not State.OPEN and (self.state is not State.NEW or not self._floating):
             raise self.closed()
+        if self._given_up is not None:
+            raise _same(self._given_up)
 
     def report_refusal(self, error: HeadwayError) -> None:
         if self._observers:
@@ -481,7 +496,9 @@ class Driver:
         """Run this on a worker, past the queue. Raises Closed."""
         with self.lock:
             self.check_open()
-            worker = self.workers[0]
+            worker = next((each for each in self.workers if each not in self._away), None)
+        if worker is None:
+            raise NotReady(f"{self.name} has no worker now")
         worker.start(job)
 
     def finished(self, job: BatchJob) -> None:
@@ -496,15 +513,20 @@ class Driver:
                 return  # given up as lost
             try:
                 job.finished_at = home.clock()
-                self.scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
-                self._free_workers.append(job.worker)
+                if job.lost is not None:
+                    self._requeue(job, job.lost)
+                else:
+                    self.scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
+                    if job.worker not in self._away:
+                        self._free_workers.append(job.worker)
                 jobs, refusals = self._advance()
             except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
                 crash = error
         if crash is not None:
             self._crashed(crash)
         self._start(jobs)
-        self._in_this(home, lambda: self._deliver(job, refusals))
+        deliver = self._deliver if job.lost is None else self._tell_lost
+        self._in_this(home, lambda: deliver(job, refusals))
 
     def _deliver(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
         """Answer everyone in a finished batch: the one place where results reach callers."""
@@ -531,6 +553,91 @@ class Driver:
             )
         if self._is_closing:
             self._check_drained()
+
+    # ---- workers come and go
+
+    def _requeue(self, job: BatchJob, lost: WorkerLost) -> None:
+        """Under the lock: whoever still waits, and has seen nothing of an answer, runs again."""
+        self._take_out(job.worker)
+        waiting = {
+            item: call
+            for item, call in zip(job.batch.items, job.calls, strict=True)
+            if not (self._is_over or call.is_done or _has_begun(call))
+        }
+        self._calls.update((item.id, call) for item, call in waiting.items())
+        self.scheduler.lost(
+            job.batch,
+            tuple(waiting),
+            max_losses=job.max_reruns,
+            reason=lost.reason,
+            out_of_memory=lost.out_of_memory,
+        )
+
+    def _tell_lost(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
+        assert job.lost is not None
+        reason = job.lost.reason
+        for call in job.calls:
+            if _has_begun(call) and not call.is_done:
+                call.fail(ModelFailed(f"{self.name}: the worker of this stream was lost: {reason}"))
+        self._tell_refused(refusals)
+        if self._observers:
+            self._observers.emit(
+                BatchLost(self.name, job.batch, job.finished_at, reason, job.lost.out_of_memory)
+            )
+        if self._is_closing:
+            self._check_drained()
+
+    def worker_left(self, worker: Worker) -> None:
+        """It takes no batch until it is back. From any thread; harmless when repeated.
+
+        (A worker that is lost with a batch need not say so: `finished` sees it.)
+        """
+        with self.lock:
+            self._take_out(worker)
+
+    def _take_out(self, worker: Worker) -> None:
+        if worker not in self.workers:
+            return  # released meanwhile
+        self._away.add(worker)
+        if worker in self._free_workers:
+            self._free_workers.remove(worker)
+        self.scheduler.set_workers(len(self.workers) - len(self._away))
+
+    def worker_back(self, worker: Worker) -> None:
+        """It takes batches again; what it was lost with has come back (`finished`) before."""
+        with self.lock:
+            if worker not in self._away or worker not in self.workers:
+                return
+            self._away.discard(worker)
+            self.scheduler.set_workers(len(self.workers) - len(self._away))
+            if all(job.worker is not worker for job in self.jobs.values()):
+                self._free_workers.append(worker)
+            self._given_up = None
+            self._open_doors()
+        self._drive_soon()
+
+    def give_up(self, error: NotReady) -> None:
+        """No worker will be back soon: queued callers get this error, and so do new ones, until a
+        worker is back after all. From any thread."""
+        with self.lock:
+            self.take_in()
+            self._given_up = error
+            self._open_doors()
+            # Those who are refused already are told so when the scheduler is asked next.
+            cancelled = [item_id for item_id in self._calls if self.scheduler.cancel(item_id)]
+            calls = [self._calls.pop(item_id) for item_id in cancelled]
+        self._in_home(lambda: self._tell_given_up(calls, error))
+        self._drive_soon()
+
+    def _tell_given_up(self, calls: list[Answerable], error: NotReady) -> None:
+        for call in calls:
+            call.fail(_same(error))
+            self.report_refusal(error)
+
+    def adopt(self, scheduler: Scheduler) -> None:
+        """Under the lock, while nothing is queued or running: decide by this one from now on."""
+        scheduler.set_workers(len(self.workers) - len(self._away))
+        self.scheduler = scheduler
 
     def _tell_refused(self, refusals: list[tuple[Refusal, Answerable]]) -> None:
         for refusal, call in refusals:
@@ -601,8 +708,7 @@ class Driver:
         """From a test's virtual time to the real one, or back: threads here, none there."""
         for worker in self.workers:
             worker.stop()
-        self.workers = self._factory.make_workers(home, self.current_home)
-        self._free_workers = list(self.workers)
+        self._make_workers(home)
 
     def _give_up_lost(self) -> None:
         """Under the lock: batches whose event loop was closed under them never come back."""
@@ -674,6 +780,16 @@ def _deadline(now: float, entered_at: float | None, deadline_ms: float | None) -
     if math.isnan(deadline_ms):
         raise InvalidInput("deadline_ms is not a number")
     return (now if entered_at is None else entered_at) + deadline_ms / 1e3
+
+
+def _has_begun(call: Answerable) -> bool:
+    """Has its caller seen a part of the answer? Then it cannot be given once more."""
+    return isinstance(call, StreamCall) and call.has_begun
+
+
+def _same(error: NotReady) -> NotReady:
+    """One caller's own exception."""
+    return NotReady(str(error), retry_after_s=error.retry_after_s)
 
 
 def _unusable(name: str, error: Exception) -> ModelFailed:

@@ -55,6 +55,17 @@ class BatchFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchLost:
+    """A batch's worker ended under it. Whoever waits for it runs again, in batches of their own."""
+
+    model: str
+    batch: Batch
+    lost_at: float
+    reason: str  # what became of the worker, for people
+    out_of_memory: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A caller was told no; `reason` is the error's code word."""
 
@@ -85,7 +96,9 @@ class Stopped:
     unanswered: int  # callers that were told `Closed` because the drain ran out of time
 
 
-Event: TypeAlias = BatchStarted | BatchFinished | Refused | Cancelled | Crashed | Stopped
+Event: TypeAlias = (
+    BatchStarted | BatchFinished | BatchLost | Refused | Cancelled | Crashed | Stopped
+)
 Observer: TypeAlias = Callable[[Event], None]
 
 

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from headway.core.bisecting import Bisection
 from headway.core.items import Batch
-from headway.errors import ModelFailed
 from headway.runtime.calls import Answerable, StreamCall
+from headway.runtime.faults import WorkerLost
+from headway.runtime.rerunning import Reruns, model_failed
 from headway.runtime.runner import BrokenContract, Runner
 
 Clock = Callable[[], float]
@@ -40,6 +40,9 @@ class Job(Protocol):
 
 class BatchJob:
     """A batch on its way through a worker."""
+
+    lost: WorkerLost | None = None  # with it went its worker: nobody in it has been answered
+    max_reruns = 0
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class PredictJob(BatchJob):
     ) -> None:
         super().__init__(batch, calls, worker, clock, done)
         self._runner = runner
-        self._max_reruns = max_reruns if runner.may_rerun else 0
+        self.max_reruns = max_reruns if runner.may_rerun else 0
 
     def run(self) -> None:
         started = self._clock()
@@ -94,14 +97,13 @@ class PredictJob(BatchJob):
             self.results = self._runner.predict(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
-            bisection = self._suspect(error)
-            while bisection and (group := self._next_group(bisection)):
+            reruns = self._reruns(error)
+            while (call := reruns.next_call()) is not None:
                 try:
-                    self._keep(group, self._runner.predict(*self._rerun_of(group)))
-                    bisection.succeeded()
+                    reruns.succeeded(self._runner.predict(*call))
                 except BaseException as again:  # noqa: BLE001  as above
-                    bisection.failed(again)
-            self._blame(bisection)
+                    reruns.failed(again)
+            self._adopt(reruns)
         self.ran_s = self._clock() - started
         self._done(self)
 
@@ -113,51 +115,26 @@ class PredictJob(BatchJob):
             self.model_s = self._clock() - started
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
             raise_if_cancelled(error)
-            bisection = self._suspect(error)
-            while bisection and (group := self._next_group(bisection)):
+            reruns = self._reruns(error)
+            while (call := reruns.next_call()) is not None:
                 try:
-                    results = await self._runner.predict_async(*self._rerun_of(group))
-                    self._keep(group, results)
-                    bisection.succeeded()
+                    reruns.succeeded(await self._runner.predict_async(*call))
                 except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
                     raise_if_cancelled(again)
-                    bisection.failed(again)
-            self._blame(bisection)
+                    reruns.failed(again)
+            self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
             self.ran_s = self._clock() - started
             self._done(self)
 
-    # ---- finding the culprit. Units are requests: parts of one request fail together anyway.
+    def _reruns(self, error: BaseException) -> Reruns:
+        reruns = Reruns(self.batch, self.calls, self._runner.name, error, self.max_reruns)
+        self.results = reruns.results  # also of those whose turn never comes
+        return reruns
 
-    def _suspect(self, error: BaseException) -> Bisection | None:
-        self._fail(error, self._runner.name)
-        self._units = _units(self.batch)
-        if isinstance(error, BrokenContract) or not self._max_reruns or len(self._units) == 1:
-            return None
-        return Bisection(len(self._units), error, self._max_reruns)
-
-    def _next_group(self, bisection: Bisection) -> list[int] | None:
-        units = bisection.next_group()
-        if units is None:
-            return None
-        self.reruns += 1
-        return [index for unit in units for index in self._units[unit]]
-
-    def _rerun_of(self, group: list[int]) -> tuple[list[Any], int]:
-        # The callers' values once more: the first list was the model's, to do with as it liked.
-        values = [self.calls[index].value for index in group]
-        rows = sum(self.batch.items[index].rows for index in group)
-        fixed = self.batch.padded_rows > self.batch.rows
-        return values, self.batch.padded_rows if fixed else rows
-
-    def _keep(self, group: list[int], results: list[Any]) -> None:
-        for index, result in zip(group, results, strict=True):
-            self.results[index] = result
-
-    def _blame(self, bisection: Bisection | None) -> None:
-        for unit, error in (bisection.errors if bisection else {}).items():
-            for index in self._units[unit]:
-                self.results[index] = model_failed(self._runner.name, error)
+    def _adopt(self, reruns: Reruns) -> None:
+        self.reruns = reruns.count
+        self.lost = reruns.lost
 
 
 class StreamJob(BatchJob):
@@ -172,8 +149,10 @@ class StreamJob(BatchJob):
         done: Callable[[BatchJob], None],
         stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]],
         name: str,
+        max_reruns: int = 0,
     ) -> None:
         super().__init__(batch, calls, worker, clock, done)
+        self.max_reruns = max_reruns  # where its worker is lost before the first chunk
         self._streams = calls
         self._stream = stream
         self._name = name
@@ -190,6 +169,8 @@ class StreamJob(BatchJob):
             finally:
                 self._close(steps)
             self._succeed()
+        except WorkerLost as error:
+            self.lost = error
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
             self._fail(error, self._name)
         self._end(started)
@@ -203,6 +184,8 @@ class StreamJob(BatchJob):
             else:
                 await self._run_inline(steps)
             self._succeed()
+        except WorkerLost as error:
+            self.lost = error
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
             raise_if_cancelled(error)
             self._fail(error, self._name)
@@ -257,21 +240,3 @@ def raise_if_cancelled(error: BaseException) -> None:
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
-
-
-def model_failed(name: str, error: BaseException) -> ModelFailed:
-    """One caller's own exception: a shared instance would collect everybody's tracebacks."""
-    if isinstance(error, BrokenContract):
-        return BrokenContract(str(error))
-    failure = ModelFailed(f"{name} raised {type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return failure
-
-
-def _units(batch: Batch) -> list[list[int]]:
-    """Indices of the batch's items, grouped by the request they belong to."""
-    units: dict[tuple[bool, int], list[int]] = {}
-    for index, item in enumerate(batch.items):
-        key = (True, item.request) if item.request is not None else (False, item.id)
-        units.setdefault(key, []).append(index)
-    return list(units.values())

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from headway.core import CostTable
 from headway.errors import Closed, HeadwayError, NotReady
-from headway.runtime.jobs import Job, model_failed, raise_if_cancelled
+from headway.runtime.jobs import Job, raise_if_cancelled
+from headway.runtime.rerunning import model_failed
 from headway.runtime.runner import Runner
 
 

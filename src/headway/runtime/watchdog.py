@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from headway.core import Batch
 from headway.errors import HeadwayError, ModelFailed
-from headway.runtime.events import BatchFinished, BatchStarted, Event
+from headway.runtime.events import BatchFinished, BatchLost, BatchStarted, Event
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Watchdog:
             loop = asyncio.get_running_loop()
             batch = event.batch
             self._timers[batch.id] = loop.call_later(self._limit_s, self._expire, event)
-        elif isinstance(event, BatchFinished):
+        elif isinstance(event, BatchFinished | BatchLost):
             timer = self._timers.pop(event.batch.id, None)
             if timer is not None:
                 timer.cancel()

@@ -43,18 +43,6 @@ class PeakMeter:
         return None if peak is None else max(0, peak - self._before)
 
 
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Python's own, torch's and onnxruntime's way to say so, or an error that came of it."""
-    while error is not None:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return True
-        text = str(error)
-        if "Failed to allocate memory" in text or "bad allocation" in text:
-            return True
-        error = error.__cause__
-    return False
-
-
 def device_name() -> str:
     cuda = _cuda()
     if cuda is not None:

@@ -17,8 +17,9 @@ from headway.core import CostTable, probe_rows
 from headway.errors import ConfigError, HeadwayError
 from headway.model import Tensor
 from headway.runtime.batcher import Batcher
+from headway.runtime.faults import is_out_of_memory
 from headway.runtime.threads import run_in_thread
-from headway.server.memory import PeakMeter, free_bytes, is_out_of_memory
+from headway.server.memory import PeakMeter, free_bytes
 from headway.server.serving import Array
 from headway.server.tables import TableStore
 

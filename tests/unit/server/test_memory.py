@@ -4,7 +4,8 @@ import numpy
 import pytest
 
 from headway.errors import ModelFailed
-from headway.server.memory import PeakMeter, device_name, free_bytes, is_out_of_memory
+from headway.runtime.faults import is_out_of_memory
+from headway.server.memory import PeakMeter, device_name, free_bytes
 
 
 def test_the_peak_of_a_call_is_seen_after_it_has_gone() -> None:
