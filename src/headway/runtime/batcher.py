@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mappin
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 from headway.core import Batch, CostTable, Firing, Order, Policy, Priority, Scheduler, probe_rows
 from headway.core.bisecting import MAX_RERUNS
+from headway.core.placing import Placement, place
 from headway.core.policy import choice
+from headway.core.supervision import MAX_RESTARTS
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
 from headway.model import END, Model, TensorModel, overrides
 from headway.runtime.calls import Call, DirectCall, StreamCall
@@ -26,8 +28,13 @@ from headway.runtime.parameters import BatchParameters, Parameters, Sharing
 from headway.runtime.probing import ProbeWatcher, probe
 from headway.runtime.runner import TensorRunner, runner_for
 from headway.runtime.threads import run_in_thread
+from headway.runtime.watchdog import Watchdog
 from headway.runtime.workers.inline import InlineWorker
 from headway.runtime.workers.thread import ThreadWorker
+
+if TYPE_CHECKING:
+    from headway.runtime.workers.process.team import ProcessTeam
+    from headway.runtime.workers.process.worker import WorkerStatus
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -86,10 +93,21 @@ class Batcher(Generic[In, Out]):
         costs: CostTable | None = None,
         observers: Sequence[Observer] = (),
         name: str | None = None,
+        worker: Literal["auto", "inline", "thread", "process"] = "auto",
+        execute_timeout_ms: float | None = None,
+        load_timeout_s: float = 600.0,
+        heartbeat_timeout_s: float = 10.0,
+        max_restarts: int = MAX_RESTARTS,
+        worker_memory_mb: float | None = None,
+        pin: Sequence[str] = (),
         _floating: bool = False,
+        _make: Callable[[], Any] | None = None,  # the model once more, in another process
+        _hangs: Callable[[bool], Any] = bool,
     ) -> None:
+        target = model
         self._model = model() if isinstance(model, type) else model
-        self._runner = runner_for(self._model, name)
+        self._runner = self._own_runner = runner_for(self._model, name)
+        self._stream = _own(self._model, "stream")
         self._shape = self._runner.shape if isinstance(self._model, TensorModel) else None
         self.name = self._runner.name
         if not (isinstance(max_reruns, int) and max_reruns >= 0):
@@ -126,6 +144,32 @@ class Batcher(Generic[In, Out]):
             and not any((self._prepare, self._size, self._finish, self._parameters))
         )
         self._observers = Observers(observers)
+        execute_timeout_s = _seconds(execute_timeout_ms, "execute_timeout_ms")
+        if execute_timeout_s is not None:
+            self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
+        self._placement = place(
+            worker,
+            is_async=self._runner.is_async,
+            workers=workers,
+            is_python=False,  # threads, unless processes are asked for: a closure runs nowhere else
+            needs_process=_only_in_process(worker_memory_mb, pin),
+        )
+        self._team: ProcessTeam | None = None
+        if self._placement.kind == "process":
+            from headway.runtime.workers.process import team
+            from headway.runtime.workers.process.options import ProcessOptions
+
+            options = ProcessOptions(
+                max_restarts=max_restarts,
+                load_timeout_s=load_timeout_s,
+                execute_timeout_s=execute_timeout_s,
+                heartbeat_timeout_s=heartbeat_timeout_s,
+                memory_bytes=None if worker_memory_mb is None else int(worker_memory_mb * 2**20),
+                pin=tuple(pin),
+            )
+            self._team = team.ProcessTeam(
+                self.name, target, _make, workers=workers, options=options
+            )
         self._driver = Driver(
             self.name,
             Scheduler(self._policy, costs),
@@ -133,6 +177,8 @@ class Batcher(Generic[In, Out]):
             self._observers,
             FloatingHome(f"headway-{self.name}") if _floating else None,
         )
+        if self._team is not None:
+            self._team.attach(self._driver)
 
     # ---- life
 
@@ -144,16 +190,32 @@ class Batcher(Generic[In, Out]):
             driver.state = State.OPENING
         home = Home(asyncio.get_running_loop())
         try:
-            if isinstance(self._model, Model | TensorModel):
-                await run_in_thread(_load, self._model)
+            await self._load(home)
         except BaseException:
             driver.state = State.CLOSED
             raise
-        with driver.lock:
-            if driver.state is not State.OPENING:
-                raise Closed(f"{self.name} was closed while it was loading")
-            driver.open(home)
+        try:
+            with driver.lock:
+                if driver.state is not State.OPENING:
+                    raise Closed(f"{self.name} was closed while it was loading")
+                driver.open(home)
+        except BaseException:
+            await self._wait_stopped()
+            raise
         return self
+
+    async def _load(self, home: Home) -> None:
+        """Where it computes; light preparation here, too."""
+        is_elsewhere = self._team is not None and not home.is_virtual
+        if isinstance(self._model, Model | TensorModel):
+            prepare = self._model.setup if is_elsewhere else _set_up_and_load(self._model)
+            await run_in_thread(prepare)
+        if self._team is not None and is_elsewhere:
+            await self._team.wait_started()
+
+    async def _wait_stopped(self) -> None:
+        if self._team is not None:
+            await self._team.wait_stopped()
 
     async def __aexit__(
         self,
@@ -172,6 +234,7 @@ class Batcher(Generic[In, Out]):
             await self._driver.close(drain_s)
         finally:
             self._front.stop()
+            await self._wait_stopped()
 
     # ---- calling
 
@@ -365,7 +428,7 @@ class Batcher(Generic[In, Out]):
         parameters: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Any]:
         """The chunks of one value's answer, as its batch produces them."""
-        if not overrides(self._model, "stream"):
+        if self._stream is None:
             raise InvalidInput(f"{self.name} does not stream")
         size, entered_at = 0, self._now()
         self._check_call(tenant, partition)
@@ -482,7 +545,15 @@ class Batcher(Generic[In, Out]):
     # ---- what the driver asks for
 
     def make_workers(self, home: Home, current_home: Callable[[], Home]) -> list[Worker]:
-        if self._runner.is_async or home.is_virtual:
+        if self._team is not None and not home.is_virtual:
+            from headway.runtime.workers.process import here
+
+            self._runner = self._own_runner.elsewhere(here.predict)
+            self._stream = here.stream
+            return list(self._team.hire())
+        self._runner = self._own_runner
+        self._stream = _own(self._model, "stream")
+        if self._runner.is_async or home.is_virtual or self._placement.kind == "inline":
             return [InlineWorker(current_home) for _ in range(self._policy.workers)]
         return [ThreadWorker(f"headway-{self.name}-{n}") for n in range(self._policy.workers)]
 
@@ -490,14 +561,13 @@ class Batcher(Generic[In, Out]):
         runner, sharing = self._runner, batch.items[0].partition
         if isinstance(sharing, Sharing):
             if sharing.streams:
-                stream = cast(Model[Any, Any], self._model).stream
                 return StreamJob(
                     batch,
                     cast(list[StreamCall], calls),
                     worker,
                     home.clock,
                     self._driver.finished,
-                    functools.partial(stream, **self._keywords("stream", sharing)),
+                    functools.partial(self._stream, **self._keywords("stream", sharing)),
                     self.name,
                     self._max_reruns if runner.may_rerun else 0,
                 )
@@ -584,6 +654,16 @@ class Batcher(Generic[In, Out]):
         return self._driver.state is State.OPEN
 
     @property
+    def placement(self) -> Placement:
+        """Where the model runs, and why."""
+        return self._placement
+
+    @property
+    def worker_processes(self) -> "list[WorkerStatus]":
+        """What each worker process does; none where the model runs in this one."""
+        return [] if self._team is None else self._team.statuses
+
+    @property
     def policy(self) -> Policy:
         """The levers in force."""
         return self._policy
@@ -661,6 +741,14 @@ def _check_hashable(value: object, what: str = "partition") -> None:
         raise InvalidInput(f"{what} must be hashable: {error}") from error
 
 
-def _load(model: "Model[Any, Any] | TensorModel") -> None:
-    model.setup()
-    model.load()
+def _set_up_and_load(model: "Model[Any, Any] | TensorModel") -> Callable[[], None]:
+    def both() -> None:
+        model.setup()
+        model.load()
+
+    return both
+
+
+def _only_in_process(memory_mb: float | None, pin: Sequence[str]) -> str:
+    """The setting that only a process can keep."""
+    return "worker_memory_mb" if memory_mb is not None else "pin" if pin else ""

@@ -72,7 +72,8 @@ class Rows(NamedTuple):
 
     @property
     def dtype(self) -> "numpy.dtype[Any]":
-        return self.arrays[0].dtype
+        dtype: numpy.dtype[Any] = self.arrays[0].dtype
+        return dtype
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -210,5 +210,3 @@ def _fds(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             found.frombytes(data[: len(data) - len(data) % _FD_BYTES])
     return list(found)
-
-

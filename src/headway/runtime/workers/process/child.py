@@ -17,7 +17,7 @@ import sys
 import threading
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from headway.model import Model, TensorModel
@@ -42,10 +42,8 @@ def main(arguments: list[str]) -> None:
     page = ControlPage(control_fd)
     os.close(control_fd)
     threading.Thread(target=_beat, args=(page, parent), daemon=True).start()
-    try:
+    with suppress(EOFError, OSError):  # the parent has hung up, or is gone
         Child(channel, page).run()
-    except (EOFError, OSError):
-        pass  # the parent has hung up, or is gone
 
 
 def _die_with(parent: int) -> None:
@@ -119,9 +117,7 @@ class Child:
             return
         self._answer(kind, call, result)
 
-    def _stream(
-        self, stream: Callable[..., Any], call: int, box: list[Any], beside: bytes
-    ) -> None:
+    def _stream(self, stream: Callable[..., Any], call: int, box: list[Any], beside: bytes) -> None:
         try:
             with closing(self._steps(stream(box.pop(), **_keywords(beside)))) as steps:
                 for step in steps:

@@ -210,7 +210,7 @@ class ModelProcess:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Once it has ended: killed by the kernel for its memory, or dead of a failed allocation."""
+        """Once it has ended: killed by the kernel, or dead of an allocation that failed."""
         if self._kill_reason is not None:
             return False
         if self._process.returncode == -signal.SIGKILL:

@@ -125,10 +125,10 @@ class Spawner:
 def _spawn() -> Spawned:
     ours, theirs = pair()
     page, page_fd = control.create()
+    arguments = theirs.fileno(), page_fd, os.getpid()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM]
-            + [str(theirs.fileno()), str(page_fd), str(os.getpid())],
+            [sys.executable, "-P", "-c", _PROGRAM, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

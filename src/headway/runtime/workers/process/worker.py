@@ -9,31 +9,22 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from headway.core.items import Wait
-from headway.core.supervision import RestartPolicy, Supervision, WorkerState
+from headway.core.supervision import Supervision, WorkerState
 from headway.runtime.faults import WorkerLost
 from headway.runtime.jobs import Job
+from headway.runtime.workers.process import here
 from headway.runtime.workers.process.handle import LoadFailed, ModelProcess
+from headway.runtime.workers.process.options import ProcessOptions
 from headway.runtime.workers.process.protocol import Order
 from headway.runtime.workers.process.spawning import SPAWNER
 
 _log = logging.getLogger(__name__)
 _STOP_S = 5.0  # for a process to end by itself
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessLimits:
-    """How long things may take, and how often they may go wrong."""
-
-    restarts: RestartPolicy
-    load_timeout_s: float | None = None
-    execute_timeout_s: float | None = None
-    heartbeat_timeout_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +56,13 @@ class ProcessWorker:
 
     is_lost = False  # a job always comes back: with its results, or as lost
 
-    def __init__(self, name: str, order: Order, limits: ProcessLimits, team: Team) -> None:
-        self._life = _Life(name, order, limits, weakref.ref(self), weakref.ref(team))
+    def __init__(
+        self, order: Order, options: ProcessOptions, team: Team, *, is_awaited: bool
+    ) -> None:
+        """`is_awaited`: somebody waits for `started`, and stops it where that fails."""
+        self._life = _Life(
+            order, options, weakref.ref(self), weakref.ref(team), is_awaited=is_awaited
+        )
         weakref.finalize(self, self._life.stop).atexit = False
         self._life.start()
 
@@ -81,13 +77,6 @@ class ProcessWorker:
 
     def start(self, job: Job) -> None:
         self._life.inbox.put(job)
-
-    def predict(self, value: Any, /, **keywords: Any) -> Any:
-        """The model's, for jobs that run here."""
-        return self._life.process().predict(value, **keywords)
-
-    def stream(self, value: Any, /, **keywords: Any) -> Iterator[Any]:
-        return self._life.process().stream(value, **keywords)
 
     def stop(self) -> None:
         """Whatever runs is cut short."""
@@ -109,23 +98,25 @@ class _Life:
 
     def __init__(
         self,
-        name: str,
         order: Order,
-        limits: ProcessLimits,
+        options: ProcessOptions,
         worker: "weakref.ref[ProcessWorker]",
         team: "weakref.ref[Team]",
+        *,
+        is_awaited: bool,
     ) -> None:
         self.inbox: queue.SimpleQueue[Job | _Wake] = queue.SimpleQueue()
         self.started: Future[None] = Future()
-        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"headway-{order.name}", daemon=True)
         self._order = order
-        self._limits = limits
+        self._options = options
         self._worker = worker
         self._team = team
-        self._supervision = Supervision(limits.restarts)
+        self._is_awaited = is_awaited
+        self._supervision = Supervision(options.restarts)
         self._process: ModelProcess | None = None
         self._is_busy = False
-        self._has_answered = False
+        self._held: list[Job] = []  # came while there was no process
         self._is_away = False  # the team was told that we take no jobs
         self._is_stopping = False
 
@@ -159,15 +150,15 @@ class _Life:
     # ---- in the thread
 
     def _run(self) -> None:
-        held: list[Job] = []  # came while there was no process
+        here.settle(self.process)
         try:
             while not self._is_stopping:
                 action = self._supervision.next_action(time.monotonic())
                 if not isinstance(action, Wait):
                     self._start_process()
                     continue
-                if self._supervision.state is WorkerState.READY and held:
-                    self._do(held.pop(0))
+                if self._held and self._may_run():
+                    self._do(self._held.pop(0))
                     continue
                 item = self._next(action)
                 if isinstance(item, _Wake) or item is None:
@@ -175,11 +166,11 @@ class _Life:
                 elif self._may_run():
                     self._do(item)
                 else:
-                    held.append(item)
+                    self._held.append(item)
         except BaseException:  # noqa: BLE001  a bug of ours; nobody may wait for it for ever
             _log.exception("%s: its worker broke", self._order.name)
         finally:
-            self._end(held)
+            self._end()
 
     def _next(self, wait: Wait) -> Job | _Wake | None:
         if wait.until == float("inf"):
@@ -190,10 +181,9 @@ class _Life:
             return None
 
     def _may_run(self) -> bool:
-        """Not where the process is known to be gone: the batch would be under suspicion. Where it
-        has been given up, jobs run to be told so."""
+        """Not where the process is known to be gone: the batch would be under suspicion."""
         self._look()
-        return self._supervision.state in (WorkerState.READY, WorkerState.FAILED)
+        return self._supervision.state is WorkerState.READY
 
     def _do(self, job: Job) -> None:
         self._is_busy = True
@@ -211,17 +201,19 @@ class _Life:
             self._lost(process.reason, has_answered=process.has_answered)
 
     def _start_process(self) -> None:
-        limits = self._limits
+        options = self._options
         try:
             self._process = process = ModelProcess(
                 SPAWNER.take(),
                 self._order,
-                execute_timeout_s=limits.execute_timeout_s,
-                heartbeat_timeout_s=limits.heartbeat_timeout_s,
+                execute_timeout_s=options.execute_timeout_s,
+                heartbeat_timeout_s=options.heartbeat_timeout_s,
                 ended=lambda: self.inbox.put(_WAKE),
             )
-            self._is_busy = True  # a stop cuts it short
-            process.wait_ready(limits.load_timeout_s)
+            self._is_busy = True
+            if self._is_stopping:  # whoever stops it now finds it busy
+                process.kill("was stopped")
+            process.wait_ready(options.load_timeout_s)
         except (LoadFailed, OSError) as error:
             if not self._is_stopping:
                 self._could_not_start(error)
@@ -233,7 +225,7 @@ class _Life:
         self._tell_ready(process)
 
     def _could_not_start(self, error: Exception) -> None:
-        if not self.started.done():  # whoever waits for it decides
+        if self._is_awaited and not self.started.done():
             self._is_stopping = True
             self.started.set_exception(error.__cause__ or error)
             return
@@ -264,12 +256,19 @@ class _Life:
             self._is_away = True
             team.worker_left(worker)
         if self._supervision.state is WorkerState.FAILED:
-            _log.error(
-                "%s: worker given up after %d restarts", self._order.name, self._supervision.restarts
-            )
+            self._give_back()  # first: whoever is given up must be among the queued
             team.worker_failed(worker, reason)
 
-    def _end(self, held: list[Job]) -> None:
+    def _give_back(self) -> None:
+        """Without a process, every job is lost at once."""
+        while not self.inbox.empty():
+            item = self.inbox.get()
+            if not isinstance(item, _Wake):
+                self._held.append(item)
+        while self._held:
+            self._held.pop(0).run()
+
+    def _end(self) -> None:
         self._is_stopping = True
         self._supervision.stop()
         process, self._process = self._process, None
@@ -278,6 +277,5 @@ class _Life:
             if not process.wait_end(_STOP_S):
                 process.kill("did not end when it was asked to")
                 process.wait_end(_STOP_S)
-        for job in held:
-            job.run()  # to be told that it is lost
+        self._give_back()
         SPAWNER.leave()
