@@ -13,6 +13,7 @@ from headway.runtime.events import (
     Event,
     ItemTimes,
     Observer,
+    OutOfMemory,
     Refused,
     Stopped,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "Item",
     "ItemTimes",
     "Observer",
+    "OutOfMemory",
     "Refused",
     "Stopped",
 ]

@@ -1,50 +1,68 @@
 """Who broke the batch? Halve, rerun, and only the culprit fails.
 
 Pure bookkeeping: it names the next group to run and takes what became of it. The number of reruns
-is bounded; past the bound, whoever is not cleared shares the last error.
+is bounded; past the bound, whoever is not cleared shares the last error. Running out of memory is
+nobody's fault: those groups are halved until they fit, whatever number of reruns that takes (each
+failure halves what is tried, each success clears somebody).
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 MAX_RERUNS = 16  # finds one culprit among 256 (2 × log2), or a few among 64
+
+
+class _Suspects(NamedTuple):
+    units: range
+    error: BaseException
+    too_many: bool  # all that is known against them is that they did not fit together
 
 
 class Bisection:
     """Give it the units of a failed batch: things that run, and fail, as one."""
 
-    def __init__(self, units: int, error: BaseException, max_reruns: int = MAX_RERUNS) -> None:
+    def __init__(
+        self,
+        units: int,
+        error: BaseException,
+        max_reruns: int = MAX_RERUNS,
+        *,
+        out_of_memory: bool = False,
+    ) -> None:
         self.errors: dict[int, BaseException] = {}  # by unit, once known
+        self._all = self._most = units  # that run together
         self._reruns_left = max_reruns
-        self._suspects: list[tuple[range, BaseException]] = []
-        self._running = range(0)
-        self._split(range(units), error)
+        self._suspects: list[_Suspects] = []
+        self._running = range(units)
+        self.failed(error, out_of_memory=out_of_memory)
 
     def next_group(self) -> Sequence[int] | None:
         """The units to run together next; None when everyone's case is settled."""
-        if self._suspects and self._reruns_left == 0:
-            self._give_up()
-        if not self._suspects:
-            return None
-        self._reruns_left -= 1
-        self._running, _ = self._suspects.pop()
-        return self._running
+        while self._suspects:
+            units, error, too_many = self._suspects.pop()
+            if not too_many and not self._reruns_left:
+                self.errors.update((unit, error) for unit in units)
+                continue
+            if not too_many:
+                self._reruns_left -= 1
+            if len(units) > self._most:
+                self._suspects.append(_Suspects(units[self._most :], error, too_many))
+            self._running = units[: self._most]
+            return self._running
+        return None
 
     def succeeded(self) -> None:
         """The group ran: its units are cleared."""
         self._running = range(0)
 
-    def failed(self, error: BaseException) -> None:
-        self._split(self._running, error)
-
-    def _split(self, group: range, error: BaseException) -> None:
-        if len(group) <= 1:
+    def failed(self, error: BaseException, *, out_of_memory: bool = False) -> None:
+        group = self._running
+        middle = len(group) // 2
+        if out_of_memory:
+            # Where one alone does not fit, the others were not too many.
+            self._most = middle or self._all
+        if not middle:
             self.errors.update((unit, error) for unit in group)
             return
-        middle = len(group) // 2
-        self._suspects.append((group[middle:], error))
-        self._suspects.append((group[:middle], error))
-
-    def _give_up(self) -> None:
-        for group, error in self._suspects:
-            self.errors.update((unit, error) for unit in group)
-        self._suspects.clear()
+        self._suspects.append(_Suspects(group[middle:], error, out_of_memory))
+        self._suspects.append(_Suspects(group[:middle], error, out_of_memory))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from headway.core.costs import Costs
+from headway.core.fitting import Fitting
 from headway.core.items import FireReason, Item, Priority
 from headway.core.planning import Limits, fills, plan
 from headway.core.policy import Firing, Order, Policy
@@ -49,7 +50,7 @@ class Composition:
 
 
 class Composer:
-    def __init__(self, policy: Policy, costs: Costs, queue: Queue) -> None:
+    def __init__(self, policy: Policy, costs: Costs, queue: Queue, fitting: Fitting) -> None:
         self._is_auto = policy.firing is Firing.AUTO
         self._max_rows = policy.max_batch_size
         self._max_cost = policy.max_batch_cost or math.inf
@@ -58,8 +59,9 @@ class Composer:
         self._batch_sizes = policy.batch_sizes
         self._costs = costs
         self._queue = queue
+        self._fitting = fitting
         self._may_plan = self._is_auto and policy.order is Order.FIFO
-        self._limits = Limits(policy.max_batch_size, self._max_cost, policy.batch_sizes)
+        self._limits = Limits(policy.max_batch_size, self._max_cost, policy.batch_sizes, fitting)
 
     def compose(self, lane: Lane, now: float, *, cap_rows: int, aged_turn: bool) -> Composition:
         """Take the next batch out of the lane.
@@ -239,6 +241,8 @@ class Composer:
         if not size:
             return None
         if self.padded_rows(rows) * size > self._max_cost:
+            return FireReason.BUDGET
+        if self._fitting.limits and rows > self._fitting.rows_at(size):
             return FireReason.BUDGET
         if not self._is_auto:
             return None

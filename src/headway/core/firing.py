@@ -8,6 +8,7 @@ import math
 from typing import NamedTuple, Protocol
 
 from headway.core.costs import Costs
+from headway.core.fitting import Fitting
 from headway.core.items import FireReason, Item
 from headway.core.linger import Linger
 from headway.core.policy import Policy
@@ -93,7 +94,7 @@ class AutoRule:
     gaps seen lately say so. Everyone seen lately is here: nobody to wait for.
     """
 
-    def __init__(self, policy: Policy, costs: Costs, linger: Linger) -> None:
+    def __init__(self, policy: Policy, costs: Costs, linger: Linger, fitting: Fitting) -> None:
         self.linger_cap_s = 0.0
         self.allowed = True  # False while the SLO is being missed
         self.running_items = 0
@@ -106,6 +107,7 @@ class AutoRule:
         self._max_cost = policy.max_batch_cost or math.inf
         self._costs = costs
         self._linger = linger
+        self._fitting = fitting
         self._hold = HoldUntil(-math.inf)  # the last answer, valid until something arrives
         self._hold_arrivals = -1
 
@@ -154,6 +156,8 @@ class AutoRule:
         if lane.rows >= self._costs.best_rows(lane.mean_size):
             return FireReason.KNEE
         if lane.size_rows >= self._max_cost:
+            return FireReason.BUDGET
+        if self._fitting.limits and lane.rows >= self._fitting.rows_at(lane.mean_size):
             return FireReason.BUDGET
         return None
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headway.core.costs import Costs
+from headway.core.fitting import Fitting
 from headway.core.items import Item
 
 NEIGHBOURS = 128  # at most, on either side of the anchor: who is further off matters little
@@ -21,6 +22,7 @@ class Limits(NamedTuple):
     max_rows: int
     max_cost: float  # rows × size, as run
     batch_sizes: tuple[int, ...] = ()  # the only ones the model runs at; empty: any
+    fitting: Fitting | None = None
 
     def padded_rows(self, rows: int) -> int:
         """What the model runs for so many rows."""
@@ -29,6 +31,8 @@ class Limits(NamedTuple):
     def rows_at(self, size: int) -> int:
         """The most rows of a batch of that size; 0: even the smallest costs too much."""
         most = int(min(self.max_rows, self.max_cost // size)) if size else self.max_rows
+        if self.fitting is not None and self.fitting.limits:
+            most = min(most, self.fitting.rows_at(size))
         if not self.batch_sizes:
             return most
         return max((each for each in self.batch_sizes if each <= most), default=0)

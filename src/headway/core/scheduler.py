@@ -11,6 +11,7 @@ from headway.core.admission import Admission
 from headway.core.composing import Composer
 from headway.core.costs import Costs, CostTable
 from headway.core.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
+from headway.core.fitting import Fitting, Misfit
 from headway.core.items import (
     Action,
     Batch,
@@ -53,9 +54,10 @@ class Scheduler:
             may_be_plain=policy.slo_s is None and not policy.batch_sizes,
         )
         self._linger = Linger()
+        self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._admission = Admission(policy, self.costs, self._queue)
-        self._composer = Composer(policy, self.costs, self._queue)
-        self._auto = AutoRule(policy, self.costs, self._linger)
+        self._composer = Composer(policy, self.costs, self._queue, self._fitting)
+        self._auto = AutoRule(policy, self.costs, self._linger, self._fitting)
         self._rule = self._choose_rule()
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
@@ -123,7 +125,7 @@ class Scheduler:
         """Forget a queued item. False, and harmless, once it has started."""
         if self._queue.remove(item_id) is not None:
             return True
-        return bool(self._suspects) and self._suspects.remove(item_id)
+        return bool(self._suspects.cases) and self._suspects.remove(item_id)
 
     def finish(self, batch: Batch, now: float, *, ran_s: float | None = None) -> None:
         """The batch has left its worker. `ran_s`: what the model took; None if that says nothing
@@ -131,8 +133,10 @@ class Scheduler:
         self._leave_worker(batch)
         if ran_s is not None:
             self.costs.observe(batch.padded_rows, batch.size, ran_s)
-        if self._suspects:
-            self._suspects.cleared(batch)
+            if self._fitting.limits:
+                self._fitting.ran(batch.padded_rows, batch.size)
+        if self._suspects.cases:
+            self._clear(batch)
         if self._learns:
             self._linger.completed(now, now - batch.fired_at)
             if self._slo.is_set:
@@ -162,6 +166,15 @@ class Scheduler:
         for item in verdict.given_up:
             self._refused.append(Refusal(item, RefusalReason.WORKER_LOST, detail=reason))
 
+    def does_not_fit(self, misfit: Misfit) -> None:
+        """A batch ran out of memory: make none like it for a while."""
+        self._fitting.failed(misfit)
+
+    def _clear(self, batch: Batch) -> None:
+        misfit = self._suspects.cleared(batch)
+        if misfit is not None:
+            self._fitting.failed(misfit)
+
     def _leave_worker(self, batch: Batch) -> None:
         assert batch.id in self._running, f"batch {batch.id} is not running"
         del self._running[batch.id]
@@ -188,13 +201,13 @@ class Scheduler:
         queue = self._queue
         if self._refused or (queue.has_deadlines and queue.next_deadline() <= now):
             return self._refuse(now)
-        if self._suspects:
+        if self._suspects.cases:
             action = self._retry(now)
             if action is not None:
                 return action
         if not queue.live:
             self._idle_since = None
-            return self._wait_for_deadline() if self._suspects else _NOTHING_TO_DO
+            return self._wait_for_deadline() if self._suspects.cases else _NOTHING_TO_DO
         if len(self._running) >= self._workers:
             self._idle_since = None
             return self._wait_for_deadline()
@@ -237,6 +250,8 @@ class Scheduler:
     def _fire(self, fire: Fire, now: float) -> Action:
         lane, reason = fire
         cap_rows = self._lane_cap(lane)
+        if self._fitting.limits:
+            cap_rows = min(cap_rows, self._fitting.rows_at(0))  # those with a size: the composer
         if self._queue.is_plain:
             if cap_rows < lane.rows:
                 reason = self._cut_short(cap_rows)
@@ -256,7 +271,9 @@ class Scheduler:
 
     def _cut_short(self, cap_rows: int) -> FireReason:
         """Why a batch leaves without everyone who waits."""
-        return FireReason.KNEE if cap_rows < self.policy.max_batch_size else FireReason.FULL
+        if cap_rows >= self.policy.max_batch_size:
+            return FireReason.FULL
+        return FireReason.KNEE if cap_rows < self._fitting.rows_at(0) else FireReason.BUDGET
 
     def _start(
         self,
@@ -314,7 +331,7 @@ class Scheduler:
 
     def _next_deadline(self) -> float:
         deadline = self._queue.next_deadline()
-        return min(deadline, self._suspects.next_deadline()) if self._suspects else deadline
+        return min(deadline, self._suspects.next_deadline()) if self._suspects.cases else deadline
 
     # ---- caps and figures
 
@@ -324,6 +341,10 @@ class Scheduler:
         if self._rule is not self._auto:
             return self.policy.max_batch_size
         return min(self.policy.max_batch_size, self.costs.best_rows())
+
+    def part_rows(self, size: int) -> int:
+        """The most rows of one item; a larger request is to be split."""
+        return min(self.cap_rows, self._fitting.rows_at(size))
 
     def _lane_cap(self, lane: Lane) -> int:
         """A short queue is served up to the knee; a long one needs the best rate there is."""
@@ -339,6 +360,10 @@ class Scheduler:
     def queued_items(self) -> int:
         return len(self._queue) + len(self._suspects)
 
+    def waiting_items(self) -> list[Item]:
+        """Everyone who is queued, or waits to run again."""
+        return [*self._queue.live.values(), *self._suspects.items()]
+
     @property
     def queued_rows(self) -> int:
         return self._queue.rows + self._suspects.rows
@@ -351,7 +376,7 @@ class Scheduler:
     @property
     def may_refuse(self) -> bool:
         """Is somebody to be refused now, or may have to be before the next event?"""
-        return self._queue.has_deadlines or bool(self._refused) or bool(self._suspects)
+        return self._queue.has_deadlines or bool(self._refused) or bool(self._suspects.cases)
 
     @property
     def running_batches(self) -> int:
@@ -359,7 +384,7 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        return not (self._running or self._queue or self._suspects or self._refused)
+        return not (self._running or self._queue or self._suspects.cases or self._refused)
 
     def _choose_rule(self) -> Rule:
         if self.policy.firing is Firing.WINDOW:

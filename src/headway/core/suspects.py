@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+from headway.core.fitting import Misfit
 from headway.core.items import Batch, Item, units_of
 
 LOSSES_ALONE = 2  # once may have been a coincidence
@@ -26,30 +27,23 @@ class Verdict(NamedTuple):
     given_up: list[Item]  # not cleared, and enough workers were lost
 
 
-class Misfit(NamedTuple):
-    """A batch for which the memory was too small."""
-
-    rows: int
-    size: int
-
-
 class Suspects:
-    """Everyone whose worker was lost, while they wait to run again."""
+    """Everyone whose worker was lost, while they wait to run again. No `cases`: nobody."""
 
     def __init__(self) -> None:
-        self._cases: list[_Case] = []  # open ones
+        self.cases: list[_Case] = []  # open ones
         self._waiting: dict[int, _Case] = {}  # by item
         self._running: dict[int, _Case] = {}  # by batch
-
-    def __bool__(self) -> bool:
-        return bool(self._cases)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def rows(self) -> int:
-        return sum(item.rows for item in self._items())
+        return sum(item.rows for item in self.items())
+
+    def items(self) -> Iterator[Item]:
+        return (item for case in self.cases for item in case.items())
 
     # ---- what happens
 
@@ -60,13 +54,13 @@ class Suspects:
         case = self._running.pop(batch.id, None)
         if case is None:
             case = _Case(batch, max_losses)
-            self._cases.append(case)
+            self.cases.append(case)
         verdict = case.lost(batch, {item.id for item in wanted}, out_of_memory=out_of_memory)
         for item in (*verdict.blamed, *verdict.given_up):
             self._waiting.pop(item.id, None)
         self._waiting.update((item.id, case) for item in case.items())
         if case.is_closed:
-            self._cases.remove(case)
+            self.cases.remove(case)
         return verdict
 
     def cleared(self, batch: Batch) -> Misfit | None:
@@ -77,7 +71,7 @@ class Suspects:
         case.cleared()
         if not case.is_closed:
             return None
-        self._cases.remove(case)
+        self.cases.remove(case)
         return case.misfit
 
     def remove(self, item_id: int) -> bool:
@@ -87,11 +81,11 @@ class Suspects:
             return False
         case.keep(lambda item: item.id != item_id)
         if case.is_closed:
-            self._cases.remove(case)
+            self.cases.remove(case)
         return True
 
     def pop_expired(self, now: float) -> list[Item]:
-        expired = [item for item in self._items() if item.deadline <= now]
+        expired = [item for item in self.items() if item.deadline <= now]
         for item in expired:
             self.remove(item.id)
         return expired
@@ -100,11 +94,11 @@ class Suspects:
 
     def first(self) -> Item | None:
         """Of those who may run now, the one whose place is before all others'."""
-        cases = [case for case in self._cases if not case.is_running]
+        cases = [case for case in self.cases if not case.is_running]
         return min((item for case in cases for item in case.items()), key=_place, default=None)
 
     def next_deadline(self) -> float:
-        return min((item.deadline for item in self._items()), default=math.inf)
+        return min((item.deadline for item in self.items()), default=math.inf)
 
     def take(self, first: Item) -> list[Item]:
         """The next to run of that one's case, which must be told `started`."""
@@ -116,9 +110,6 @@ class Suspects:
         for item in batch.items:
             del self._waiting[item.id]
         self._running[batch.id] = case
-
-    def _items(self) -> Iterator[Item]:
-        return (item for case in self._cases for item in case.items())
 
 
 class _Case:

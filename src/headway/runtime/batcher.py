@@ -573,7 +573,14 @@ class Batcher(Generic[In, Out]):
                 )
             runner = runner.with_keywords(self._keywords("predict", sharing))
         return PredictJob(
-            batch, calls, worker, home.clock, self._driver.finished, runner, self._max_reruns
+            batch,
+            calls,
+            worker,
+            home.clock,
+            self._driver.finished,
+            runner,
+            self._max_reruns,
+            self._policy.batch_sizes,
         )
 
     def _keywords(self, method: str, sharing: Sharing) -> dict[str, Any]:

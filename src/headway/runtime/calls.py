@@ -180,6 +180,10 @@ class SplitCall:
     def is_done(self) -> bool:
         return self._whole.is_done
 
+    @property
+    def value(self) -> Any:
+        return self._whole.value
+
     def part_succeeded(self, number: int, result: Any, ran: tuple[Ran, ...]) -> None:
         self._results[number] = result
         with self._lock:
@@ -214,6 +218,10 @@ class PartCall:
     @property
     def is_done(self) -> bool:
         return self._request.is_done
+
+    @property
+    def whole_value(self) -> Any:
+        return self._request.value
 
     def succeed(self, result: Any) -> None:
         self._request.part_succeeded(self._number, result, self.ran)
@@ -313,6 +321,11 @@ class StreamCall:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:  # the reader's loop is closed: nobody reads any more
             self.is_abandoned = True
+
+
+def content_of(call: Answerable) -> Any:
+    """What its caller sent, also where only a part of that runs here."""
+    return call.whole_value if isinstance(call, PartCall) else call.value
 
 
 def _raisable(error: BaseException) -> BaseException:

@@ -25,6 +25,7 @@ from headway.core import (
     Item,
     Priority,
     Refusal,
+    RefusalReason,
     Refuse,
     Run,
     Scheduler,
@@ -32,7 +33,7 @@ from headway.core import (
     refusal_error,
     split,
 )
-from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, NotReady
+from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, NotReady, Poison
 from headway.runtime.calls import (
     Answerable,
     Call,
@@ -41,6 +42,7 @@ from headway.runtime.calls import (
     SplitCall,
     StreamCall,
     ThreadCall,
+    content_of,
 )
 from headway.runtime.events import (
     BatchFinished,
@@ -50,12 +52,14 @@ from headway.runtime.events import (
     Crashed,
     Event,
     Observers,
+    OutOfMemory,
     Refused,
     Stopped,
 )
 from headway.runtime.faults import WorkerLost
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, Job, Worker
+from headway.runtime.poisons import Poisons
 
 _log = logging.getLogger(__name__)
 _PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
@@ -114,6 +118,7 @@ class Driver:
         self._free_workers: list[Worker] = []
         self._away: set[Worker] = set()  # workers that cannot take a batch now
         self._given_up: NotReady | None = None
+        self._poisons = Poisons()
         self._drive_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -133,7 +138,9 @@ class Driver:
 
     def _open_doors(self) -> None:
         """The hot path is for when nothing needs a look: all else goes through `enqueue`."""
-        self._takes_plain = self._state is State.OPEN and self._given_up is None
+        self._takes_plain = (
+            self._state is State.OPEN and self._given_up is None and not self._poisons
+        )
 
     # ---- life
 
@@ -303,6 +310,8 @@ class Driver:
     ) -> Any:
         """Queue one value, or raise why not: its `Call`, or its `StreamCall`."""
         try:
+            if self._poisons:
+                self._refuse_poison(value, partition)
             with self.lock:
                 home = self.choose_home()
                 now = home.clock()
@@ -316,7 +325,7 @@ class Driver:
                     call = Call(item_id, value, loop.create_future())
                 else:
                     call = ThreadCall(item_id, value, concurrent.futures.Future())
-                if rows > 1 and rows > self.scheduler.cap_rows:
+                if rows > 1 and rows > self.scheduler.part_rows(size):
                     self._submit_parts(item, call)
                 else:
                     self.scheduler.submit(item)
@@ -349,7 +358,7 @@ class Driver:
         self.enqueue_plain = followed_plain  # type: ignore[method-assign]
 
     def _submit_parts(self, item: Item, call: Call) -> None:
-        parts = split(item, self.scheduler.cap_rows, self._ids)
+        parts = split(item, self.scheduler.part_rows(item.size), self._ids)
         whole = SplitCall(call, parts, self._factory.join, self._forget)
         start = 0
         for number, part in enumerate(parts):
@@ -516,6 +525,8 @@ class Driver:
                 if job.lost is not None:
                     self._requeue(job, job.lost)
                 else:
+                    if job.misfit is not None:
+                        self.scheduler.does_not_fit(job.misfit)
                     self.scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
                     if job.worker not in self._away:
                         self._free_workers.append(job.worker)
@@ -548,11 +559,18 @@ class Driver:
         if refusals:
             self._tell_refused(refusals)
         if self._observers:
-            self._observers.emit(
-                BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
-            )
+            self._tell_finished(job, failed)
         if self._is_closing:
             self._check_drained()
+
+    def _tell_finished(self, job: BatchJob, failed: int) -> None:
+        batch = job.batch
+        if job.ran_out_of_memory:
+            limit_rows = self.scheduler.part_rows(batch.size)
+            self._observers.emit(OutOfMemory(self.name, batch, limit_rows))
+        self._observers.emit(
+            BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
+        )
 
     # ---- workers come and go
 
@@ -575,15 +593,20 @@ class Driver:
 
     def _tell_lost(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
         assert job.lost is not None
-        reason = job.lost.reason
+        reason, failed = job.lost.reason, 0
         for call in job.calls:
             if _has_begun(call) and not call.is_done:
+                failed += 1
                 call.fail(ModelFailed(f"{self.name}: the worker of this stream was lost: {reason}"))
-        self._tell_refused(refusals)
+        failed += sum(refusal.reason is RefusalReason.WORKER_LOST for refusal, _ in refusals)
         if self._observers:
+            memory = job.lost.out_of_memory
             self._observers.emit(
-                BatchLost(self.name, job.batch, job.finished_at, reason, job.lost.out_of_memory)
+                BatchLost(self.name, job.batch, job.finished_at, reason, memory, failed)
             )
+        if self._poisons:
+            self._refuse_queued_poison()
+        self._tell_refused(refusals)
         if self._is_closing:
             self._check_drained()
 
@@ -634,6 +657,37 @@ class Driver:
             call.fail(_same(error))
             self.report_refusal(error)
 
+    # ---- contents that take workers down
+
+    def _refuse_poison(self, value: Any, partition: Hashable) -> None:
+        if self._poisons.is_known(value, partition, self.current_home().clock()):
+            raise Poison(f"{self.name}: this input has taken workers down before")
+        if not self._poisons:  # forgotten just now
+            with self.lock:
+                self._open_doors()
+
+    def _remember_poison(self, call: Answerable, partition: Hashable) -> None:
+        self._poisons.remember(content_of(call), partition, self.current_home().clock())
+        with self.lock:
+            self._open_doors()
+        self._refuse_queued_poison()
+
+    def _refuse_queued_poison(self) -> None:
+        """In the home loop: its equals that wait already take no further worker down."""
+        now = self.current_home().clock()
+        with self.lock:
+            waiting = [
+                (item, self._calls[item.id])
+                for item in self.scheduler.waiting_items()
+                if item.id in self._calls
+            ]
+        for item, call in waiting:
+            is_poison = self._poisons.is_known(content_of(call), item.partition, now)
+            if is_poison and self._forget((item.id,)):
+                error = Poison(f"{self.name}: an equal input has taken workers down")
+                self.report_refusal(error)
+                call.fail(error)
+
     def adopt(self, scheduler: Scheduler) -> None:
         """Under the lock, while nothing is queued or running: decide by this one from now on."""
         scheduler.set_workers(len(self.workers) - len(self._away))
@@ -642,7 +696,10 @@ class Driver:
     def _tell_refused(self, refusals: list[tuple[Refusal, Answerable]]) -> None:
         for refusal, call in refusals:
             error = refusal_error(refusal, self.scheduler.policy)
-            self.report_refusal(error)
+            if isinstance(error, Poison):
+                self._remember_poison(call, refusal.item.partition)
+            if not isinstance(error, ModelFailed):  # what failed was not refused
+                self.report_refusal(error)
             call.fail(error)
 
     def _check_drained(self) -> None:

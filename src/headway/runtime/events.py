@@ -63,6 +63,16 @@ class BatchLost:
     lost_at: float
     reason: str  # what became of the worker, for people
     out_of_memory: bool
+    failed: int  # items answered with an error: they may not run again, or their stream had begun
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A batch ran out of memory; it was cut and run again. `BatchFinished` follows."""
+
+    model: str
+    batch: Batch
+    limit_rows: int  # of batches of this size from now on, for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,7 @@ class Stopped:
 
 
 Event: TypeAlias = (
-    BatchStarted | BatchFinished | BatchLost | Refused | Cancelled | Crashed | Stopped
+    BatchStarted | BatchFinished | BatchLost | OutOfMemory | Refused | Cancelled | Crashed | Stopped
 )
 Observer: TypeAlias = Callable[[Event], None]
 

@@ -1,5 +1,21 @@
 """What a model call may raise beside the model's own errors: the worker is gone, or the memory."""
 
+import gc
+import sys
+import traceback
+from collections.abc import Iterator
+
+_LONGEST_CHAIN = 32
+_OUT_OF_MEMORY = (
+    "Failed to allocate memory",  # onnxruntime
+    "bad allocation",  # the same on Windows
+    "std::bad_alloc",
+    "can't allocate memory",  # torch on a CPU
+    "not enough memory",
+    "CUDA out of memory",
+    "STATUS_ALLOC_FAILED",  # of CUDA's libraries
+)
+
 
 class WorkerLost(Exception):
     """The worker ended, or was ended, while it had this batch: no result will come.
@@ -15,11 +31,30 @@ class WorkerLost(Exception):
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Python's own, torch's and onnxruntime's way to say so, or an error that came of it."""
-    while error is not None:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return True
-        text = str(error)
-        if "Failed to allocate memory" in text or "bad allocation" in text:
-            return True
-        error = error.__cause__
-    return False
+    return any(_says_so(each) for each in _chain(error))
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    return any(sign in text for sign in _OUT_OF_MEMORY)
+
+
+def release_memory(error: BaseException) -> None:
+    """Let go of what the failed call held: its frames keep its arrays alive, torch its cache."""
+    for each in _chain(error):
+        traceback.clear_frames(each.__traceback__)
+    gc.collect()
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        cuda.empty_cache()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what caused it, what caused that. (Bounded: user code may have tied a knot.)"""
+    for _ in range(_LONGEST_CHAIN):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from headway.core.fitting import Misfit
 from headway.core.items import Batch
 from headway.runtime.calls import Answerable, StreamCall
 from headway.runtime.faults import WorkerLost
@@ -42,6 +43,8 @@ class BatchJob:
     """A batch on its way through a worker."""
 
     lost: WorkerLost | None = None  # with it went its worker: nobody in it has been answered
+    ran_out_of_memory = False
+    misfit: Misfit | None = None  # where nobody in it is to blame for that
     max_reruns = 0
 
     def __init__(
@@ -85,9 +88,11 @@ class PredictJob(BatchJob):
         done: Callable[[BatchJob], None],
         runner: Runner,
         max_reruns: int,
+        batch_sizes: Sequence[int] = (),
     ) -> None:
         super().__init__(batch, calls, worker, clock, done)
         self._runner = runner
+        self._batch_sizes = batch_sizes
         self.max_reruns = max_reruns if runner.may_rerun else 0
 
     def run(self) -> None:
@@ -128,13 +133,22 @@ class PredictJob(BatchJob):
             self._done(self)
 
     def _reruns(self, error: BaseException) -> Reruns:
-        reruns = Reruns(self.batch, self.calls, self._runner.name, error, self.max_reruns)
+        reruns = Reruns(
+            self.batch,
+            self.calls,
+            self._runner,
+            error,
+            max_reruns=self.max_reruns,
+            batch_sizes=self._batch_sizes,
+        )
         self.results = reruns.results  # also of those whose turn never comes
         return reruns
 
     def _adopt(self, reruns: Reruns) -> None:
         self.reruns = reruns.count
         self.lost = reruns.lost
+        self.ran_out_of_memory = reruns.ran_out_of_memory
+        self.misfit = reruns.misfit
 
 
 class StreamJob(BatchJob):

@@ -5,14 +5,15 @@ parts of one request fail together anyway.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.core.bisecting import Bisection
+from headway.core.fitting import Misfit
 from headway.core.items import Batch, units_of
 from headway.errors import ModelFailed
 from headway.runtime.calls import Answerable
-from headway.runtime.faults import WorkerLost
-from headway.runtime.runner import BrokenContract
+from headway.runtime.faults import WorkerLost, is_out_of_memory, release_memory
+from headway.runtime.runner import BrokenContract, Runner
 
 
 class Reruns:
@@ -20,57 +21,176 @@ class Reruns:
         self,
         batch: Batch,
         calls: Sequence[Answerable],
-        name: str,
+        runner: Runner,
         error: BaseException,
+        *,
         max_reruns: int,
+        batch_sizes: Sequence[int],
     ) -> None:
-        self.results: list[Any] = [model_failed(name, error) for _ in calls]
+        self.results: list[Any] = [model_failed(runner.name, error) for _ in calls]
         self.count = 0
         self.lost: WorkerLost | None = None
+        self.ran_out_of_memory = False
+        self._smallest_misfit: Misfit | None = None
+        self._one_row_too_many = False
         self._batch = batch
         self._calls = calls
-        self._name = name
+        self._runner = runner
+        self._batch_sizes = batch_sizes
         self._units = units_of(batch.items)
-        self._group: list[int] = []
+        self._group = list(range(len(calls)))  # what ran last
+        self._pieces: _Pieces | None = None  # of a request that did not fit even alone
         self._bisection: Bisection | None = None
+        out_of_memory = is_out_of_memory(error)
         if isinstance(error, WorkerLost):
             self.lost = error
-        elif max_reruns and len(self._units) > 1 and not isinstance(error, BrokenContract):
-            self._bisection = Bisection(len(self._units), error, max_reruns)
+        elif out_of_memory:
+            self._note_misfit(error)
+        if max_reruns and not isinstance(error, WorkerLost | BrokenContract):
+            if len(self._units) > 1:
+                self._bisection = Bisection(
+                    len(self._units), error, max_reruns, out_of_memory=out_of_memory
+                )
+            elif out_of_memory and not self._cut():
+                self._fail(self._group, error)
+
+    @property
+    def misfit(self) -> Misfit | None:
+        """None, too, where a single row did not fit: the number was not at fault."""
+        return None if self._one_row_too_many else self._smallest_misfit
 
     def next_call(self) -> tuple[list[Any], int] | None:
         """The values and the padded rows of the next call; None: that was all."""
-        if self._bisection is None or self.lost is not None:
+        if self.lost is not None:
             return None
-        units = self._bisection.next_group()
+        if self._pieces is not None:
+            return self._call([self._pieces.value()], self._pieces.rows)
+        units = self._bisection.next_group() if self._bisection is not None else None
         if units is None:
-            self._blame(self._bisection)
+            self._blame()
             return None
-        self.count += 1
         self._group = [index for unit in units for index in self._units[unit]]
         # The callers' values once more: the first list was the model's, to do with as it liked.
         values = [self._calls[index].value for index in self._group]
-        rows = sum(self._batch.items[index].rows for index in self._group)
-        fixed = self._batch.padded_rows > self._batch.rows
-        return values, self._batch.padded_rows if fixed else rows
+        return self._call(values, self._rows(self._group))
 
     def succeeded(self, results: list[Any]) -> None:
-        assert self._bisection is not None
+        if self._pieces is not None:
+            self._pieces.keep(results[0])
+            if not self._pieces.is_complete:
+                return
+            results, self._pieces = self._pieces.joined(), None
         for index, result in zip(self._group, results, strict=True):
             self.results[index] = result
-        self._bisection.succeeded()
+        if self._bisection is not None:
+            self._bisection.succeeded()
 
     def failed(self, error: BaseException) -> None:
-        assert self._bisection is not None
         if isinstance(error, WorkerLost):
             self.lost = error
+            return
+        out_of_memory = is_out_of_memory(error)
+        if out_of_memory:
+            self._note_misfit(error)
+            if self._cut():
+                return
+        self._pieces = None
+        if self._bisection is not None:
+            self._bisection.failed(error, out_of_memory=out_of_memory)
         else:
-            self._bisection.failed(error)
+            self._fail(self._group, error)
 
-    def _blame(self, bisection: Bisection) -> None:
-        for unit, error in bisection.errors.items():
-            for index in self._units[unit]:
-                self.results[index] = model_failed(self._name, error)
+    # ---- out of memory
+
+    def _note_misfit(self, error: BaseException) -> None:
+        release_memory(error)
+        self.ran_out_of_memory = True
+        rows = self._rows(self._group) if self._pieces is None else self._pieces.rows
+        if rows == 1:
+            self._one_row_too_many = True
+        elif self._smallest_misfit is None or rows < self._smallest_misfit.rows:
+            size = max(self._batch.items[index].size for index in self._group)
+            self._smallest_misfit = Misfit(self._padded(rows), size)
+
+    def _cut(self) -> bool:
+        """Try fewer rows of a request that does not fit. False: there are others, or one row."""
+        if self._pieces is None:
+            items = [self._batch.items[index] for index in self._group]
+            if len(units_of(items)) > 1:
+                return False
+            values = [self._calls[index].value for index in self._group]
+            self._pieces = _Pieces(values, [item.rows for item in items], self._runner)
+            if len(items) > 1:
+                return True
+        return self._pieces.halve()
+
+    # ---- calls and errors
+
+    def _call(self, values: list[Any], rows: int) -> tuple[list[Any], int]:
+        self.count += 1
+        return values, self._padded(rows)
+
+    def _rows(self, group: list[int]) -> int:
+        return sum(self._batch.items[index].rows for index in group)
+
+    def _padded(self, rows: int) -> int:
+        return next((size for size in self._batch_sizes if size >= rows), rows)
+
+    def _blame(self) -> None:
+        for unit, error in (self._bisection.errors if self._bisection else {}).items():
+            self._fail(self._units[unit], error)
+
+    def _fail(self, group: list[int], error: BaseException) -> None:
+        for index in group:
+            self.results[index] = model_failed(self._runner.name, error)
+
+
+class _Piece(NamedTuple):
+    """Some rows of one value."""
+
+    place: int
+    start: int
+    stop: int
+
+
+class _Pieces:
+    """One request, cut by rows until they fit. They run one at a time, in order."""
+
+    def __init__(self, values: list[Any], rows: list[int], runner: Runner) -> None:
+        self._values = values
+        self._rows = rows
+        self._runner = runner
+        self._todo = [_Piece(place, 0, each) for place, each in enumerate(rows)]
+        self._results: list[list[Any]] = [[] for _ in values]
+
+    @property
+    def rows(self) -> int:
+        return self._todo[0].stop - self._todo[0].start
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._todo
+
+    def value(self) -> Any:
+        place, start, stop = self._todo[0]
+        value = self._values[place]
+        return value if self.rows == self._rows[place] else self._runner.cut(value, start, stop)
+
+    def halve(self) -> bool:
+        if self.rows == 1:
+            return False
+        place, start, stop = self._todo[0]
+        middle = (start + stop) // 2
+        self._todo[:1] = [_Piece(place, start, middle), _Piece(place, middle, stop)]
+        return True
+
+    def keep(self, result: Any) -> None:
+        self._results[self._todo.pop(0).place].append(result)
+
+    def joined(self) -> list[Any]:
+        return [
+            parts[0] if len(parts) == 1 else self._runner.join(parts) for parts in self._results
+        ]
 
 
 def model_failed(name: str, error: BaseException) -> ModelFailed:

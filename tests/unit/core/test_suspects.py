@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from headway.core import Batch, FireReason, Item
-from headway.core.suspects import Misfit, Suspects, Verdict
+from headway.core.fitting import Misfit
+from headway.core.suspects import Suspects, Verdict
 
 MOST = 16
 
@@ -35,7 +36,7 @@ class Trial:
         self.misfit: Misfit | None = None
         self.lose(batch(items(count)), out_of_memory=count > self.fits)
         for number in itertools.count(1):
-            if not self.suspects:
+            if not self.suspects.cases:
                 return
             self.run(number)
 
@@ -138,7 +139,7 @@ def test_who_left_while_running_does_not_run_again() -> None:
 def test_a_batch_whose_callers_are_all_gone_is_forgotten() -> None:
     suspects = Suspects()
     suspects.lost(batch(items(4)), (), max_losses=MOST, out_of_memory=False)
-    assert not suspects
+    assert not suspects.cases
     assert suspects.first() is None
 
 
@@ -152,7 +153,7 @@ def test_who_is_cancelled_or_late_while_waiting_leaves() -> None:
     assert [item.id for item in suspects.pop_expired(5.0)] == [1]
     assert (len(suspects), suspects.rows) == (1, 1)
     suspects.remove(3)
-    assert not suspects
+    assert not suspects.cases
 
 
 def test_parts_of_one_request_stay_together() -> None:

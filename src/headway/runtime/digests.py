@@ -1,0 +1,78 @@
+"""Digests of what callers send: equal contents, equal digests. For recognising, not for secrets."""
+
+import hashlib
+import pickle
+import sys
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+_SAMPLE = 64  # bytes from either end, elements of an array
+_MEMBERS = 8  # of a container, from either end
+
+
+def digest_of(value: Any, partition: Hashable) -> bytes | None:
+    """Of the whole content and of what it runs with. None: nobody can tell equals of it."""
+    return _digest((value, partition), sampled=False)
+
+
+def sketch_of(value: Any, partition: Hashable) -> bytes | None:
+    """The same of a few samples: costs microseconds, whatever the size."""
+    return _digest((value, partition), sampled=True)
+
+
+def _digest(content: Any, *, sampled: bool) -> bytes | None:
+    state = _State(sampled=sampled)
+    try:
+        state.add(content)
+    except Exception:  # noqa: BLE001  user code: what pickle asks of a value, or its `__iter__`
+        return None
+    return state.hash.digest()
+
+
+class _State:
+    def __init__(self, *, sampled: bool) -> None:
+        self.hash = hashlib.blake2b(digest_size=16)
+        self._sampled = sampled
+
+    def add(self, value: Any) -> None:
+        if isinstance(value, str):
+            self._add_bytes("s", value.encode(errors="surrogatepass"))
+        elif isinstance(value, bytes | bytearray | memoryview):
+            self._add_bytes("b", bytes(value))
+        elif isinstance(value, list | tuple):
+            self._add_members("l", value)
+        elif isinstance(value, Mapping):
+            self._add_members("m", list(value.items()))
+        elif _is_array(value):
+            self._add_array(value)
+        elif value is None or isinstance(value, int | float):
+            self._add_bytes("n", repr(value).encode())
+        else:
+            self._add_bytes("p", pickle.dumps(value, protocol=5))
+
+    def _add_bytes(self, kind: str, content: bytes) -> None:
+        self.hash.update(f"{kind}{len(content)}:".encode())
+        if self._sampled and len(content) > 2 * _SAMPLE:
+            content = content[:_SAMPLE] + content[-_SAMPLE:]
+        self.hash.update(content)
+
+    def _add_members(self, kind: str, members: "list[Any] | tuple[Any, ...]") -> None:
+        self.hash.update(f"{kind}{len(members)}:".encode())
+        if self._sampled and len(members) > 2 * _MEMBERS:
+            members = [*members[:_MEMBERS], *members[-_MEMBERS:]]
+        for member in members:
+            self.add(member)
+
+    def _add_array(self, array: Any) -> None:
+        self.hash.update(f"a{array.dtype.str}{array.shape}:".encode())
+        if array.dtype.hasobject:
+            self.add(array.tolist())
+            return
+        if self._sampled and array.size > 2 * _SAMPLE:
+            array = array.flat[:: array.size // _SAMPLE]
+        self.hash.update(array.tobytes())
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
