@@ -1,0 +1,483 @@
+"""Models in processes of their own: the same answers and errors, and no process left behind."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy
+import pytest
+import worker_models
+from worker_models import Counting, CountingLater, Echo, Keeping, Obeying
+
+import headway
+from headway.errors import ConfigError, ModelFailed, NotReady, Poison
+
+T = TypeVar("T")
+PATIENCE_S = 60.0
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """In real time, and never for ever."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(PATIENCE_S):
+            return await main
+
+    return asyncio.run(bounded())
+
+
+def process_of(model: Any, **options: Any) -> "headway.Batcher[Any, Any]":
+    return headway.Batcher(model, worker="process", **options)
+
+
+async def all_of(batcher: "headway.Batcher[Any, Any]", *values: Any) -> list[Any]:
+    return await asyncio.gather(*map(batcher.submit, values), return_exceptions=True)
+
+
+async def wait_ready(batcher: "headway.Batcher[Any, Any]") -> None:
+    while any(each.state != "ready" for each in batcher.worker_processes):
+        await asyncio.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# ---- the same as elsewhere
+
+
+@pytest.mark.parametrize("model", [worker_models.double, worker_models.double_later])
+def test_functions_plain_and_async_answer_from_their_process(model: Any) -> None:
+    async def main() -> None:
+        async with process_of(model, workers=2) as batcher:
+            assert await batcher.many(range(50)) == [2 * n for n in range(50)]
+
+    run(main())
+
+
+def test_a_decorated_function_runs_in_a_process_and_opens_itself() -> None:
+    async def main() -> None:
+        assert await worker_models.triple.many([1, 2, 3]) == [3, 6, 9]
+        await worker_models.triple.close()
+
+    run(main())
+
+
+def test_a_model_answers_and_its_processes_are_gone_afterwards() -> None:
+    async def main() -> list[int]:
+        async with process_of(Obeying, workers=2) as batcher:
+            pids = [each.pid for each in batcher.worker_processes]
+            answers = await all_of(batcher, *range(20))
+            assert [answer[0] for answer in answers] == list(range(20))
+            assert {answer[1] for answer in answers} <= set(pids)
+            return [pid for pid in pids if pid is not None]
+
+    pids = run(main())
+    assert len(pids) == 2
+    assert not any(map(is_running, pids))
+
+
+def test_arrays_of_every_size_come_back_as_they_went() -> None:
+    async def main() -> None:
+        async with process_of(Echo) as batcher:
+            for columns in (1, 100, 10_000, 1_000_000, 3, 2_000_000):
+                value = numpy.random.default_rng(columns).integers(0, 9**9, (2, columns))
+                answer = await batcher.submit({"x": value})
+                assert numpy.array_equal(answer["y"], value)
+
+    run(main())
+
+
+def test_a_result_that_is_kept_stays_what_it_was() -> None:
+    async def main() -> None:
+        async with process_of(Echo) as batcher:
+            kept = []
+            for n in range(12):
+                answer = await batcher.submit({"x": numpy.full((1, 200_000), n)})
+                kept.append(answer["y"])
+            assert [array[0, 0] for array in kept] == list(range(12))
+            assert [array[-1, -1] for array in kept] == list(range(12))
+
+    run(main())
+
+
+def test_an_input_that_the_model_keeps_stays_what_it_was() -> None:
+    async def main() -> None:
+        async with process_of(Keeping) as batcher:
+            for n in range(8):
+                answer = await batcher.submit({"x": numpy.full((1, 200_000), n)})
+            assert answer["sums"].tolist() == [list(range(8))]
+
+    run(main())
+
+
+def test_answers_belong_to_their_inputs_whatever_their_sizes() -> None:
+    async def main() -> None:
+        generator = numpy.random.default_rng(7)
+        async with process_of(Echo, workers=2) as batcher:
+
+            async def ask(n: int, columns: int) -> bool:
+                answer = await batcher.submit({"x": numpy.full((1, columns), n)})
+                return bool((answer["y"] == n).all() and answer["y"].shape == (1, columns))
+
+            sizes = generator.choice([1, 50, 5_000, 300_000], 200)
+            assert all(await asyncio.gather(*(ask(n, int(c)) for n, c in enumerate(sizes))))
+
+    run(main())
+
+
+@pytest.mark.parametrize("model", [Counting, CountingLater])
+def test_streams_come_step_by_step_and_may_be_left(model: Any) -> None:
+    async def main() -> None:
+        async with process_of(model) as batcher:
+            assert [chunk async for chunk in batcher.stream(5)] == [0, 1, 2, 3, 4]
+            endless = batcher.stream(10**9)
+            assert [await anext(endless) for _ in range(3)] == [0, 1, 2]
+            await endless.aclose()  # type: ignore[attr-defined]
+            assert [chunk async for chunk in batcher.stream(2)] == [0, 1]
+
+    run(main())
+
+
+def test_a_model_in_a_script_runs_too(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import asyncio, headway\n"
+        "class Shout(headway.Model):\n"
+        "    def predict(self, items): return [item.upper() for item in items]\n"
+        "async def main():\n"
+        "    async with headway.Batcher(Shout, worker='process') as batcher:\n"
+        "        print(await batcher.submit('hello'))\n"
+        "if __name__ == '__main__':\n"
+        "    asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("HELLO\n", 0), done.stderr
+
+
+# ---- errors
+
+
+def test_the_models_error_keeps_its_type_and_tells_where_it_was_raised() -> None:
+    async def main() -> None:
+        async with process_of(Obeying) as batcher:
+            bad, good = await all_of(batcher, "value", 1)
+            assert good[0] == 1
+            assert isinstance(bad, ModelFailed)
+            assert isinstance(bad.__cause__, ValueError)
+            assert "worker_models.py" in bad.__cause__.__notes__[0]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("odd", "Obeying raised OddError: 3 feet"),
+        ("unsendable", "Obeying raised TypeError: not for sending"),
+        ("sys.exit", "Obeying raised SystemExit: 4"),
+    ],
+)
+def test_what_cannot_travel_is_told_in_words(item: str, message: str) -> None:
+    async def main() -> None:
+        async with process_of(Obeying) as batcher:
+            bad, good = await all_of(batcher, item, 1)
+            assert (str(bad), good[0]) == (message, 1)
+            assert batcher.worker_processes[0].restarts == 0
+
+    run(main())
+
+
+def test_an_item_that_cannot_be_sent_fails_alone() -> None:
+    async def main() -> None:
+        async with process_of(Obeying) as batcher:
+            bad, good = await all_of(batcher, worker_models.Unsendable(), 1)
+            assert isinstance(bad, ModelFailed)
+            assert good[0] == 1
+
+    run(main())
+
+
+def test_an_exception_among_the_results_is_that_callers_error() -> None:
+    async def main() -> None:
+        async with process_of(Obeying) as batcher:
+            bad, good = await all_of(batcher, "odd result", 1)
+            assert (type(bad).__name__, str(bad), good[0]) == ("OddError", "5 feet", 1)
+
+    run(main())
+
+
+def test_what_no_other_process_can_import_is_a_mistake_in_the_configuration() -> None:
+    def local(items: list[int]) -> list[int]:
+        return items
+
+    for model in (local, lambda items: items):
+        with pytest.raises(ConfigError, match="at the top of its module"):
+            process_of(model)
+
+
+# ---- starting
+
+
+def test_a_load_that_fails_raises_what_it_raised() -> None:
+    async def main() -> None:
+        with pytest.raises(FileNotFoundError, match="no weights here"):
+            async with process_of(worker_models.BrokenLoad, workers=2):
+                pass
+
+    run(main())
+
+
+def test_a_process_that_ends_while_it_loads_is_told() -> None:
+    async def main() -> None:
+        with pytest.raises(Exception, match="exited with status 7"):
+            async with process_of(worker_models.ExitingLoad):
+                pass
+
+    run(main())
+
+
+def test_a_load_that_hangs_is_ended() -> None:
+    async def main() -> None:
+        with pytest.raises(Exception, match=r"load\(\) took longer than 1 s"):
+            async with process_of(worker_models.HangingLoad, load_timeout_s=1.0):
+                pass
+
+    run(main())
+
+
+def test_closing_while_it_loads_leaves_no_process() -> None:
+    async def main() -> int:
+        batcher = process_of(worker_models.HangingLoad)
+        opening = asyncio.create_task(batcher.__aenter__())
+        while not (batcher.worker_processes and batcher.worker_processes[0].pid):
+            await asyncio.sleep(0.01)
+        pid = batcher.worker_processes[0].pid
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert pid is not None
+        return pid
+
+    assert not is_running(run(main()))
+
+
+# ---- being lost
+
+
+@pytest.mark.parametrize("fate", ["exit", "segfault", "kill", "stop"])
+def test_who_ends_the_process_is_refused_and_its_neighbours_are_answered(fate: str) -> None:
+    async def main() -> None:
+        async with process_of(Obeying) as batcher:
+            *good, bad = await all_of(batcher, 1, 2, 3, fate)
+            assert [answer[0] for answer in good] == [1, 2, 3]
+            assert isinstance(bad, Poison)
+            assert batcher.worker_processes[0].restarts >= 2
+
+    run(main())
+
+
+def test_one_that_is_killed_from_outside_costs_nobody_an_answer() -> None:
+    async def main() -> None:
+        async with process_of(worker_models.SlowLoad, workers=2, max_batch_size=8) as batcher:
+            asked = asyncio.gather(*(batcher.submit(n) for n in range(2_000)))
+            for _ in range(4):
+                await wait_ready(batcher)
+                pid = batcher.worker_processes[0].pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                while batcher.worker_processes[0].pid == pid:
+                    await asyncio.sleep(0.001)
+            assert await asked == list(range(2_000))
+
+    run(main())
+
+
+def test_one_that_dies_idle_is_replaced_before_anybody_needs_it() -> None:
+    async def main() -> None:
+        async with process_of(Obeying) as batcher:
+            pid = batcher.worker_processes[0].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            while batcher.worker_processes[0].restarts == 0:
+                await asyncio.sleep(0.01)
+            await wait_ready(batcher)
+            value, answered_by = await batcher.submit(1)
+            assert value == 1
+            assert answered_by not in (pid, os.getpid())
+
+    run(main())
+
+
+def test_a_batch_over_its_time_fails_and_its_process_is_replaced() -> None:
+    async def main() -> None:
+        async with process_of(Obeying, execute_timeout_ms=500) as batcher:
+            bad = (await all_of(batcher, "hang"))[0]
+            assert isinstance(bad, ModelFailed)
+            assert "did not answer within 0.5 s" in str(bad)
+            assert (await batcher.submit(1))[0] == 1
+            assert batcher.worker_processes[0].restarts == 1
+
+    run(main())
+
+
+def test_a_process_that_holds_the_lock_for_too_long_is_ended() -> None:
+    async def main() -> None:
+        async with process_of(Obeying, heartbeat_timeout_s=1.0) as batcher:
+            bad, good = await all_of(batcher, "hold the lock", 1)
+            assert isinstance(bad, Poison)
+            assert "no sign of life" in str(bad)
+            assert good[0] == 1
+
+    run(main())
+
+
+def test_a_stream_that_has_begun_is_not_begun_again() -> None:
+    async def main() -> None:
+        async with process_of(Counting) as batcher:
+            chunks = []
+            with pytest.raises(ModelFailed, match="the worker of this stream was lost"):
+                async for chunk in batcher.stream(-5):
+                    chunks.append(chunk)
+            assert chunks == [0, 1]
+            assert [chunk async for chunk in batcher.stream(2)] == [0, 1]
+
+    run(main())
+
+
+def test_one_that_cannot_start_again_is_given_up_and_callers_are_told(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.touch()
+
+    async def main() -> None:
+        model = worker_models.OnceLoad(str(weights))
+        async with process_of(model, max_restarts=2) as batcher:
+            assert await batcher.submit(1) == 1
+            weights.unlink()
+            answers = await all_of(batcher, "exit", 2)
+            assert [type(answer) for answer in answers] == [NotReady, NotReady]
+            with pytest.raises(NotReady, match="no worker left"):
+                await batcher.submit(3)
+            assert batcher.worker_processes[0].state == "failed"
+            assert "FileNotFoundError" in batcher.worker_processes[0].last_error
+
+    run(main())
+
+
+# ---- limits and places
+
+
+def test_memory_beyond_the_limit_is_the_models_error() -> None:
+    async def main() -> None:
+        async with process_of(Obeying, worker_memory_mb=512) as batcher:
+            bad, good = await all_of(batcher, "memory", 1)
+            assert isinstance(bad, ModelFailed)
+            assert isinstance(bad.__cause__, MemoryError)
+            assert good[0] == 1
+
+    run(main())
+
+
+def test_each_process_has_its_place() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+
+    async def main() -> None:
+        async with process_of(Obeying, pin=[str(cores[0])]) as batcher:
+            assert await batcher.submit("cores") == [cores[0]]
+        async with process_of(Obeying, pin=["cuda:3"]) as batcher:
+            assert await batcher.submit("device") == "3"
+
+    run(main())
+
+
+@pytest.mark.parametrize("place", ["x", "0-", "9999", "cuda"])
+def test_a_place_that_is_none_is_a_mistake_in_the_configuration(place: str) -> None:
+    with pytest.raises(ConfigError, match="pin"):
+        process_of(Obeying, pin=[place])
+
+
+def test_what_a_worker_prints_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        async with process_of(Obeying, name="talker") as batcher:
+            await batcher.submit("print")
+
+    run(main())
+    said = [(each.levelname, each.getMessage()) for each in caplog.records]
+    assert any(("INFO", "hello from the worker") == (a, b.partition(": ")[2]) for a, b in said)
+    assert any(("WARNING", "and from its stderr") == (a, b.partition(": ")[2]) for a, b in said)
+    assert all(b.startswith("talker[") for _, b in said if "from" in b)
+
+
+# ---- nothing is left
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_no_process_outlives_its_parent(end: signal.Signals) -> None:
+    script = (
+        "import asyncio, headway, worker_models\n"
+        "async def main():\n"
+        "    async with headway.Batcher(worker_models.Obeying, worker='process', workers=2) as b:\n"
+        "        asyncio.ensure_future(b.submit('hang'))\n"
+        "        print(*(each.pid for each in b.worker_processes), flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    ) as parent:
+        assert parent.stdout is not None
+        pids = list(map(int, parent.stdout.readline().split()))
+        parent.send_signal(end)
+        parent.wait(PATIENCE_S)
+    assert len(pids) == 2
+    for pid in pids:
+        wait_gone(pid)
+
+
+def wait_gone(pid: int) -> None:
+    """Until the process is no more: its pidfd says when."""
+    import select
+
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([fd], [], [], PATIENCE_S)[0], f"{pid} still runs"
+    finally:
+        os.close(fd)
+
+
+def test_losses_leave_neither_files_nor_threads_behind() -> None:
+    import threading
+
+    async def main() -> None:
+        async with process_of(Obeying) as batcher:
+            counts = []
+            for _ in range(4):
+                pid = batcher.worker_processes[0].pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                while batcher.worker_processes[0].pid in (pid, None):
+                    await asyncio.sleep(0.01)
+                await wait_ready(batcher)
+                assert (await batcher.submit([numpy.zeros(500_000)]))[1]
+                counts.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
+            assert max(counts[1:]) <= (counts[1][0] + 8, counts[1][1] + 2)  # a spare comes and goes
+
+    run(main())
