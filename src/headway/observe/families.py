@@ -45,6 +45,12 @@ BATCH_PADDING = Family(
 BATCH_RERUNS = Family(
     "headway_batch_reruns_total", "counter", "Model calls spent on finding a culprit.", _MODEL
 )
+BATCHES_LOST = Family(
+    "headway_batches_lost_total", "counter", "Batches whose worker process ended.", _MODEL
+)
+OUT_OF_MEMORY = Family(
+    "headway_batches_out_of_memory_total", "counter", "Batches that did not fit.", _MODEL
+)
 BATCH_CAP = Family("headway_batch_cap_rows", "gauge", "Most rows that are thought to pay.", _MODEL)
 LINGER_CAP = Family(
     "headway_linger_cap_seconds", "gauge", "Longest wait that is thought to pay.", _MODEL
@@ -56,6 +62,9 @@ QUEUE_SECONDS = Family(
     "headway_queue_seconds", "gauge", "Seconds of work waiting, by the cost table.", _MODEL
 )
 WORKERS = Family("headway_workers", "gauge", "Workers by what they do.", (*_MODEL, "state"))
+WORKER_RESTARTS = Family(
+    "headway_worker_restarts_total", "counter", "Worker processes started again.", _MODEL
+)
 OLDEST_BATCH = Family(
     "headway_oldest_batch_seconds", "gauge", "How long the longest batch has been running.", _MODEL
 )

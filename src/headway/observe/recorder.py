@@ -10,14 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from headway.core.items import FireReason, Item, Priority
+from headway.core.supervision import WorkerState
 from headway.observe.histogram import Histogram, bounds
 from headway.runtime.events import (
     BatchFinished,
+    BatchLost,
     BatchStarted,
     Cancelled,
     Crashed,
     Event,
+    OutOfMemory,
     Refused,
+    WorkerChanged,
 )
 
 SECONDS = bounds(
@@ -82,6 +86,7 @@ class Recorder:
         self.refused = dict.fromkeys(_REASONS, 0)
         self.cancelled_queued = self.cancelled_started = 0
         self.failed = self.reruns = self.crashes = 0
+        self.lost = self.out_of_memory = self.restarts = 0
         self.in_time = self.late = self.refused_by_slo = 0
         self.batch_cap_rows = 0
         self.linger_cap_s = 0.0
@@ -108,8 +113,21 @@ class Recorder:
                     self.cancelled_started += 1
                 else:
                     self.cancelled_queued += 1
-            elif isinstance(event, Crashed):
-                self.crashes += 1
+            else:
+                self._trouble(event)
+
+    def _trouble(self, event: Event) -> None:
+        """What hardly ever happens."""
+        if isinstance(event, BatchLost):
+            self.lost += 1
+            self.failed += event.failed
+            self.out_of_memory += event.out_of_memory
+        elif isinstance(event, OutOfMemory):
+            self.out_of_memory += 1
+        elif isinstance(event, WorkerChanged):
+            self.restarts += event.state is WorkerState.READY and event.restarts > 0
+        elif isinstance(event, Crashed):
+            self.crashes += 1
 
     def _finished(self, event: BatchFinished) -> None:
         batch = event.batch

@@ -55,6 +55,7 @@ class Statistics:
     queued_s: float  # seconds of work waiting
     running_batches: int
     oldest_batch_s: float  # how long the longest running batch has been running
+    away_workers: int = 0  # processes that are being started again, or given up
 
 
 class Batcher(Generic[In, Out]):
@@ -703,6 +704,7 @@ class Batcher(Generic[In, Out]):
                 queued_s=scheduler.queued_s,
                 running_batches=scheduler.running_batches,
                 oldest_batch_s=max(ages, default=0.0),
+                away_workers=driver.away_workers,
             )
 
 

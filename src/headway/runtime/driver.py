@@ -398,6 +398,11 @@ class Driver:
         if self._observers:
             self._report(Refused(self.name, error.code, str(error)))
 
+    def report(self, event: Event) -> None:
+        """From any thread; nothing where nobody observes."""
+        if self._observers:
+            self._report(event)
+
     def _report(self, event: Event) -> None:
         self._in_home(functools.partial(self._observers.emit, event))
 
@@ -687,6 +692,10 @@ class Driver:
                 error = Poison(f"{self.name}: an equal input has taken workers down")
                 self.report_refusal(error)
                 call.fail(error)
+
+    @property
+    def away_workers(self) -> int:
+        return len(self._away)
 
     def adopt(self, scheduler: Scheduler) -> None:
         """Under the lock, while nothing is queued or running: decide by this one from now on."""

@@ -53,7 +53,7 @@ class RequestStatistics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelHome:
-    """Where a model comes from. Its table is kept beside its files, and counts as long as they do."""
+    """Where a model comes from. Its table is kept beside its files, and good as long as those."""
 
     make: "Callable[[], Model[Any, Any] | TensorModel] | None" = None  # slow; in any process
     folder: Path | None = None

@@ -51,7 +51,7 @@ class Obeying(headway.Model[Any, Any]):
         self.calls += 1
         return [self._obey(item) for item in items]
 
-    def _obey(self, item: Any) -> Any:
+    def _obey(self, item: Any) -> Any:  # noqa: C901  a list
         match item:
             case "segfault":
                 ctypes.string_at(0)
@@ -84,8 +84,8 @@ class Obeying(headway.Model[Any, Any]):
             case "device":
                 return os.environ.get("CUDA_VISIBLE_DEVICES")
             case "print":
-                print("hello from the worker")
-                print("and from its stderr", file=sys.stderr)
+                sys.stdout.write("hello from the worker\n")
+                sys.stderr.write("and from its stderr\n")
         return item, os.getpid()
 
 
@@ -101,6 +101,7 @@ class ExitingLoad(headway.Model[int, int]):
 
 class HangingLoad(headway.Model[int, int]):
     def load(self) -> None:
+        sys.stdout.write("loading\n")
         threading.Event().wait()
 
 

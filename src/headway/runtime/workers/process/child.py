@@ -21,6 +21,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from headway.model import Model, TensorModel
+from headway.runtime.faults import is_out_of_memory, release_memory
 from headway.runtime.workers.process.channel import Channel, Unreadable, Unsendable
 from headway.runtime.workers.process.control import ControlPage
 from headway.runtime.workers.process.failures import failure_of
@@ -162,6 +163,8 @@ class Child:
 
     def _fail(self, call: int, error: BaseException) -> None:
         failure = failure_of(error)
+        if is_out_of_memory(error):
+            release_memory(error)
         # Its frames hold the batch.
         error.__traceback__ = error.__context__ = error.__cause__ = None
         self._send(Kind.FAILURE, call, failure)

@@ -5,7 +5,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from headway.core.supervision import WorkerState
 from headway.errors import NotReady
+from headway.runtime.events import Event, WorkerChanged
 from headway.runtime.threads import run_in_thread
 from headway.runtime.workers.process.options import ProcessOptions
 from headway.runtime.workers.process.recipe import recipe_of
@@ -17,6 +19,8 @@ _RETRY_S = 60.0  # what callers are told when all are given up
 
 class Employer(Protocol):
     """What it needs of a driver; from any thread."""
+
+    def report(self, event: Event) -> None: ...
 
     def worker_left(self, worker: Any) -> None: ...
 
@@ -89,26 +93,30 @@ class ProcessTeam:
 
     # ---- what workers tell, each in its thread
 
-    def worker_left(self, worker: ProcessWorker) -> None:
-        if self._employer is not None:
-            self._employer.worker_left(worker)
-
-    def worker_back(self, worker: ProcessWorker) -> None:
+    def worker_ready(self, worker: ProcessWorker, status: WorkerStatus) -> None:
         if self._employer is not None:
             self._employer.worker_back(worker)
+            self._tell(self._employer, status)
 
-    def worker_failed(self, worker: ProcessWorker, reason: str) -> None:
-        """With the last one, callers are told."""
+    def worker_lost(self, worker: ProcessWorker, status: WorkerStatus) -> None:
+        """Where it was the last one, and is given up, callers are told."""
+        if self._employer is None:
+            return
+        self._employer.worker_left(worker)
+        if status.state is WorkerState.FAILED and self._is_last(worker):
+            reason = f"{self._name} has no worker left; the last one {status.last_error}"
+            self._employer.give_up(NotReady(reason, retry_after_s=_RETRY_S))
+        self._tell(self._employer, status)
+
+    def _is_last(self, worker: ProcessWorker) -> bool:
         with self._lock:
             self._failed.add(worker)
-            is_last = len(self._failed) == self._count
-        if is_last and self._employer is not None:
-            self._employer.give_up(
-                NotReady(
-                    f"{self._name} has no worker left; the last one {reason}",
-                    retry_after_s=_RETRY_S,
-                )
-            )
+            return len(self._failed) == self._count
+
+    def _tell(self, employer: Employer, status: WorkerStatus) -> None:
+        employer.report(
+            WorkerChanged(self._name, status.pid, status.state, status.restarts, status.last_error)
+        )
 
 
 async def _wait(worker: ProcessWorker) -> None:

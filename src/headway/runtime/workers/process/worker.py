@@ -4,6 +4,7 @@ A thread runs the jobs, as a thread worker's does; only the model's own call goe
 When that is lost the job says so, and the thread is busy with the next process until it is ready.
 """
 
+import dataclasses
 import logging
 import queue
 import threading
@@ -32,22 +33,18 @@ class WorkerStatus:
     """One line of what an operator sees."""
 
     pid: int | None
-    state: str
+    state: WorkerState
     restarts: int
     last_error: str
 
 
 class Team(Protocol):
-    """Who hands out the jobs."""
+    """Who hands out the jobs. Each is told in the worker's thread."""
 
-    def worker_left(self, worker: "ProcessWorker") -> None:
-        """It takes no jobs until it is back."""
-        ...
+    def worker_ready(self, worker: "ProcessWorker", status: WorkerStatus) -> None: ...
 
-    def worker_back(self, worker: "ProcessWorker") -> None: ...
-
-    def worker_failed(self, worker: "ProcessWorker", reason: str) -> None:
-        """It will not be back."""
+    def worker_lost(self, worker: "ProcessWorker", status: WorkerStatus) -> None:
+        """It takes no jobs until it is ready again; never, where its state is `failed`."""
         ...
 
 
@@ -117,7 +114,6 @@ class _Life:
         self._process: ModelProcess | None = None
         self._is_busy = False
         self._held: list[Job] = []  # came while there was no process
-        self._is_away = False  # the team was told that we take no jobs
         self._is_stopping = False
 
     def start(self) -> None:
@@ -142,7 +138,7 @@ class _Life:
         process, supervision = self._process, self._supervision
         return WorkerStatus(
             pid=process.pid if process is not None and process.is_alive else None,
-            state=supervision.state.value,
+            state=supervision.state,
             restarts=supervision.restarts,
             last_error=supervision.last_error,
         )
@@ -234,30 +230,26 @@ class _Life:
     def _tell_ready(self, process: ModelProcess) -> None:
         if not self.started.done():
             self.started.set_result(None)
-        if self._supervision.restarts:
-            _log.info("%s: worker %d is ready again", self._order.name, process.pid)
+        if not self._supervision.restarts:
+            return  # it has not been missed
+        _log.info("%s: worker %d is ready again", self._order.name, process.pid)
         worker, team = self._worker(), self._team()
-        if self._is_away and worker is not None and team is not None:
-            self._is_away = False
-            team.worker_back(worker)
+        if worker is not None and team is not None:
+            team.worker_ready(worker, self.status)
 
     def _lost(self, reason: str, *, has_answered: bool) -> None:
         process, self._process = self._process, None
-        pid = 0
+        pid = None
         if process is not None:
             pid = process.pid
             process.close()
         self._supervision.ended(time.monotonic(), reason, has_answered=has_answered)
-        _log.error("%s: worker %d %s", self._order.name, pid, reason)
-        worker, team = self._worker(), self._team()
-        if worker is None or team is None:
-            return
-        if not self._is_away:
-            self._is_away = True
-            team.worker_left(worker)
+        _log.error("%s: worker %s %s", self._order.name, pid or "process", reason)
         if self._supervision.state is WorkerState.FAILED:
             self._give_back()  # first: whoever is given up must be among the queued
-            team.worker_failed(worker, reason)
+        worker, team = self._worker(), self._team()
+        if worker is not None and team is not None:
+            team.worker_lost(worker, dataclasses.replace(self.status, pid=pid))
 
     def _give_back(self) -> None:
         """Without a process, every job is lost at once."""
