@@ -26,7 +26,7 @@ from headway.runtime.workers.process.channel import Channel, Unreadable, Unsenda
 from headway.runtime.workers.process.control import ControlPage
 from headway.runtime.workers.process.failures import failure_of
 from headway.runtime.workers.process.protocol import Kind, Order
-from headway.runtime.workers.process.recipe import cook
+from headway.runtime.workers.process.recipe import Importing, cook
 
 BEAT_S = 0.25
 _PR_SET_PDEATHSIG = 1
@@ -229,7 +229,8 @@ def _import_main(path: str) -> None:
     """The script that the model is written in, under another name: as `multiprocessing` does, so
     that what stands below `if __name__ == "__main__"` does not run."""
     module = types.ModuleType("__mp_main__")
-    module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    with Importing():
+        module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 
 
