@@ -411,9 +411,18 @@ class Driver:
     def withdraw(self, call: Call | DirectCall | StreamCall) -> None:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
         was_queued = self._forget(call.item_ids)
+        if not was_queued:
+            self._tell_unwanted()
         if self._observers:
             self._report(Cancelled(self.name, started=not was_queued))
         self._drive_soon()  # the item may have been what a timer or a drain waits for
+
+    def _tell_unwanted(self) -> None:
+        """Running batches that nobody waits for any more, where their model wants to know."""
+        with self.lock:
+            tokens = [job.cancel for job in self.jobs.values() if job.cancel is not None]
+        for token in tokens:
+            token.check()
 
     def _drive_soon(self) -> None:
         with self.lock:

@@ -15,12 +15,13 @@ import signal
 import socket
 import sys
 import threading
+import time
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any
 
-from headway.model import Model, TensorModel
+from headway.model import CANCEL, Cancel, Model, TensorModel
 from headway.runtime.faults import is_out_of_memory, release_memory
 from headway.runtime.workers.process.channel import Channel, Unreadable, Unsendable
 from headway.runtime.workers.process.control import ControlPage
@@ -67,6 +68,19 @@ def _beat(page: ControlPage, parent: int) -> None:
         _exit_without(parent)
 
 
+class PageCancel(Cancel):
+    """The token of a call. Clocks are the machine's: a deadline is the same in both processes."""
+
+    def __init__(self, page: ControlPage, call: int, deadline: float) -> None:
+        self._page = page
+        self._call = call
+        self._deadline = deadline
+
+    @property
+    def is_set(self) -> bool:
+        return self._page.cancelled == self._call or time.monotonic() >= self._deadline
+
+
 class Child:
     """Serves calls until the line ends."""
 
@@ -109,7 +123,7 @@ class Child:
         self, predict: Callable[..., Any], call: int, box: list[Any], beside: bytes
     ) -> None:
         try:
-            result = predict(box.pop(), **_keywords(beside))
+            result = predict(box.pop(), **self._keywords(call, beside))
             if hasattr(result, "__await__"):
                 result = self._await(result)
             kind, result = _sendable(result)
@@ -120,7 +134,7 @@ class Child:
 
     def _stream(self, stream: Callable[..., Any], call: int, box: list[Any], beside: bytes) -> None:
         try:
-            with closing(self._steps(stream(box.pop(), **_keywords(beside)))) as steps:
+            with closing(self._steps(stream(box.pop(), **self._keywords(call, beside)))) as steps:
                 for step in steps:
                     kind, entries = _sendable(list(step))
                     self._answer(Kind.STEP, call, (kind == Kind.RESULT_WITH_FAILURES, entries))
@@ -151,6 +165,14 @@ class Child:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(awaitable)
+
+    def _keywords(self, call: int, beside: bytes) -> dict[str, Any]:
+        if not beside:
+            return {}
+        keywords: dict[str, Any] = pickle.loads(beside)
+        if CANCEL in keywords:
+            keywords[CANCEL] = PageCancel(self._page, call, keywords[CANCEL])
+        return keywords
 
     def _answer(self, kind: Kind, call: int, value: Any) -> None:
         """Raises what cannot be sent, within a stream; else it is told as the model's error."""
@@ -192,10 +214,6 @@ def _closable(steps: Any) -> Iterator[Any]:
         close = getattr(steps, "close", None)
         if close is not None:
             close()
-
-
-def _keywords(beside: bytes) -> dict[str, Any]:
-    return pickle.loads(beside) if beside else {}
 
 
 # ---- becoming a worker

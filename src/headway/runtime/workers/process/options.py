@@ -47,7 +47,6 @@ class ProcessOptions:
             cores=cores,
             memory_bytes=self.memory_bytes,
             log_level=logging.getLogger().getEffectiveLevel(),
-            cancellable=frozenset(),
         )
 
 
