@@ -690,8 +690,9 @@ class Batcher(Generic[In, Out]):
 
     @property
     def is_open(self) -> bool:
-        """Are calls taken? False before it is entered, once it closes, and after a crash."""
-        return self._driver.state is State.OPEN
+        """Are calls taken? False before it is entered, once it closes, after a crash, and when the
+        last of its worker processes was given up."""
+        return self._driver.takes_calls
 
     @property
     def placement(self) -> Placement:
@@ -729,7 +730,7 @@ class Batcher(Generic[In, Out]):
             now = driver.home.clock() if driver.home is not None else 0.0
             ages = (now - job.batch.fired_at for job in driver.jobs.values())
             return Statistics(
-                is_open=driver.state is State.OPEN,
+                is_open=driver.takes_calls,
                 crashed=driver.crash,
                 queued_items=scheduler.queued_items,
                 queued_rows=scheduler.queued_rows,

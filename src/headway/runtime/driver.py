@@ -136,6 +136,11 @@ class Driver:
         self._is_closing = state is State.CLOSING
         self._is_over = state in (State.CLOSED, State.CRASHED)
 
+    @property
+    def takes_calls(self) -> bool:
+        """Open, and with a worker that is there or will be."""
+        return self._takes_plain
+
     def _open_doors(self) -> None:
         """The hot path is for when nothing needs a look: all else goes through `enqueue`."""
         self._takes_plain = (
