@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import operator
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ PriorityName = Literal["high", "normal", "low"]
 _POLICIES = ("auto", "idle", "window", "static")
 _NONE: Mapping[str, Any] = {}
 _GRACE_S = 0.25
+HAS_PROCESSES = hasattr(os, "pidfd_open") and hasattr(os, "memfd_create")
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
@@ -157,6 +159,7 @@ class Batcher(Generic[In, Out]):
             workers=workers,
             is_python=False,  # threads, unless processes are asked for: a closure runs nowhere else
             needs_process=_only_in_process(worker_memory_mb, pin),
+            has_processes=HAS_PROCESSES,
         )
         self._team: ProcessTeam | None = None
         if self._placement.kind == "process":

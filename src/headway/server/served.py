@@ -22,7 +22,7 @@ from headway.core.placing import Placement, place
 from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
-from headway.runtime.batcher import Batcher
+from headway.runtime.batcher import HAS_PROCESSES, Batcher
 from headway.runtime.calls import DirectCall
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
@@ -468,6 +468,7 @@ def _placement(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> P
         workers=config.workers,
         is_python=not type(model).__module__.startswith("headway."),
         needs_process=needs_process or ("pin" if config.pin else ""),
+        has_processes=HAS_PROCESSES,
     )
 
 
