@@ -691,6 +691,12 @@ class Batcher(Generic[In, Out]):
         with self._driver.lock:
             self._driver.scheduler.learn(table)
 
+    def weigh(self, tenants: Mapping[str, float]) -> None:
+        """Tenants share by these weights from now on; absent: 1. Who waits keeps its place."""
+        with self._driver.lock:
+            self._policy = dataclasses.replace(self._policy, tenant_weights=dict(tenants))
+            self._driver.scheduler.weigh(self._policy.tenant_weights)
+
     @property
     def is_open(self) -> bool:
         """Are calls taken? False before it is entered, once it closes, after a crash, and when the
