@@ -73,9 +73,24 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         tuple[int, ...], Meta(description="the only sizes the model runs at; shorter are padded")
     ] = ()
     worker: Annotated[
-        Literal["auto", "inline", "thread"], Meta(description="where the model runs")
+        Literal["auto", "inline", "thread", "process"],
+        Meta(description="where the model runs: event loop, threads, processes of its own"),
     ] = "auto"
     workers: Annotated[int, Meta(ge=1, description="batches that run at once")] = 1
+    max_restarts: Annotated[
+        int,
+        Meta(ge=0, description="most restarts of a process in a row that answers nothing"),
+    ] = 16
+    heartbeat_timeout_s: Annotated[
+        float, Meta(gt=0, description="kill a process that shows no sign of life for so long")
+    ] = 10.0
+    worker_memory_mb: (
+        Annotated[float, Meta(gt=0, description="most memory of a worker process")] | None
+    ) = None
+    pin: Annotated[
+        tuple[str, ...],
+        Meta(description="a place for each process in turn: cores (0-3, 0+2) or a device (cuda:0)"),
+    ] = ()
     tenants: Annotated[dict[str, float], Meta(description="weight by tenant; absent: 1")] = {}
     batch_sizes: Annotated[
         tuple[int, ...], Meta(description="the only batch sizes the model runs at")

@@ -16,6 +16,7 @@ from headway.runtime.events import (
     OutOfMemory,
     Refused,
     Stopped,
+    WorkerChanged,
 )
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "OutOfMemory",
     "Refused",
     "Stopped",
+    "WorkerChanged",
 ]

@@ -62,6 +62,9 @@ QUEUE_SECONDS = Family(
     "headway_queue_seconds", "gauge", "Seconds of work waiting, by the cost table.", _MODEL
 )
 WORKERS = Family("headway_workers", "gauge", "Workers by what they do.", (*_MODEL, "state"))
+WORKER_RESTARTS = Family(
+    "headway_worker_restarts_total", "counter", "Worker processes started again.", _MODEL
+)
 OLDEST_BATCH = Family(
     "headway_oldest_batch_seconds", "gauge", "How long the longest batch has been running.", _MODEL
 )

@@ -46,6 +46,8 @@ class Now(Protocol):
     def running_batches(self) -> int: ...
     @property
     def oldest_batch_s(self) -> float: ...
+    @property
+    def away_workers(self) -> int: ...
 
 
 class Watchable(Protocol):
@@ -247,6 +249,7 @@ class _Model:
         page.add(families.BATCH_RERUNS, where, recorder.reruns)
         page.add(families.BATCHES_LOST, where, recorder.lost)
         page.add(families.OUT_OF_MEMORY, where, recorder.out_of_memory)
+        page.add(families.WORKER_RESTARTS, where, recorder.restarts)
         page.add(families.CRASHES, where, recorder.crashes)
         if self.watches:
             page.add(families.BATCH_CAP, where, recorder.batch_cap_rows)
@@ -285,7 +288,9 @@ class _Model:
         workers = sum(workers for now, workers in states if now.is_open)
         page.add(families.QUEUE_ROWS, where, sum(now.queued_rows for now, _ in states))
         page.add(families.QUEUE_SECONDS, where, sum(now.queued_s for now, _ in states))
-        self._add_each(page, families.WORKERS, {"busy": busy, "idle": max(0, workers - busy)})
+        away = sum(now.away_workers for now, _ in states)
+        idle = max(0, workers - busy - away)
+        self._add_each(page, families.WORKERS, {"busy": busy, "idle": idle, "away": away})
         page.add(families.OLDEST_BATCH, where, max(now.oldest_batch_s for now, _ in states))
         page.add(families.MODEL_READY, where, int(any(now.is_open for now, _ in states)))
         page.add(families.NV_PENDING, where, sum(now.queued_items for now, _ in states))

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from headway.core.items import FireReason, Item, Priority
+from headway.core.supervision import WorkerState
 from headway.observe.histogram import Histogram, bounds
 from headway.runtime.events import (
     BatchFinished,
@@ -20,6 +21,7 @@ from headway.runtime.events import (
     Event,
     OutOfMemory,
     Refused,
+    WorkerChanged,
 )
 
 SECONDS = bounds(
@@ -85,6 +87,7 @@ class Recorder:
         self.cancelled_queued = self.cancelled_started = 0
         self.failed = self.reruns = self.crashes = 0
         self.lost = self.out_of_memory = 0  # batches
+        self.restarts = 0
         self.in_time = self.late = self.refused_by_slo = 0
         self.batch_cap_rows = 0
         self.linger_cap_s = 0.0
@@ -121,6 +124,8 @@ class Recorder:
             self.failed += event.failed
         elif isinstance(event, OutOfMemory):
             self.out_of_memory += 1
+        elif isinstance(event, WorkerChanged):
+            self.restarts += event.state is WorkerState.READY
         elif isinstance(event, Crashed):
             self.crashes += 1
 

@@ -4,11 +4,12 @@ import asyncio
 import dataclasses
 import functools
 import operator
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 from headway.core import (
     Batch,
@@ -22,10 +23,13 @@ from headway.core import (
     probe_rows,
 )
 from headway.core.bisecting import MAX_RERUNS
+from headway.core.placing import Placement, place
 from headway.core.policy import choice, read_buckets
+from headway.core.supervision import MAX_RESTARTS
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
-from headway.model import END, Model, TensorModel, overrides
+from headway.model import CANCEL, END, Model, TensorModel, overrides
 from headway.runtime.calls import Call, DirectCall, StreamCall
+from headway.runtime.cancelling import BatchCancel, takes_cancel
 from headway.runtime.driver import Driver, State
 from headway.runtime.events import Observer, Observers
 from headway.runtime.explaining import Explained, explanation_of
@@ -36,14 +40,21 @@ from headway.runtime.parameters import BatchParameters, Parameters, Sharing
 from headway.runtime.probing import ProbeWatcher, probe, try_padding
 from headway.runtime.runner import TensorRunner, runner_for
 from headway.runtime.threads import run_in_thread
+from headway.runtime.watchdog import Watchdog
 from headway.runtime.workers.inline import InlineWorker
 from headway.runtime.workers.thread import ThreadWorker
+
+if TYPE_CHECKING:
+    from headway.runtime.workers.process.team import ProcessTeam
+    from headway.runtime.workers.process.worker import WorkerStatus
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
 _POLICIES = ("auto", "idle", "window", "static")
 _NONE: Mapping[str, Any] = {}
+_GRACE_S = 0.25
+HAS_PROCESSES = hasattr(os, "pidfd_open") and hasattr(os, "memfd_create")
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
@@ -58,6 +69,7 @@ class Statistics:
     queued_s: float  # seconds of work waiting
     running_batches: int
     oldest_batch_s: float  # how long the longest running batch has been running
+    away_workers: int = 0  # processes that are being started again, or given up
 
 
 class Batcher(Generic[In, Out]):
@@ -99,10 +111,22 @@ class Batcher(Generic[In, Out]):
         costs: CostTable | None = None,
         observers: Sequence[Observer] = (),
         name: str | None = None,
+        worker: Literal["auto", "inline", "thread", "process"] = "auto",
+        execute_timeout_ms: float | None = None,
+        load_timeout_s: float = 600.0,
+        heartbeat_timeout_s: float = 10.0,
+        max_restarts: int = MAX_RESTARTS,
+        worker_memory_mb: float | None = None,
+        pin: Sequence[str] = (),
         _floating: bool = False,
+        _make: Callable[[], Any] | None = None,  # the model once more, in another process
+        _hangs: Callable[[bool], Any] = bool,
     ) -> None:
+        target = model
         self._model = model() if isinstance(model, type) else model
-        self._runner = runner_for(self._model, name)
+        self._runner = self._own_runner = runner_for(self._model, name)
+        self._stream = _own(self._model, "stream")
+        self._cancellable = _cancellable(self._model)
         self._shape = self._runner.shape if isinstance(self._model, TensorModel) else None
         self.name = self._runner.name
         if not (isinstance(max_reruns, int) and max_reruns >= 0):
@@ -146,6 +170,34 @@ class Batcher(Generic[In, Out]):
             and not any((self._prepare, self._size, self._finish, self._parameters))
         )
         self._observers = Observers(observers)
+        execute_timeout_s = _seconds(execute_timeout_ms, "execute_timeout_ms")
+        if execute_timeout_s is not None:
+            self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
+        self._placement = place(
+            worker,
+            is_async=self._runner.is_async,
+            workers=workers,
+            is_python=False,  # threads, unless processes are asked for: a closure runs nowhere else
+            needs_process=_only_in_process(worker_memory_mb, pin),
+            has_processes=HAS_PROCESSES,
+        )
+        self._team: ProcessTeam | None = None
+        if self._placement.kind == "process":
+            from headway.runtime.workers.process import team
+            from headway.runtime.workers.process.options import ProcessOptions
+
+            options = ProcessOptions(
+                max_restarts=max_restarts,
+                load_timeout_s=load_timeout_s,
+                # The watchdog first: it answers the callers, so that nothing is run again.
+                execute_timeout_s=execute_timeout_s and execute_timeout_s + _GRACE_S,
+                heartbeat_timeout_s=heartbeat_timeout_s,
+                memory_bytes=None if worker_memory_mb is None else int(worker_memory_mb * 2**20),
+                pin=tuple(pin),
+            )
+            self._team = team.ProcessTeam(
+                self.name, target, _make, workers=workers, options=options
+            )
         self._driver = Driver(
             self.name,
             Scheduler(self._policy, costs),
@@ -153,6 +205,8 @@ class Batcher(Generic[In, Out]):
             self._observers,
             FloatingHome(f"headway-{self.name}") if _floating else None,
         )
+        if self._team is not None:
+            self._team.attach(self._driver)
 
     # ---- life
 
@@ -164,21 +218,37 @@ class Batcher(Generic[In, Out]):
             driver.state = State.OPENING
         home = Home(asyncio.get_running_loop())
         try:
-            if isinstance(self._model, Model | TensorModel):
-                await run_in_thread(_load, self._model)
+            await self._load(home)
         except BaseException:
             driver.state = State.CLOSED
             raise
-        with driver.lock:
-            if driver.state is not State.OPENING:
-                raise Closed(f"{self.name} was closed while it was loading")
-            driver.open(home)
+        try:
+            with driver.lock:
+                if driver.state is not State.OPENING:
+                    raise Closed(f"{self.name} was closed while it was loading")
+                driver.open(home)
+        except BaseException:
+            await self._wait_stopped()
+            raise
         try:
             await self._try_padding(home)
         except BaseException:
             await self.close(drain_s=0.0)
             raise
         return self
+
+    async def _load(self, home: Home) -> None:
+        """Where it computes; light preparation here, too."""
+        is_elsewhere = self._team is not None and not home.is_virtual
+        if isinstance(self._model, Model | TensorModel):
+            prepare = self._model.setup if is_elsewhere else _set_up_and_load(self._model)
+            await run_in_thread(prepare)
+        if self._team is not None and is_elsewhere:
+            await self._team.wait_started()
+
+    async def _wait_stopped(self) -> None:
+        if self._team is not None:
+            await self._team.wait_stopped()
 
     async def _try_padding(self, home: Home) -> None:
         """Nobody knows this batcher yet: its model may be asked a thing or two."""
@@ -206,6 +276,7 @@ class Batcher(Generic[In, Out]):
             await self._driver.close(drain_s)
         finally:
             self._front.stop()
+            await self._wait_stopped()
 
     # ---- calling
 
@@ -399,7 +470,7 @@ class Batcher(Generic[In, Out]):
         parameters: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Any]:
         """The chunks of one value's answer, as its batch produces them."""
-        if not overrides(self._model, "stream"):
+        if self._stream is None:
             raise InvalidInput(f"{self.name} does not stream")
         size, entered_at = 0, self._now()
         self._check_call(tenant, partition)
@@ -516,26 +587,61 @@ class Batcher(Generic[In, Out]):
     # ---- what the driver asks for
 
     def make_workers(self, home: Home, current_home: Callable[[], Home]) -> list[Worker]:
-        if self._runner.is_async or home.is_virtual:
+        if self._team is not None and not home.is_virtual:
+            from headway.runtime.workers.process import here
+
+            self._runner = self._own_runner.elsewhere(here.predict)
+            self._stream = here.stream
+            return list(self._team.hire())
+        self._runner = self._own_runner
+        self._stream = _own(self._model, "stream")
+        if self._runner.is_async or home.is_virtual or self._placement.kind == "inline":
             return [InlineWorker(current_home) for _ in range(self._policy.workers)]
         return [ThreadWorker(f"headway-{self.name}-{n}") for n in range(self._policy.workers)]
 
     def make_job(self, batch: Batch, calls: list[Any], worker: Worker, home: Home) -> BatchJob:
+        if self._cancellable:
+            return self._make_cancellable(batch, calls, worker, home)
+        return self._make_job(batch, calls, worker, home, _NONE)
+
+    def _make_cancellable(
+        self, batch: Batch, calls: list[Any], worker: Worker, home: Home
+    ) -> BatchJob:
+        sharing = batch.items[0].partition
+        streams = isinstance(sharing, Sharing) and sharing.streams
+        if ("stream" if streams else "predict") not in self._cancellable:
+            return self._make_job(batch, calls, worker, home, _NONE)
+        token = BatchCancel(batch, calls, home.clock)
+        job = self._make_job(batch, calls, worker, home, {CANCEL: token})
+        job.cancel = token
+        return job
+
+    def _make_job(
+        self,
+        batch: Batch,
+        calls: list[Any],
+        worker: Worker,
+        home: Home,
+        keywords: Mapping[str, Any],
+    ) -> BatchJob:
         runner, sharing = self._runner, batch.items[0].partition
         if isinstance(sharing, Sharing):
             if sharing.streams:
-                stream = cast(Model[Any, Any], self._model).stream
                 return StreamJob(
                     batch,
                     cast(list[StreamCall], calls),
                     worker,
                     home.clock,
                     self._driver.finished,
-                    functools.partial(stream, **self._keywords("stream", sharing)),
+                    functools.partial(
+                        self._stream, **self._keywords("stream", sharing), **keywords
+                    ),
                     self.name,
                     self._max_reruns if runner.may_rerun else 0,
                 )
             runner = runner.with_keywords(self._keywords("predict", sharing))
+        if keywords:
+            runner = runner.with_keywords(keywords)
         return PredictJob(
             batch,
             calls,
@@ -627,8 +733,19 @@ class Batcher(Generic[In, Out]):
 
     @property
     def is_open(self) -> bool:
-        """Are calls taken? False before it is entered, once it closes, and after a crash."""
-        return self._driver.state is State.OPEN
+        """Are calls taken? False before it is entered, once it closes, after a crash, and when the
+        last of its worker processes was given up."""
+        return self._driver.takes_calls
+
+    @property
+    def placement(self) -> Placement:
+        """Where the model runs, and why."""
+        return self._placement
+
+    @property
+    def worker_processes(self) -> "list[WorkerStatus]":
+        """What each worker process does; none where the model runs in this one."""
+        return [] if self._team is None else self._team.statuses
 
     @property
     def policy(self) -> Policy:
@@ -656,18 +773,27 @@ class Batcher(Generic[In, Out]):
             now = driver.home.clock() if driver.home is not None else 0.0
             ages = (now - job.batch.fired_at for job in driver.jobs.values())
             return Statistics(
-                is_open=driver.state is State.OPEN,
+                is_open=driver.takes_calls,
                 crashed=driver.crash,
                 queued_items=scheduler.queued_items,
                 queued_rows=scheduler.queued_rows,
                 queued_s=scheduler.queued_s,
                 running_batches=scheduler.running_batches,
                 oldest_batch_s=max(ages, default=0.0),
+                away_workers=driver.away_workers,
             )
 
 
 def _own(model: object, method: str) -> Any:
     return getattr(model, method) if overrides(model, method) else None
+
+
+def _cancellable(model: Any) -> frozenset[str]:
+    """The methods that take a token."""
+    if not isinstance(model, Model | TensorModel):
+        return frozenset(["predict"] if takes_cancel(model) else [])
+    written = [method for method in ("predict", "stream") if overrides(model, method)]
+    return frozenset(each for each in written if takes_cancel(getattr(model, each)))
 
 
 def _parameters(model: object, prepare: Callable[..., Any] | None) -> Parameters | None:
@@ -715,6 +841,14 @@ def _check_hashable(value: object, what: str = "partition") -> None:
         raise InvalidInput(f"{what} must be hashable: {error}") from error
 
 
-def _load(model: "Model[Any, Any] | TensorModel") -> None:
-    model.setup()
-    model.load()
+def _set_up_and_load(model: "Model[Any, Any] | TensorModel") -> Callable[[], None]:
+    def both() -> None:
+        model.setup()
+        model.load()
+
+    return both
+
+
+def _only_in_process(memory_mb: float | None, pin: Sequence[str]) -> str:
+    """The setting that only a process can keep."""
+    return "worker_memory_mb" if memory_mb is not None else "pin" if pin else ""

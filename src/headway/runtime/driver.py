@@ -137,6 +137,11 @@ class Driver:
         self._is_closing = state is State.CLOSING
         self._is_over = state in (State.CLOSED, State.CRASHED)
 
+    @property
+    def takes_calls(self) -> bool:
+        """Open, and with a worker that is there or will be."""
+        return self._takes_plain
+
     def _open_doors(self) -> None:
         """The hot path is for when nothing needs a look: all else goes through `enqueue`."""
         self._takes_plain = (
@@ -409,6 +414,11 @@ class Driver:
         if self._observers:
             self._report(Refused(self.name, error.code, str(error)))
 
+    def report(self, event: Event) -> None:
+        """From any thread; nothing where nobody observes."""
+        if self._observers:
+            self._report(event)
+
     def _report(self, event: Event) -> None:
         self._in_home(functools.partial(self._observers.emit, event))
 
@@ -417,9 +427,18 @@ class Driver:
     def withdraw(self, call: Call | DirectCall | StreamCall) -> None:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
         was_queued = self._forget(call.item_ids)
+        if not was_queued:
+            self._tell_unwanted()
         if self._observers:
             self._report(Cancelled(self.name, started=not was_queued))
         self._drive_soon()  # the item may have been what a timer or a drain waits for
+
+    def _tell_unwanted(self) -> None:
+        """Running batches that nobody waits for any more, where their model wants to know."""
+        with self.lock:
+            tokens = [job.cancel for job in self.jobs.values() if job.cancel is not None]
+        for token in tokens:
+            token.check()
 
     def _drive_soon(self) -> None:
         with self.lock:
@@ -713,6 +732,10 @@ class Driver:
                 error = Poison(f"{self.name}: an equal input has taken workers down")
                 self.report_refusal(error)
                 call.fail(error)
+
+    @property
+    def away_workers(self) -> int:
+        return len(self._away)
 
     def adopt(self, scheduler: Scheduler) -> None:
         """Under the lock, while nothing is queued or running: decide by this one from now on."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from headway.core.items import Batch, FireReason
+from headway.core.supervision import WorkerState
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +77,18 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerChanged:
+    """A worker process was lost (`waiting` to be started again), is `ready`, or is given up
+    (`failed`)."""
+
+    model: str
+    pid: int | None  # of the process that was lost, or is ready
+    state: WorkerState
+    restarts: int  # so far
+    reason: str  # why the last one ended, for people
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A caller was told no; `reason` is the error's code word."""
 
@@ -107,7 +120,15 @@ class Stopped:
 
 
 Event: TypeAlias = (
-    BatchStarted | BatchFinished | BatchLost | OutOfMemory | Refused | Cancelled | Crashed | Stopped
+    BatchStarted
+    | BatchFinished
+    | BatchLost
+    | OutOfMemory
+    | WorkerChanged
+    | Refused
+    | Cancelled
+    | Crashed
+    | Stopped
 )
 Observer: TypeAlias = Callable[[Event], None]
 

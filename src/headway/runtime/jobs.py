@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from headway.core.fitting import Misfit
 from headway.core.items import Batch
 from headway.runtime.calls import Answerable, StreamCall
+from headway.runtime.cancelling import BatchCancel
 from headway.runtime.faults import WorkerLost
 from headway.runtime.rerunning import Reruns
 from headway.runtime.runner import BrokenContract, Runner
@@ -42,6 +43,7 @@ class Job(Protocol):
 class BatchJob:
     """A batch on its way through a worker."""
 
+    cancel: BatchCancel | None = None  # where its model wants to know that nobody waits any more
     lost: WorkerLost | None = None  # with it went its worker: nobody in it has been answered
     ran_out_of_memory = False
     misfit: Misfit | None = None  # where nobody in it is to blame for that

@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 from headway.errors import ConfigError, InvalidInput, ModelFailed
 from headway.model import Model, Tensor, TensorModel, overrides
@@ -35,6 +35,10 @@ class Runner(Protocol):
         """The same, with keywords for the model."""
         ...
 
+    def elsewhere(self, predict: Callable[..., Any]) -> Self:
+        """The same for a model in another process: this function takes its batches there."""
+        ...
+
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
 
     def join(self, results: list[Any]) -> Any: ...
@@ -47,12 +51,38 @@ class Runner(Protocol):
 class _Caller:
     """Holds the model's `predict`."""
 
+    is_async: bool
     _predict: Callable[..., Any]
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
         same = copy.copy(self)
         same._predict = functools.partial(self._predict, **keywords)
         return same
+
+    def elsewhere(self, predict: Callable[..., Any]) -> Self:
+        same = copy.copy(self)
+        same.is_async = False
+        same._predict = predict
+        return same
+
+
+class Rows(NamedTuple):
+    """Arrays that will be one, along their rows, where they are written next."""
+
+    arrays: "list[numpy.ndarray[Any, Any]]"
+
+    @property
+    def dtype(self) -> "numpy.dtype[Any]":
+        dtype: numpy.dtype[Any] = self.arrays[0].dtype
+        return dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(len(array) for array in self.arrays), *self.arrays[0].shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
 
 
 class ItemRunner(_Caller):
@@ -117,6 +147,7 @@ class TensorRunner(_Caller):
         self.is_async = _is_async(model.predict)
         self._numpy = numpy
         self._predict = model.predict
+        self._concatenate: Callable[[list[numpy.ndarray[Any, Any]]], Any] = numpy.concatenate
         self._writes_inputs = model.writes_inputs
         self._inputs = {tensor.name: tensor for tensor in model.inputs}
         self._outputs = {tensor.name for tensor in model.outputs}
@@ -160,6 +191,12 @@ class TensorRunner(_Caller):
             (name, array.dtype.str, array.shape[2 if name in padding.values else 1 :])
             for name, array in sorted(value.items())
         )
+
+    def elsewhere(self, predict: Callable[..., Any]) -> Self:
+        same = super().elsewhere(predict)
+        same._concatenate = Rows  # on the way: that is a copy less
+        same._writes_inputs = False  # the other process has its own
+        return same
 
     def cut(self, value: Value, start: int, stop: int) -> Value:
         return {name: array[start:stop] for name, array in value.items()}
@@ -212,7 +249,7 @@ class TensorRunner(_Caller):
             missing = padded_rows - sum(len(array) for array in arrays)
             if missing:  # a fixed batch size: rows that are dropped again
                 arrays.append(self._numpy.repeat(arrays[-1][-1:], missing, axis=0))
-            batch[name] = self._numpy.concatenate(arrays) if len(arrays) > 1 else self._own(*arrays)
+            batch[name] = self._concatenate(arrays) if len(arrays) > 1 else self._own(*arrays)
         return batch
 
     def _full_length(self, values: list[Value]) -> int | None:

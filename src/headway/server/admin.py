@@ -10,6 +10,7 @@ from headway.server.serving import IndexEntry, Registry
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("GET", "/admin/models", "models"),
+    ("GET", "/admin/workers", "workers"),
     ("POST", "/admin/models/{model}/load", "load"),
     ("POST", "/admin/models/{model}/reload", "reload"),
     ("POST", "/admin/models/{model}/unload", "unload"),
@@ -28,6 +29,11 @@ class Admin:
 
     async def models(self, request: Request) -> Response:
         return _json({"models": [_line(entry) for entry in self._registry.index()]})
+
+    async def workers(self, request: Request) -> Response:
+        """Of every version that answers."""
+        models = self._registry.models()
+        return _json({"workers": [line for model in models for line in model.workers()]})
 
     async def load(self, request: Request, model: str) -> Response:
         """As it lies there now; answers when it serves."""

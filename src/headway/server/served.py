@@ -1,7 +1,10 @@
 """A model from the configuration, on a batcher of its own: what every front end calls."""
 
 import asyncio
+import functools
+import logging
 import math
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -15,18 +18,18 @@ import numpy
 
 from headway.config import ModelConfig
 from headway.core import CostTable
+from headway.core.placing import Placement, place
 from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
-from headway.runtime.batcher import Batcher
+from headway.runtime.batcher import HAS_PROCESSES, Batcher
 from headway.runtime.calls import DirectCall
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
 from headway.runtime.threads import run_in_thread
-from headway.runtime.watchdog import Watchdog
 from headway.server import tables
 from headway.server.explaining import Told
-from headway.server.serving import PLAIN, Array, Ask
+from headway.server.serving import PLAIN, Array, Ask, WorkerLine
 from headway.server.tables import TableStore
 from headway.server.warm_up import Beside, WarmUp, samples_from, samples_of
 from headway.signature import (
@@ -37,6 +40,8 @@ from headway.signature import (
     signature_of,
 )
 
+_log = logging.getLogger(__name__)
+_WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
 _LATELY_S = 1.0
 _NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
 
@@ -49,8 +54,9 @@ class RequestStatistics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelHome:
-    """Where a model's files are: its table is kept beside them, and counts as long as they do."""
+    """Where a model comes from. Its table is kept beside its files, and good as long as those."""
 
+    make: "Callable[[], Model[Any, Any] | TensorModel] | None" = None  # slow; in any process
     folder: Path | None = None
     files: tuple[Path, ...] = ()  # none: the model's own `files()`, or its module
     samples: Path | None = None
@@ -68,11 +74,15 @@ class Served:
         version: str = "1",
         home: ModelHome | None = None,
     ) -> None:
-        self.model = catalogue.build(config.target, config.options) if model is None else model
+        self._home = home or ModelHome()
+        make = self._home.make
+        if model is None:
+            make = make or functools.partial(catalogue.build, config.target, config.options)
+            model = make()
+        self.model = model
         self.config = config = _with_decorator(config, self.model)
         self.name = config.name
         self.version = version
-        self._home = home or ModelHome()
         self._holders = 0
         self._held_at = -math.inf
         self._left: asyncio.Event | None = None  # set when the last holder has gone
@@ -87,18 +97,22 @@ class Served:
         self.only_streams = self.streams and not overrides(self.model, "predict")
         # Between a call and its place in the queue, or its answer, lies a hop to another thread.
         self._comes_late = any(overrides(self.model, each) for each in ("prepare", "finish"))
-        _place(self.model, config)
+        placement = _placement(self.model, config)
         # A file that was exported with a fixed number of rows runs at that number only.
         sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
         self.max_batch_size = min((config.max_batch_size, *sizes[-1:]))
-        self.batcher: Batcher[Any, Any] = _batcher(
-            self.model, config, max_batch_size=self.max_batch_size, batch_sizes=sizes
-        )
         self._is_ready = False
         self.clock: Callable[[], float] = time.monotonic
-        if config.execute_timeout_ms is not None:
-            limit_s = config.execute_timeout_ms / 1e3
-            self.batcher.observe(Watchdog(self.batcher, limit_s=limit_s, hangs=self._hangs))
+        self.batcher: Batcher[Any, Any] = _batcher(
+            self.model,
+            config,
+            max_batch_size=self.max_batch_size,
+            batch_sizes=sizes,
+            worker=placement.kind,
+            _make=make,
+            _hangs=self._hangs,
+        )
+        _log.info("%s runs in %s: %s", self.name, _WHERE[placement.kind], placement.reason)
 
     @property
     def is_ready(self) -> bool:
@@ -109,6 +123,20 @@ class Served:
         if self.signature is not None:
             return self.signature.input.json_schema(), self.signature.output.json_schema()
         return side_of(self.inputs).json_schema(), side_of(self.outputs).json_schema()
+
+    def workers(self) -> list[WorkerLine]:
+        """Who runs its batches."""
+        processes = self.batcher.worker_processes
+        if processes:
+            return [
+                WorkerLine(
+                    self.name, self.version, each.pid, each.state, each.restarts, each.last_error
+                )
+                for each in processes
+            ]
+        state = "ready" if self.batcher.is_open else "stopped"
+        line = WorkerLine(self.name, self.version, os.getpid(), state, 0, "")
+        return [line] * self.batcher.policy.workers
 
     # ---- life
 
@@ -398,13 +426,10 @@ def _check_dtypes(tensors: Sequence[Tensor]) -> None:
 def _batcher(
     model: "Model[Any, Any] | TensorModel",
     config: ModelConfig,
-    *,
-    max_batch_size: int,
-    batch_sizes: tuple[int, ...],
+    **others: Any,
 ) -> Batcher[Any, Any]:
     return Batcher(
         model,
-        max_batch_size=max_batch_size,
         max_wait_ms=config.max_wait_ms,
         max_batch_cost=config.max_batch_cost,
         slo_ms=config.slo_ms,
@@ -417,8 +442,14 @@ def _batcher(
         pad_sizes=config.pad_sizes,
         workers=config.workers,
         tenants=config.tenants,
-        batch_sizes=batch_sizes,
         name=config.name,
+        execute_timeout_ms=config.execute_timeout_ms,
+        load_timeout_s=config.load_timeout_s,
+        heartbeat_timeout_s=config.heartbeat_timeout_s,
+        max_restarts=config.max_restarts,
+        worker_memory_mb=config.worker_memory_mb,
+        pin=config.pin,
+        **others,
         **{key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS},
     )
 
@@ -448,23 +479,21 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default if made is msgspec.NODEFAULT else made()
 
 
-def _place(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> None:
-    """A plain model runs in a thread, an async one in the event loop, unless it is told to."""
+def _placement(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> Placement:
     is_async = runner_for(model, config.name).is_async
-    if config.worker == "thread" and is_async:
-        raise ConfigError(f"{config.name} is async: it runs in the event loop", field="worker")
-    if config.worker != "inline" or is_async:
-        return
-    if overrides(model, "stream"):
+    if config.worker == "inline" and not is_async and overrides(model, "stream"):
         raise ConfigError(
             f"{config.name} streams: write it as `async def` to run it inline", field="worker"
         )
-    predict: Callable[..., Any] = model.predict
-
-    async def predict_inline(batch: Any, **keywords: Any) -> Any:
-        return predict(batch, **keywords)
-
-    model.predict = predict_inline  # type: ignore[assignment]  # the runner awaits what is async
+    needs_process = "worker_memory_mb" if config.worker_memory_mb is not None else ""
+    return place(
+        config.worker,
+        is_async=is_async,
+        workers=config.workers,
+        is_python=not type(model).__module__.startswith("headway."),
+        needs_process=needs_process or ("pin" if config.pin else ""),
+        has_processes=HAS_PROCESSES,
+    )
 
 
 def _rows(inputs: Mapping[str, Array]) -> int:

@@ -34,6 +34,18 @@ class Ask:
 PLAIN = Ask()  # nothing special; most ask for that
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """One worker, as an operator sees it."""
+
+    model: str
+    version: str
+    pid: int | None  # None: it has no process now
+    state: str
+    restarts: int
+    last_error: str
+
+
 class ServedModel(Protocol):
     """The face that every front end uses."""
 
@@ -61,6 +73,8 @@ class ServedModel(Protocol):
         ...
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]: ...
+
+    def workers(self) -> list[WorkerLine]: ...
 
     # ---- the direct way: one row of fixed shape, no wishes, no task
 

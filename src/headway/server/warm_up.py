@@ -106,7 +106,7 @@ class WarmUp:
                                 sample,
                                 repeats=_REPEATS,
                                 limit_s=0.0,
-                                _watcher=_Cells(lambda: None, self.beside),
+                                _watcher=_Cells(lambda: None, self.beside, _pid_of(batcher)),
                             )
                         )
         except HeadwayError as error:
@@ -135,7 +135,7 @@ class WarmUp:
                     ):
                         # Row counts double: the last one takes as long as all before.
                         share_s = (end_at - loop.time()) / left / 2
-                        watcher = _Cells(count, self.beside)
+                        watcher = _Cells(count, self.beside, _pid_of(batcher))
                         table = await batcher.warm_up(
                             sample, repeats=_REPEATS, limit_s=share_s, _watcher=watcher
                         )
@@ -156,11 +156,11 @@ class WarmUp:
 class _Cells:
     """Watches the cells of one size: their memory, whether the next one fits, the progress."""
 
-    def __init__(self, count: Callable[[], None], beside: Beside | None) -> None:
+    def __init__(self, count: Callable[[], None], beside: Beside | None, pid: int | None) -> None:
         self.is_full = False
         self._count = count
         self._beside = beside
-        self._meter = PeakMeter()
+        self._meter = PeakMeter(pid)
         self._last: tuple[int, int] | None = None  # rows and bytes
 
     def may_run(self, rows: int, size: int) -> bool:
@@ -188,6 +188,11 @@ class _Cells:
     def has_failed(self, error: HeadwayError) -> bool:
         self.is_full = is_out_of_memory(error)
         return self.is_full
+
+
+def _pid_of(batcher: "Batcher[Any, Any]") -> int | None:
+    """Of the process that is probed; None: this one."""
+    return next((each.pid for each in batcher.worker_processes), None)
 
 
 def _is_alike(single: CostTable, known: CostTable) -> bool:

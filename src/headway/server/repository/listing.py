@@ -1,5 +1,6 @@
 """What there is of one model, at one moment: its settings, its versions, how to make each."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -25,7 +26,6 @@ class Listing:
     config: ModelConfig
     policy: VersionPolicy
     offers: tuple[Offer, ...]
-    build: Callable[[int], AnyModel]  # slow: imports, opens files
     homes: Mapping[int, ModelHome]
     error: str | None = None  # why nothing of it can be used
 
@@ -46,8 +46,8 @@ def of_folder(
             error = str(problem)
     seal = json.dumps([override or {}, attempt], sort_keys=True, default=str)
 
-    def build(version: int) -> AnyModel:
-        return build_version(folder.name, config, folder.versions[version])
+    def maker(version: int) -> Callable[[], AnyModel]:
+        return functools.partial(build_version, folder.name, config, folder.versions[version])
 
     return Listing(
         config=msgspec.structs.replace(config, name=folder.name, target=config.target or "folder"),
@@ -55,9 +55,9 @@ def of_folder(
         offers=tuple(
             Offer(each.version, f"{each.fingerprint} {seal}") for each in folder.versions.values()
         ),
-        build=build,
         homes={
             each.version: ModelHome(
+                make=maker(each.version),
                 folder=each.path,
                 files=each.files,
                 samples=folder.samples,
@@ -72,10 +72,10 @@ def of_folder(
 def of_config(config: ModelConfig, *, attempt: int = 0, cache_dir: Path | None = None) -> Listing:
     """A model of the configuration: one version."""
     seal = hashlib.sha256(repr((config, attempt)).encode()).hexdigest()
+    make = functools.partial(catalogue.build, config.target, config.options)
     return Listing(
         config=config,
         policy=VersionPolicy(),
         offers=(Offer(1, seal),),
-        build=lambda version: catalogue.build(config.target, config.options),
-        homes={1: ModelHome(cache_dir=cache_dir)},
+        homes={1: ModelHome(make=make, cache_dir=cache_dir)},
     )

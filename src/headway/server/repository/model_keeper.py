@@ -280,7 +280,8 @@ class ModelKeeper:
         try:
             async with asyncio.timeout(listing.config.load_timeout_s):
                 version, home = str(offer.version), listing.homes[offer.version]
-                model = await run_in_thread(listing.build, offer.version)
+                assert home.make is not None, "what is listed can be made"
+                model = await run_in_thread(home.make)
                 served = self._make(listing.config, version, model, home)
                 self._served[id_] = served
                 await served.load()

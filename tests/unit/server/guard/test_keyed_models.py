@@ -17,7 +17,7 @@ from headway.server.guard.keys import Caller, KeyRing, new_key
 from headway.server.guard.models import HARMLESS, KeyedModel, KeyedRegistry
 from headway.server.serving import Ask, Registry, ServedModel
 
-LOOKS = {"held", "clock", "withdraw", "is_direct", "is_ready"}  # they ask for no work
+LOOKS = {"held", "clock", "withdraw", "is_direct", "is_ready", "workers"}  # they ask for no work
 
 
 class Recorder:

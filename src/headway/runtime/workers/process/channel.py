@@ -1,0 +1,212 @@
+"""One end of the line between a batcher's process and a model's. Both ends are alike.
+
+A message is one packet on a Unix socket. What is small travels in it; what is large lies in shared
+memory that is used again and again: whoever writes keeps up to four regions, and with every message
+each side tells which of the other's regions it still holds. Small values are copied out of them,
+large ones are read where they lie, for as long as anybody keeps them.
+"""
+
+import array
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from headway.runtime.workers.process import codec, regions
+from headway.runtime.workers.process.regions import Region
+
+INLINE_BYTES = 16 * 2**10  # up to here a packet is as quick as shared memory
+_COPY_BYTES = 2**20  # below, a copy costs less than a region that somebody keeps
+_SLOTS = 4
+_ONCE = _SLOTS  # a region that is used for one message only
+_NONE = _SLOTS + 1  # no region: the value is in the packet
+_SWEEP = 256  # messages between two looks for memory that is no longer needed
+_LARGE = 4  # times what was needed is too much
+_HEAD = struct.Struct("<BBBBIQ")  # kind, slot, busy and dropped slots, call, length
+_PACKET_BYTES = _HEAD.size + INLINE_BYTES
+_FD_BYTES = array.array("i").itemsize
+_FD_SPACE = socket.CMSG_SPACE(_FD_BYTES)
+
+
+class Message(NamedTuple):
+    kind: int
+    call: int  # which call it belongs to
+    value: Any
+    beside: bytes
+
+
+class Unreadable(Exception):
+    """A message whose value cannot be made here: its `__cause__` says why. The line is intact."""
+
+    def __init__(self, kind: int, call: int) -> None:
+        super().__init__("what the other process sent cannot be read")
+        self.kind = kind
+        self.call = call
+
+
+class Unsendable(Exception):
+    """A value that cannot be sent: its `__cause__` says why. Nothing was."""
+
+
+class Channel:
+    """`send` and `receive` by one thread at a time, never both sides at once for one call.
+
+    Both raise OSError or EOFError when the other process is gone, TimeoutError when it takes longer
+    than `set_timeout` allows.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._mine: list[Region | None] = [None] * _SLOTS
+        self._theirs: list[Region | None] = [None] * _SLOTS
+        self._pending = 0  # slots of mine that the other side has not told about yet
+        self._busy = 0  # slots of mine that the other side holds
+        self._dropped = 0  # slots of mine that I have given up, to be told
+        self._sent = 0
+
+    def set_timeout(self, seconds: float | None) -> None:
+        self._socket.settimeout(seconds)
+
+    def shut_down(self) -> None:
+        """From any thread: whoever waits in `receive` gets what has come, and then EOFError. (What
+        a process leaves behind may hold its end of the line.)"""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._mine = [None] * _SLOTS
+        self._theirs = [None] * _SLOTS
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum(each.size for each in (*self._mine, *self._theirs) if each is not None)
+
+    # ---- sending
+
+    def send(self, kind: int, call: int, value: Any, beside: bytes = b"") -> None:
+        """Raises Unsendable, or MemoryError, before anything is sent."""
+        try:
+            plan = codec.plan(value, beside)
+        except Exception as error:  # pickling runs code of the user's
+            raise Unsendable("this value cannot be sent to another process") from error
+        self._sent += 1
+        if self._sent % _SWEEP == 0:
+            self._sweep()
+        if plan.length <= INLINE_BYTES:
+            packet = bytearray(_HEAD.size + plan.length)
+            codec.write(plan, memoryview(packet)[_HEAD.size :])
+            self._pack(packet, kind, _NONE, call, plan.length)
+            self._socket.send(packet)
+            return
+        slot, region, fd = self._room(plan.length)
+        try:
+            codec.write(plan, region.whole)
+            region.peak = max(region.peak, plan.length)
+            packet = bytearray(_HEAD.size)
+            self._pack(packet, kind, slot, call, plan.length)
+            self._send_with(packet, fd)
+        finally:
+            if fd is not None:
+                os.close(fd)
+        if slot != _ONCE:  # only now: until here the other side does not know of it
+            self._mine[slot] = region
+            self._pending |= 1 << slot
+
+    def _pack(self, packet: bytearray, kind: int, slot: int, call: int, length: int) -> None:
+        _HEAD.pack_into(packet, 0, kind, slot, self._held(), self._dropped, call, length)
+        self._dropped = 0
+
+    def _send_with(self, packet: bytearray, fd: int | None) -> None:
+        if fd is None:
+            self._socket.send(packet)
+        else:
+            socket.send_fds(self._socket, [packet], [fd])
+
+    def _held(self) -> int:
+        """The other side's slots in which somebody here still has a value."""
+        held = 0
+        for slot, region in enumerate(self._theirs):
+            if region is not None and region.is_lent:
+                held |= 1 << slot
+        return held
+
+    def _room(self, length: int) -> tuple[int, Region, int | None]:
+        """Where to write so many bytes; with its file, where the other side does not have it."""
+        taken = self._busy | self._pending
+        free = [slot for slot in range(_SLOTS) if not taken & 1 << slot]
+        fitting = [
+            (region.size, slot)
+            for slot in free
+            if (region := self._mine[slot]) is not None and region.size >= length
+        ]
+        if fitting:
+            slot = min(fitting)[1]
+            found = self._mine[slot]
+            assert found is not None
+            return slot, found, None
+        region, fd = regions.create(length)
+        if not free:
+            return _ONCE, region, fd
+        return min(free, key=self._size_of), region, fd  # in place of none, or of the smallest
+
+    def _size_of(self, slot: int) -> int:
+        region = self._mine[slot]
+        return 0 if region is None else region.size
+
+    def _sweep(self) -> None:
+        """Give up what is much larger than what was needed lately."""
+        for slot, region in enumerate(self._mine):
+            if region is None or (self._busy | self._pending) & 1 << slot:
+                continue
+            if region.size > _LARGE * region.peak:
+                self._mine[slot] = None
+                self._dropped |= 1 << slot
+            region.peak = 0
+
+    # ---- receiving
+
+    def receive(self) -> Message:
+        packet, ancillary, _, _ = self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)
+        fds = _fds(ancillary) if ancillary else ()
+        if not packet:
+            raise EOFError("the other process is gone")
+        kind, slot, self._busy, dropped, call, length = _HEAD.unpack_from(packet)
+        self._pending = 0
+        if dropped:
+            self._forget(dropped)
+        inline = slot == _NONE
+        source = bytearray(packet[_HEAD.size :]) if inline else self._source(slot, length, fds)
+        try:
+            return Message(kind, call, *codec.read(source))
+        except Exception as error:  # unpickling runs code of the user's
+            raise Unreadable(kind, call) from error
+
+    def _source(self, slot: int, length: int, fds: Sequence[int]) -> Any:
+        region = regions.attach(fds[0]) if fds else self._theirs[slot]
+        assert region is not None, "a region that was never sent"
+        source = region.whole[:length]
+        if slot == _ONCE:
+            return source.copy()
+        self._theirs[slot] = region
+        return source.copy() if length < _COPY_BYTES else source
+
+    def _forget(self, dropped: int) -> None:
+        for slot in range(_SLOTS):
+            if dropped & 1 << slot:
+                self._theirs[slot] = None
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _fds(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % _FD_BYTES])
+    return list(found)

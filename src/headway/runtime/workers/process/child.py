@@ -1,0 +1,255 @@
+"""The model's process, as `spawning` starts it.
+
+It waits to be told which model it is, loads it, and answers one call after the other. It ends with
+the line to its parent, and with its parent, whatever ends that.
+"""
+
+import asyncio
+import ctypes
+import faulthandler
+import logging
+import os
+import pickle
+import resource
+import runpy
+import signal
+import socket
+import sys
+import threading
+import time
+import types
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+from headway.model import CANCEL, Cancel, Model, TensorModel
+from headway.runtime.faults import is_out_of_memory, release_memory
+from headway.runtime.workers.process.channel import Channel, Unreadable, Unsendable
+from headway.runtime.workers.process.control import ControlPage
+from headway.runtime.workers.process.failures import failure_of
+from headway.runtime.workers.process.protocol import Kind, Order
+from headway.runtime.workers.process.recipe import Importing, cook
+
+BEAT_S = 0.25
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> None:
+    """With the numbers of the socket, of the control page's file, and of the parent."""
+    socket_fd, control_fd, parent = map(int, arguments)
+    _die_with(parent)
+    for each in (signal.SIGINT, signal.SIGTERM):  # sent to all of a group: the parent decides
+        signal.signal(each, signal.SIG_IGN)
+    faulthandler.enable()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    channel = Channel(socket.socket(fileno=socket_fd))
+    page = ControlPage(control_fd)
+    os.close(control_fd)
+    threading.Thread(target=_beat, args=(page, parent), daemon=True).start()
+    with suppress(EOFError, OSError):  # the parent has hung up, or is gone
+        Child(channel, page).run()
+
+
+def _die_with(parent: int) -> None:
+    """Whatever ends the parent, SIGKILL included, the kernel ends this process with it."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _exit_without(parent)  # it may have gone before
+
+
+def _exit_without(parent: int) -> None:
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _beat(page: ControlPage, parent: int) -> None:
+    """Tells that this process runs and can run Python. Watches the parent meanwhile: where the
+    kernel's signal is not to be had, this is what leaves no orphan."""
+    never = threading.Event()
+    while not never.wait(BEAT_S):
+        page.beat()
+        _exit_without(parent)
+
+
+class PageCancel(Cancel):
+    """The token of a call. Clocks are the machine's: a deadline is the same in both processes."""
+
+    def __init__(self, page: ControlPage, call: int, deadline: float) -> None:
+        self._page = page
+        self._call = call
+        self._deadline = deadline
+
+    @property
+    def is_set(self) -> bool:
+        return self._page.cancelled == self._call or time.monotonic() >= self._deadline
+
+
+class Child:
+    """Serves calls until the line ends."""
+
+    def __init__(self, channel: Channel, page: ControlPage) -> None:
+        self._channel = channel
+        self._page = page
+        self._loop: asyncio.AbstractEventLoop | None = None  # for async models
+
+    def run(self) -> None:
+        order: Order = self._channel.receive().value
+        try:
+            _settle(order)
+            model = cook(order.recipe)
+            if isinstance(model, Model | TensorModel):
+                model.setup()
+                model.load()
+        except BaseException as error:  # noqa: BLE001  the model is user code
+            self._fail(0, error)
+            return
+        self._send(Kind.READY, 0, None)
+        self._serve(model)
+
+    def _serve(self, model: Any) -> None:
+        predict = getattr(model, "predict", model)
+        while True:
+            try:
+                kind, call, value, beside = self._channel.receive()
+            except Unreadable as error:
+                self._fail(error.call, error.__cause__ or error)
+                continue
+            # The model is to hold the only reference: what it has let go when it answers is free.
+            box = [value]
+            del value
+            if kind == Kind.PREDICT:
+                self._predict(predict, call, box, beside)
+            else:
+                self._stream(model.stream, call, box, beside)
+
+    def _predict(
+        self, predict: Callable[..., Any], call: int, box: list[Any], beside: bytes
+    ) -> None:
+        try:
+            result = predict(box.pop(), **self._keywords(call, beside))
+            if hasattr(result, "__await__"):
+                result = self._await(result)
+            kind, result = _sendable(result)
+        except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() included
+            self._fail(call, error)
+            return
+        self._answer(kind, call, result)
+
+    def _stream(self, stream: Callable[..., Any], call: int, box: list[Any], beside: bytes) -> None:
+        try:
+            with closing(self._steps(stream(box.pop(), **self._keywords(call, beside)))) as steps:
+                for step in steps:
+                    kind, entries = _sendable(list(step))
+                    self._answer(Kind.STEP, call, (kind == Kind.RESULT_WITH_FAILURES, entries))
+                    if self._page.cancelled == call:
+                        break
+        except BaseException as error:  # noqa: BLE001  as above
+            self._fail(call, error)
+            return
+        self._send(Kind.END, call, None)
+
+    def _steps(self, steps: Any) -> Any:
+        return self._awaited(steps) if isinstance(steps, AsyncIterator) else _closable(steps)
+
+    def _awaited(self, steps: AsyncIterator[Any]) -> Iterator[Any]:
+        try:
+            while True:
+                try:
+                    step = self._await(anext(steps))
+                except StopAsyncIteration:
+                    return
+                yield step
+        finally:
+            close = getattr(steps, "aclose", None)
+            if close is not None:
+                self._await(close())
+
+    def _await(self, awaitable: Any) -> Any:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(awaitable)
+
+    def _keywords(self, call: int, beside: bytes) -> dict[str, Any]:
+        if not beside:
+            return {}
+        keywords: dict[str, Any] = pickle.loads(beside)
+        if CANCEL in keywords:
+            keywords[CANCEL] = PageCancel(self._page, call, keywords[CANCEL])
+        return keywords
+
+    def _answer(self, kind: Kind, call: int, value: Any) -> None:
+        """Raises what cannot be sent, within a stream; else it is told as the model's error."""
+        try:
+            self._send(kind, call, value)
+        except (Unsendable, MemoryError) as error:
+            if kind == Kind.STEP:
+                raise
+            self._fail(call, error.__cause__ or error)
+
+    def _fail(self, call: int, error: BaseException) -> None:
+        failure = failure_of(error)
+        if is_out_of_memory(error):
+            release_memory(error)
+        # Its frames hold the batch.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        self._send(Kind.FAILURE, call, failure)
+
+    def _send(self, kind: Kind, call: int, value: Any) -> None:
+        try:
+            self._channel.send(kind, call, value)
+        except OSError:
+            os._exit(1)  # the parent is gone, or has given this process up
+
+
+def _sendable(result: Any) -> tuple[Kind, Any]:
+    """Exceptions among the results go as Failures: not every one can be pickled."""
+    if type(result) is list and any(isinstance(each, BaseException) for each in result):
+        return Kind.RESULT_WITH_FAILURES, [
+            failure_of(each) if isinstance(each, BaseException) else each for each in result
+        ]
+    return Kind.RESULT, result
+
+
+def _closable(steps: Any) -> Iterator[Any]:
+    try:
+        yield from steps
+    finally:
+        close = getattr(steps, "close", None)
+        if close is not None:
+            close()
+
+
+# ---- becoming a worker
+
+
+def _settle(order: Order) -> None:
+    """As the order says, before anything of the model's is imported."""
+    os.environ.clear()  # the parent's may have changed since this process was started
+    os.environ.update(order.environment)
+    sys.argv[:], sys.path[:] = order.arguments, order.path
+    os.chdir(order.folder)
+    for thread in os.listdir("/proc/self/task") if order.cores else ():
+        os.sched_setaffinity(int(thread), order.cores)  # numpy has started some already
+    # A core of gigabytes would be written for minutes, while callers wait. Who wants one raises it.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if order.memory_bytes is not None:
+        _limit_memory(order.memory_bytes)
+    logging.basicConfig(
+        level=order.log_level, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s"
+    )
+    if order.main is not None:
+        _import_main(order.main)
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    """What the process allocates for itself. (RLIMIT_AS would count what is only mapped: files,
+    memory shared with the parent, the whole of a GPU's.)"""
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def _import_main(path: str) -> None:
+    """The script that the model is written in, under another name: as `multiprocessing` does, so
+    that what stands below `if __name__ == "__main__"` does not run."""
+    module = types.ModuleType("__mp_main__")
+    with Importing():
+        module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module

@@ -1,0 +1,129 @@
+"""Values as bytes, laid out so that arrays need not be touched: first a head, then their data.
+
+Named arrays are described in the head and copied as they are. Anything else is pickled, with the
+data of the arrays in it beside the pickle. Only between processes of ours: reading runs code.
+"""
+
+import marshal
+import pickle
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy
+
+from headway.runtime.runner import Rows
+
+_ALIGN = 64
+_ARRAYS, _PICKLE = 0, 1  # kinds of values
+_HEAD_BYTES = struct.Struct("<I")
+_OUT_OF_BAND_BYTES = 4096  # smaller ones are quicker inside the pickle
+_PLAIN = frozenset(
+    numpy.dtype(name).str
+    for name in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+)
+_DTYPES = {name: numpy.dtype(name) for name in _PLAIN}
+
+Array = numpy.ndarray[Any, Any]
+
+
+class Plan(NamedTuple):
+    """A value on its way: how many bytes it takes, and what goes where."""
+
+    length: int
+    head: bytes
+    parts: list[tuple[int, Any]]  # offset, and an array, Rows or bytes
+
+
+def plan(value: Any, beside: bytes = b"") -> Plan:
+    """`beside`: what goes along in the head. Raises what pickling raises."""
+    described = _described(value) if type(value) is dict else None
+    if described is None:
+        return _pickled(value, beside)
+    lengths = [array.nbytes for array in value.values()]
+    return _laid_out([_ARRAYS, beside, *described], lengths, value.values())
+
+
+def write(plan: Plan, into: Any) -> None:
+    """Into a writable buffer of at least `plan.length` bytes."""
+    _HEAD_BYTES.pack_into(into, 0, len(plan.head))
+    target = memoryview(into)
+    target[4 : 4 + len(plan.head)] = plan.head
+    for offset, part in plan.parts:
+        if isinstance(part, Rows):
+            numpy.concatenate(part.arrays, out=_array(part.shape, part.dtype, into, offset))
+        elif isinstance(part, numpy.ndarray):
+            _array(part.shape, part.dtype, into, offset)[...] = part
+        else:
+            target[offset : offset + len(part)] = part
+
+
+def read(source: Any) -> tuple[Any, bytes]:
+    """The value, and what went along. Its arrays lie in `source`, and keep it."""
+    (head_length,) = _HEAD_BYTES.unpack_from(source, 0)
+    kind, beside, *head = marshal.loads(memoryview(source)[4 : 4 + head_length])
+    offset = _aligned(4 + head_length)
+    if kind == _ARRAYS:
+        arrays = {}
+        for name, dtype, shape in head:
+            arrays[name] = array = _array(shape, _DTYPES[dtype], source, offset)
+            offset = _aligned(offset + array.nbytes)
+        return arrays, beside
+    view, parts = memoryview(source), []
+    for length in head:
+        parts.append(view[offset : offset + length])
+        offset = _aligned(offset + length)
+    return pickle.loads(parts[0], buffers=parts[1:]), beside
+
+
+def _described(value: Mapping[Any, Any]) -> list[tuple[str, str, tuple[int, ...]]] | None:
+    """None where something in it is no array of numbers, or has no name."""
+    described = []
+    for name, array in value.items():
+        if type(array) not in (numpy.ndarray, Rows) or type(name) is not str:
+            return None
+        dtype = array.dtype.str
+        if dtype not in _PLAIN:
+            return None
+        described.append((name, dtype, array.shape))
+    return described
+
+
+def _pickled(value: Any, beside: bytes) -> Plan:
+    buffers: list[memoryview] = []
+
+    def keep_inside(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _OUT_OF_BAND_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    if type(value) is dict:
+        value = {
+            name: numpy.concatenate(each.arrays) if type(each) is Rows else each
+            for name, each in value.items()
+        }
+    data = pickle.dumps(value, 5, buffer_callback=keep_inside)
+    parts = [data, *buffers]
+    lengths = [len(part) for part in parts]
+    return _laid_out([_PICKLE, beside, *lengths], lengths, parts)
+
+
+def _laid_out(head: list[Any], lengths: list[int], parts: Any) -> Plan:
+    described = marshal.dumps(head)
+    offset = end = _aligned(4 + len(described))
+    placed = []
+    for length, part in zip(lengths, parts, strict=True):
+        placed.append((offset, part))
+        end = offset + length
+        offset = _aligned(end)
+    return Plan(end, described, placed)
+
+
+def _array(shape: tuple[int, ...], dtype: Any, buffer: Any, offset: int) -> Array:
+    return numpy.ndarray(shape, dtype, buffer, offset)
+
+
+def _aligned(offset: int) -> int:
+    return (offset + _ALIGN - 1) // _ALIGN * _ALIGN

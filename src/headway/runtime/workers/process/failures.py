@@ -1,0 +1,64 @@
+"""An exception on its way from the model's process to its callers."""
+
+import pickle
+import traceback
+from typing import Any, NamedTuple
+
+_MOST_CHARACTERS = 20_000  # of a traceback
+
+
+class Failure(NamedTuple):
+    """What is left of an exception when it cannot travel itself."""
+
+    type_name: str
+    text: str
+    traceback: str
+    pickled: bytes | None  # itself, where it can
+
+
+class RemoteError(Exception):
+    """Stands for an exception that exists only in the model's process; its class has that name."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """In the model's process. Never raises: an exception is user code, too."""
+    return Failure(
+        type(error).__name__,
+        _text(error),
+        "".join(traceback.format_exception(error))[-_MOST_CHARACTERS:],
+        _pickled(error),
+    )
+
+
+def error_of(failure: Failure) -> BaseException:
+    """In the batcher's process: the exception once more, with the traceback as a note."""
+    error = _unpickled(failure) or type(failure.type_name, (RemoteError,), {})(failure.text)
+    error.add_note(f"in the worker process:\n{failure.traceback}")
+    return error
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:_MOST_CHARACTERS]
+    except Exception as again:  # noqa: BLE001  an exception's __str__ is user code
+        return f"(its text cannot be made: {type(again).__name__})"
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """None where it does not survive the way there and back: many constructors want more."""
+    try:
+        data = pickle.dumps(error, 5)
+        same: Any = pickle.loads(data)
+        return data if type(same) is type(error) and str(same) == str(error) else None
+    except Exception:  # noqa: BLE001  as above
+        return None
+
+
+def _unpickled(failure: Failure) -> BaseException | None:
+    if failure.pickled is None:
+        return None
+    try:
+        error = pickle.loads(failure.pickled)
+    except Exception:  # noqa: BLE001  its class cannot be imported here, or its __init__ raises
+        return None
+    return error if isinstance(error, BaseException) else None

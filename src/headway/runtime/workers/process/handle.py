@@ -1,0 +1,327 @@
+"""The batcher's side of one model process: its calls, its output, its heart, its end.
+
+Calls come from one thread. A second thread watches: it logs what the process prints, ends it when
+its heart stops, and reaps it; it ends with the process.
+"""
+
+import logging
+import os
+import pickle
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headway.errors import HeadwayError, ModelFailed
+from headway.model import CANCEL
+from headway.runtime.cancelling import BatchCancel
+from headway.runtime.faults import WorkerLost
+from headway.runtime.workers.process.channel import Message, Unreadable, Unsendable
+from headway.runtime.workers.process.failures import Failure, error_of
+from headway.runtime.workers.process.output import Output
+from headway.runtime.workers.process.protocol import Kind, Order
+from headway.runtime.workers.process.spawning import Spawned
+
+_log = logging.getLogger(__name__)
+_TICK_S = 0.5  # between two looks at the heart; the child beats twice as often
+_STOPPED_TICKS = 2  # without a beat, when the process was stopped by a signal
+_REAP_S = 5.0  # from the end of the line to the end of the process
+_MOST_CALLS = 2**32 - 1  # their numbers have four bytes, and 0 is no call
+_OOM_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
+
+
+class LoadFailed(Exception):
+    """The process could not become the model. Its `__cause__` is the model's own error, if any."""
+
+
+class ModelProcess:
+    """One process and its model. `wait_ready` first; then calls, one at a time."""
+
+    def __init__(
+        self,
+        spawned: Spawned,
+        order: Order,
+        *,
+        execute_timeout_s: float | None,
+        heartbeat_timeout_s: float,
+        ended: Callable[[], None],  # told once, in the watching thread
+    ) -> None:
+        self.pid = spawned.process.pid
+        self.name = order.name
+        self._process = spawned.process
+        self._channel = spawned.channel
+        self._page = spawned.page
+        self._limit_s = execute_timeout_s
+        self._most_ticks = max(_STOPPED_TICKS, round(heartbeat_timeout_s / _TICK_S))
+        self.has_answered = False  # a call
+        self._is_ready = False
+        self._call = 0
+        self._kill_reason: str | None = None
+        self._stderr_lines: list[str] = []
+        self._oom_kills = _oom_kills()
+        self._has_ended = threading.Event()
+        self._ended = ended
+        self._pidfd = os.pidfd_open(self.pid)
+        self._lock = threading.Lock()  # of the pidfd, which is closed at the end
+        threading.Thread(target=self._watch, name=f"headway-watch-{self.pid}", daemon=True).start()
+        with suppress(OSError):  # gone already: `wait_ready` says so
+            self._channel.send(Kind.ORDER, 0, order)
+
+    # ---- calls
+
+    def wait_ready(self, timeout_s: float | None) -> None:
+        """Raises LoadFailed; the process is ended then."""
+        self._channel.set_timeout(timeout_s)
+        try:
+            message = self._channel.receive()
+        except TimeoutError:
+            self.kill(f"load() took longer than {timeout_s:g} s")
+            raise LoadFailed(self.reason) from None
+        except (EOFError, OSError):
+            raise LoadFailed(self.reason) from None
+        if message.kind != Kind.READY:
+            self.kill("load() failed")
+            error = error_of(message.value)
+            raise LoadFailed(f"{type(error).__name__}: {error}") from error
+        self._channel.set_timeout(self._limit_s)
+        self._is_ready = True
+
+    def predict(self, value: Any, /, **keywords: Any) -> Any:
+        """The model's answer. Raises what the model raises, or WorkerLost."""
+        call = self._begin(Kind.PREDICT, value, keywords)
+        message = self._receive(call)
+        self.has_answered = True
+        if message.kind == Kind.RESULT:
+            return message.value
+        if message.kind == Kind.RESULT_WITH_FAILURES:
+            return _restored(message.value)
+        raise error_of(message.value)
+
+    def stream(self, value: Any, /, **keywords: Any) -> Iterator[Any]:
+        """The model's steps, as they come. Closed early, the model is told to stop."""
+        call = self._begin(Kind.STREAM, value, keywords)
+        end_at = None if self._limit_s is None else time.monotonic() + self._limit_s
+        is_over = False
+        try:
+            while True:
+                message = self._receive(call, end_at)
+                is_over = message.kind != Kind.STEP
+                if message.kind == Kind.END:
+                    self.has_answered = True
+                    return
+                if message.kind == Kind.FAILURE:
+                    raise error_of(message.value)
+                has_failures, entries = message.value
+                yield _restored(entries) if has_failures else entries
+        finally:
+            if not is_over and not self._has_ended.is_set():
+                self._page.cancel(call)
+                self._skip_rest(call, end_at)
+            if end_at is not None:
+                self._channel.set_timeout(self._limit_s)
+
+    def _begin(self, kind: Kind, value: Any, keywords: dict[str, Any]) -> int:
+        self._call = call = self._call % _MOST_CALLS + 1
+        token: BatchCancel | None = keywords.get(CANCEL)
+        if token is not None:
+            keywords[CANCEL] = token.deadline  # it makes its own there
+        try:
+            beside = pickle.dumps(keywords, 5) if keywords else b""
+            self._channel.send(kind, call, value, beside)
+        except Unsendable as error:
+            raise error.__cause__ or error from None
+        except OSError:
+            raise self._lost() from None
+        if token is not None:
+            token.watch(lambda: self._page.cancel(call))
+        return call
+
+    def _receive(self, call: int, end_at: float | None = None) -> Message:
+        if end_at is not None:
+            self._channel.set_timeout(max(0.001, end_at - time.monotonic()))
+        try:
+            message = self._channel.receive()
+        except TimeoutError:
+            self.kill(f"did not answer within {self._limit_s:g} s")
+            raise self._lost() from None
+        except (EOFError, OSError):
+            raise self._lost() from None
+        except Unreadable as error:
+            if error.call == call:
+                raise error.__cause__ or error from None
+            message = None
+        if message is None or message.call != call:  # never another call's answer
+            self.kill("answered a call that was not made")
+            raise self._lost()
+        return message
+
+    def _skip_rest(self, call: int, end_at: float | None) -> None:
+        """Nobody reads any more: what the model still has to say is dropped."""
+        with suppress(WorkerLost):  # the next call will find that out
+            while True:
+                with suppress(Exception):  # a step that cannot be read
+                    if self._receive(call, end_at).kind != Kind.STEP:
+                        return
+                if self._has_ended.is_set():
+                    return
+
+    def _lost(self) -> WorkerLost:
+        return WorkerLost(self.reason, out_of_memory=self.ran_out_of_memory)
+
+    # ---- the end
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._has_ended.is_set()
+
+    def kill(self, reason: str) -> None:
+        """At once. `reason`: for whoever asks why it ended."""
+        with self._lock:
+            if self._pidfd < 0:
+                return
+            self._kill_reason = self._kill_reason or reason
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def hang_up(self) -> None:
+        """Between calls: the process ends by itself, as any program does."""
+        self._kill_reason = self._kill_reason or "was stopped"
+        self._channel.close()
+
+    def close(self) -> None:
+        """Once it has ended: nothing of it is left."""
+        self._channel.close()
+
+    def wait_end(self, timeout_s: float) -> bool:
+        return self._has_ended.wait(timeout_s)
+
+    @property
+    def reason(self) -> str:
+        """Why it ended. Waits for the end: the line has ended, or it was killed."""
+        if not self.wait_end(_REAP_S):
+            self.kill("hung up without ending")
+            self.wait_end(_REAP_S)
+        if self._kill_reason is not None:
+            return self._kill_reason
+        code = self._process.returncode
+        fact = f"exited with status {code}"
+        if code is None:
+            fact = "cannot be reached"
+        elif code < 0:
+            fact = f"was killed by {signal.Signals(-code).name}"
+        last = self._stderr_lines[-1:]
+        return f"{fact}: {last[0]}" if last and code != -signal.SIGKILL else fact
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Once it has ended: killed by the kernel, or dead of an allocation that failed."""
+        if self._kill_reason is not None:
+            return False
+        if self._process.returncode == -signal.SIGKILL:
+            return _oom_kills() > self._oom_kills
+        said = "\n".join(self._stderr_lines)
+        return any(word in said for word in _OOM_WORDS)
+
+    # ---- watching
+
+    def _watch(self) -> None:
+        log = logging.getLogger("headway.worker")
+        stdout, stderr = self._process.stdout, self._process.stderr
+        assert stdout is not None
+        assert stderr is not None
+        name = f"{self.name}[{self.pid}]"
+        outputs = {
+            stdout.fileno(): Output(stdout.fileno(), log, logging.INFO, name),
+            stderr.fileno(): Output(stderr.fileno(), log, logging.WARNING, name),
+        }
+        said = outputs[stderr.fileno()].last
+        poller = select.poll()
+        for fd in (self._pidfd, *outputs):
+            poller.register(fd, select.POLLIN)
+        heart = _Heart(self)
+        while not self._attend(poller, outputs, heart):
+            pass
+        for output in outputs.values():
+            output.finish()
+        self._stderr_lines = list(said)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # what it has started; before its number is free
+        self._process.wait()
+        with self._lock:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        stdout.close()
+        stderr.close()
+        self._has_ended.set()
+        self._channel.shut_down()
+        self._ended()
+
+    def _attend(self, poller: Any, outputs: dict[int, Output], heart: "_Heart") -> bool:
+        """True: the process has ended."""
+        for fd, _ in poller.poll(_TICK_S * 1e3):
+            if fd == self._pidfd:
+                return True
+            if not outputs[fd].read():
+                poller.unregister(fd)
+        if self._is_ready:
+            heart.listen(self._page.beats, self._most_ticks)
+        return False
+
+
+class _Heart:
+    """Counts how often in a row no beat was heard. Ticks, not seconds: when this process itself
+    was held up, it cannot say anything about another."""
+
+    def __init__(self, process: ModelProcess) -> None:
+        self._process = process
+        self._beats = 0
+        self._missed = 0
+        self._heard_at = 0.0
+
+    def listen(self, beats: int, most_ticks: int) -> None:
+        now = time.monotonic()
+        if now - self._heard_at < _TICK_S / 2:
+            return  # woken by output
+        self._heard_at = now
+        if beats != self._beats:
+            self._beats, self._missed = beats, 0
+            return
+        self._missed += 1
+        if self._missed >= _STOPPED_TICKS and _is_stopped(self._process.pid):
+            self._process.kill("was stopped by a signal")
+        elif self._missed >= most_ticks:
+            self._process.kill(f"showed no sign of life for {self._missed * _TICK_S:g} s")
+
+
+def _is_stopped(pid: int) -> bool:
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False
+
+
+def _oom_kills() -> int:
+    """Processes that the kernel has ended for want of memory since it was started."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _restored(results: list[Any]) -> list[Any]:
+    return [_result(each) for each in results]
+
+
+def _result(result: Any) -> Any:
+    if type(result) is not Failure:
+        return result
+    error = error_of(result)
+    if isinstance(error, Exception):
+        return error
+    failure: HeadwayError = ModelFailed(f"{type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

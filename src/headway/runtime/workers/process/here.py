@@ -1,0 +1,28 @@
+"""The model of the worker that this thread belongs to: what jobs call in place of the model."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway.runtime.workers.process.handle import ModelProcess
+
+
+class _Here(threading.local):
+    process: "Callable[[], ModelProcess]"  # raises WorkerLost where there is none
+
+
+_here = _Here()
+
+
+def settle(process: "Callable[[], ModelProcess]") -> None:
+    """This thread is a worker's; it calls this for its process."""
+    _here.process = process
+
+
+def predict(value: Any, /, **keywords: Any) -> Any:
+    return _here.process().predict(value, **keywords)
+
+
+def stream(value: Any, /, **keywords: Any) -> Iterator[Any]:
+    return _here.process().stream(value, **keywords)

@@ -1,0 +1,82 @@
+"""What a user says about worker processes, and what each worker is told."""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.core.supervision import MAX_RESTARTS, RestartPolicy
+from headway.errors import ConfigError
+from headway.runtime.workers.process.protocol import Order
+from headway.runtime.workers.process.recipe import Recipe
+
+_CORES = re.compile(r"\d+(-\d+)?(\+\d+(-\d+)?)*")
+_DEVICE = re.compile(r"cuda:(\w[\w\-/]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    max_restarts: int = MAX_RESTARTS
+    load_timeout_s: float | None = None
+    execute_timeout_s: float | None = None
+    heartbeat_timeout_s: float = 10.0
+    memory_bytes: int | None = None
+    pin: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for place in self.pin:
+            placed(place)
+
+    @property
+    def restarts(self) -> RestartPolicy:
+        return RestartPolicy(max_restarts=self.max_restarts)
+
+    def order(self, name: str, recipe: Recipe, number: int) -> Order:
+        """For one of the model's workers."""
+        cores, environment = placed(self.pin[number % len(self.pin)]) if self.pin else ((), {})
+        return Order(
+            name=name,
+            recipe=recipe,
+            arguments=list(sys.argv),
+            path=list(sys.path),
+            folder=os.getcwd(),
+            main=_main_file() if recipe.needs_main else None,
+            environment={**os.environ, **environment},
+            cores=cores,
+            memory_bytes=self.memory_bytes,
+            log_level=logging.getLogger().getEffectiveLevel(),
+        )
+
+
+def placed(place: str) -> tuple[tuple[int, ...], dict[str, str]]:
+    """`0-3`, `0+2`: cores; `cuda:1`: a device, the only one that its worker sees."""
+    device = _DEVICE.fullmatch(place)
+    if device is not None:
+        return (), {"CUDA_VISIBLE_DEVICES": device[1]}
+    if not _CORES.fullmatch(place):
+        raise ConfigError(
+            f"{place!r} is neither cores (0-3, 0+2) nor a device (cuda:0)", field="pin"
+        )
+    cores: set[int] = set()
+    for part in place.split("+"):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    there = os.sched_getaffinity(0)
+    if not cores <= there:
+        raise ConfigError(
+            f"{place!r}: there are only the cores {sorted(there)[0]} to {sorted(there)[-1]}",
+            field="pin",
+        )
+    return tuple(sorted(cores)), {}
+
+
+def _main_file() -> str | None:
+    """The script that runs, where the other process can read it, too."""
+    main: Any = sys.modules.get("__main__")
+    file: str | None = getattr(main, "__file__", None)
+    if file is None or getattr(main, "__spec__", None) is not None or not os.path.isfile(file):
+        return None
+    return os.path.abspath(file)

@@ -1,0 +1,37 @@
+"""The words of the two processes. Of a call there is one at a time, and each has its number."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from headway.runtime.workers.process.recipe import Recipe
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    # to the model's process
+    ORDER = 1  # an Order: become this model
+    PREDICT = 2
+    STREAM = 3
+    # from there
+    READY = 4  # loaded
+    RESULT = 5
+    RESULT_WITH_FAILURES = 6  # some of the list are Failures
+    STEP = 7  # of a stream
+    END = 8
+    FAILURE = 9  # of a call, or of the load
+
+
+class Order(NamedTuple):
+    """What a process must know to become a worker."""
+
+    name: str
+    recipe: Recipe
+    arguments: list[str]  # sys.argv
+    path: list[str]  # sys.path
+    folder: str  # where it runs
+    main: str | None  # the file of `__main__`, where the model lies in it
+    environment: dict[str, str]  # all of it
+    cores: tuple[int, ...]  # none: all
+    memory_bytes: int | None
+    log_level: int

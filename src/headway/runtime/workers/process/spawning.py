@@ -1,0 +1,148 @@
+"""Starts the processes that models will run in, and keeps one more ready.
+
+An interpreter with numpy and headway takes a third of a second to start. A worker that was lost is
+replaced by the spare one at once; the next spare is started when things have calmed down.
+
+All are started by one thread that never ends: the kernel's promise to end a child with its parent
+is given for the thread that started it.
+"""
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from headway.runtime.workers.process import control
+from headway.runtime.workers.process.channel import Channel, pair
+from headway.runtime.workers.process.control import ControlPage
+
+_ROOT = str(Path(__file__).parents[4])
+_PROGRAM = (
+    f"import sys; sys.path.insert(0, {_ROOT!r}); "
+    "from headway.runtime.workers.process.child import main; main(sys.argv[1:])"
+)
+_END_S = 5.0
+
+
+class Spawned(NamedTuple):
+    """A process that waits for its order."""
+
+    process: "subprocess.Popen[bytes]"
+    channel: Channel
+    page: ControlPage
+
+    @property
+    def outputs(self) -> tuple[IO[bytes], IO[bytes]]:
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        return self.process.stdout, self.process.stderr
+
+    def discard(self) -> None:
+        """It has no order yet: nothing is lost."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+        for output in self.outputs:
+            output.close()
+
+
+class Spawner:
+    """One for all models of this process. `enter` and `leave` count who may need a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._spare: Spawned | None = None
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="headway-spawner", daemon=True
+                )
+                self._thread.start()
+
+    def leave(self) -> None:
+        """With the last one, the spare ends, too."""
+        with self._lock:
+            self._users -= 1
+            spare, self._spare = (None, self._spare) if self._users else (self._spare, None)
+        if spare is not None:
+            spare.discard()
+
+    def take(self) -> Spawned:
+        """The spare one, or a new one. Raises OSError where none can be started."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            if spare.process.poll() is None:
+                return spare
+            spare.discard()
+        return self._in_thread(_spawn)
+
+    def refill(self) -> None:
+        """Soon, have a spare one again."""
+        self._tasks.put(self._start_spare)
+
+    def _start_spare(self) -> None:
+        with self._lock:
+            if self._spare is not None or not self._users:
+                return
+        with suppress(OSError):  # no memory for it, or too many processes: then without
+            spare = _spawn()
+            with self._lock:
+                if self._users:
+                    self._spare, spare = spare, None  # type: ignore[assignment]
+            if spare is not None:
+                spare.discard()
+
+    def _in_thread(self, function: Callable[[], Spawned]) -> Spawned:
+        future: Future[Spawned] = Future()
+
+        def task() -> None:
+            try:
+                future.set_result(function())
+            except Exception as error:  # noqa: BLE001  whoever waits must hear of it
+                future.set_exception(error)
+
+        self._tasks.put(task)
+        return future.result()
+
+    def _run(self) -> None:
+        while True:
+            self._tasks.get()()
+
+
+def _spawn() -> Spawned:
+    ours, theirs = pair()
+    page, page_fd = control.create()
+    arguments = theirs.fileno(), page_fd, os.getpid()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=(theirs.fileno(), page_fd),
+            start_new_session=True,  # a group of its own: what it starts ends with it
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(page_fd)
+    return Spawned(process, Channel(ours), page)
+
+
+SPAWNER = Spawner()

@@ -1,0 +1,124 @@
+"""All worker processes of one model, as its batcher sees them."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from headway.core.supervision import WorkerState
+from headway.errors import NotReady
+from headway.runtime.events import Event, WorkerChanged
+from headway.runtime.threads import run_in_thread
+from headway.runtime.workers.process.options import ProcessOptions
+from headway.runtime.workers.process.recipe import check_main, recipe_of
+from headway.runtime.workers.process.worker import ProcessWorker, WorkerStatus
+
+_STOP_S = 15.0  # longer than a worker gives its process
+_RETRY_S = 60.0  # what callers are told when all are given up
+
+
+class Employer(Protocol):
+    """What it needs of a driver; from any thread."""
+
+    def report(self, event: Event) -> None: ...
+
+    def worker_left(self, worker: Any) -> None: ...
+
+    def worker_back(self, worker: Any) -> None: ...
+
+    def give_up(self, error: NotReady) -> None: ...
+
+
+class ProcessTeam:
+    """`hire` once; the driver that is attached learns who comes and goes."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        make: Callable[[], Any] | None,
+        *,
+        workers: int,
+        options: ProcessOptions,
+    ) -> None:
+        self._name = name
+        self._recipe = recipe_of(model, make)
+        self._count = workers
+        self._options = options
+        self._workers: list[ProcessWorker] = []
+        self._employer: Employer | None = None
+        self._failed: set[ProcessWorker] = set()
+        self._lock = threading.Lock()
+
+    def attach(self, employer: Employer) -> None:
+        self._employer = employer
+
+    def hire(self, *, is_awaited: bool = False) -> list[ProcessWorker]:
+        """All of them, those there are or new ones; they load the model now."""
+        if all(worker.is_stopping for worker in self._workers):
+            check_main()
+            self._workers = [
+                ProcessWorker(
+                    self._options.order(self._name, self._recipe, number),
+                    self._options,
+                    self,
+                    is_awaited=is_awaited,
+                )
+                for number in range(self._count)
+            ]
+        return self._workers
+
+    async def wait_started(self) -> None:
+        """Until every one has loaded the model. Raises what the first to fail raised."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in self.hire(is_awaited=True):
+                    group.create_task(_wait(worker))
+        except BaseException as error:
+            await self.wait_stopped()
+            if isinstance(error, BaseExceptionGroup):
+                first = error.exceptions[0]
+                raise first from first.__cause__
+            raise
+
+    async def wait_stopped(self) -> None:
+        """No process is left afterwards."""
+        for worker in self._workers:
+            worker.stop()
+        for worker in self._workers:
+            await run_in_thread(worker.wait_stopped, _STOP_S)
+
+    @property
+    def statuses(self) -> list[WorkerStatus]:
+        return [worker.status for worker in self._workers]
+
+    # ---- what workers tell, each in its thread
+
+    def worker_ready(self, worker: ProcessWorker, status: WorkerStatus) -> None:
+        if self._employer is not None:
+            self._employer.worker_back(worker)
+            self._tell(self._employer, status)
+
+    def worker_lost(self, worker: ProcessWorker, status: WorkerStatus) -> None:
+        """Where it was the last one, and is given up, callers are told."""
+        if self._employer is None:
+            return
+        self._employer.worker_left(worker)
+        if status.state is WorkerState.FAILED and self._is_last(worker):
+            reason = f"{self._name} has no worker left; the last one {status.last_error}"
+            self._employer.give_up(NotReady(reason, retry_after_s=_RETRY_S))
+        self._tell(self._employer, status)
+
+    def _is_last(self, worker: ProcessWorker) -> bool:
+        with self._lock:
+            self._failed.add(worker)
+            return len(self._failed) == self._count
+
+    def _tell(self, employer: Employer, status: WorkerStatus) -> None:
+        employer.report(
+            WorkerChanged(self._name, status.pid, status.state, status.restarts, status.last_error)
+        )
+
+
+async def _wait(worker: ProcessWorker) -> None:
+    await asyncio.wrap_future(worker.started)
