@@ -182,11 +182,10 @@ class Field:
 
     def _stacked(self, rows: Sequence[Any]) -> Array:
         if self.tensor.dtype == BYTES:
-            encoded = [_encoded(row) for row in rows]
             if not self.is_scalar:
-                return numpy.array(encoded, dtype=object)
-            array = numpy.empty(len(encoded), dtype=object)
-            array[:] = encoded
+                return numpy.array([_encoded(row) for row in rows], dtype=object)
+            array = numpy.empty(len(rows), dtype=object)
+            array[:] = [_text_or_json(row) for row in rows]
             return array
         if rows and isinstance(rows[0], numpy.ndarray):
             return numpy.stack(rows).astype(self.tensor.array_dtype, copy=False)
@@ -440,7 +439,7 @@ def _derived(hint: Any, name: str) -> Side | None:
 def _field(hint: Any, name: str, *, key: str | None) -> Field | None:
     tensor = _tensor_in(hint)
     if tensor is not None:
-        return Field(tensor, key=key)
+        return Field(tensor, _plain(hint) if tensor.dtype == BYTES else None, key)
     axes, inner = [-1], _plain(hint)
     while _is_sequence(inner):
         axes.append(-1)
@@ -524,6 +523,14 @@ def _json_schema(dtype: str) -> dict[str, Any]:
 
 def _get(row: Any, key: str) -> Any:
     return row[key] if isinstance(row, Mapping) else getattr(row, key)
+
+
+def _text_or_json(row: Any) -> bytes:
+    """A text; or what has more parts than a tensor can say, as a text: JSON."""
+    if isinstance(row, list | dict):
+        return msgspec.json.encode(row)
+    found: bytes = _encoded(row)
+    return found
 
 
 def _encoded(row: Any) -> Any:
