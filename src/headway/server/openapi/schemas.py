@@ -185,6 +185,20 @@ COMPONENTS: dict[str, Schema] = {
             "usage": record({"prompt_tokens": _COUNT, "total_tokens": _COUNT}),
         }
     ),
+    # ---- Cohere
+    "Ranked": record(
+        {
+            "id": _TEXT,
+            "model": _TEXT,
+            "results": array(
+                record(
+                    {"index": _COUNT, "relevance_score": {"type": "number"}},
+                    {"document": closed(text=_TEXT)},
+                )
+            ),
+            "usage": record({"total_tokens": _COUNT}),
+        }
+    ),
 }
 
 
