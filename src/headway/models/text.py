@@ -111,10 +111,9 @@ class TextModel(Model[Any, Any]):
 
     def _too_long(self, name: str, tokens: int, limit: int | None = None) -> InputTooLarge:
         limit = self._max_tokens if limit is None else limit
+        advice = "" if name == "query" else " (truncate=true cuts it)"
         return InputTooLarge(
-            f"input {name!r} has {tokens} tokens; the limit is {limit} "
-            "(a text, but not a query, is cut with truncate=true)",
-            limit=limit,
+            f"input {name!r} has {tokens} tokens; the limit is {limit}{advice}", limit=limit
         )
 
     def _batch(
