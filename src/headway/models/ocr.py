@@ -20,6 +20,7 @@ Array = numpy.ndarray[Any, Any]
 _DETECTOR = "PP-OCRv6_det_small.onnx"
 _DIRECTION = "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
 _READER = "PP-OCRv6_rec_small.onnx"
+_SMALLEST_SIDE = 32
 _LARGEST_SIDE = 2000  # of what is kept of an image: letters of a whole page are still 10 high
 
 RAPIDOCR_WEIGHTS = PackagedWeights(
@@ -104,9 +105,12 @@ class RapidOCR(ImageModel):
 
     def prepare(self, raw: bytes) -> _Image:
         image = self.open(raw)
-        sent = image.width
+        scale = min(1.0, _LARGEST_SIDE / max(image.size))
         image.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
-        return _Image(numpy.asarray(image), image.width / sent)
+        pixels = numpy.asarray(image)
+        missing = [(0, max(0, _SMALLEST_SIDE - side)) for side in pixels.shape[:2]]
+        # White paper around it: rapidocr would enlarge a line of one pixel thirty times.
+        return _Image(numpy.pad(pixels, (*missing, (0, 0)), constant_values=255), scale)
 
     def predict(self, items: list[_Image]) -> list[Page]:
         return [self._read(item) for item in items]

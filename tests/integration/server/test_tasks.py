@@ -347,6 +347,14 @@ def test_an_images_mistakes_over_the_plain_route(tasks: Server) -> None:
     assert ask(3).status_code == 400
 
 
+def test_an_image_of_any_shape_is_answered(tasks: Server) -> None:
+    for size in ((1, 1), (1, 900), (900, 1), (7, 40)):
+        body = base64.b64encode(saved(pillow.new("RGB", size, "white"), "PNG")).decode()
+        for model in ("efficientnet", "rapidocr"):
+            answer = tasks.http.post(f"/v1/predict/{model}", json=body)
+            assert answer.status_code == 200, (model, size, answer.text)
+
+
 # ---- reading images
 
 LINES = ("Headway 2026", "leave now or wait", "12:45 platform 7")
@@ -413,7 +421,14 @@ def test_the_tasks_describe_themselves(tasks: Server) -> None:
     assert schemas["rapidocr.result"]["properties"]["lines"]["type"] == "array"
     assert schemas["efficientnet.item"]["contentEncoding"] == "base64"
     assert set(schemas["minilm-rerank.item"]["required"]) == {"query", "document"}
-    for path in ("/v1/rerank", "/v2/rerank"):
+
+
+def test_every_example_of_the_description_works(tasks: Server) -> None:
+    found = tasks.http.get("/openapi.json").json()
+    paths = ["/v1/rerank", "/v2/rerank", "/v1/embeddings", "/v2/models/{model}/infer"]
+    paths += [f"/v1/predict/{model}" for model in (*MODELS, "pixels")]
+    for path in paths:
         content = found["paths"][path]["post"]["requestBody"]["content"]["application/json"]
-        example = content["examples"]["typical"]["value"]
-        assert tasks.http.post(path, json=example).status_code == 200
+        for name, example in content["examples"].items():
+            answer = tasks.http.post(path.replace("{model}", name), json=example["value"])
+            assert answer.status_code == 200, (path, name, answer.text)

@@ -87,9 +87,9 @@ def _decoded(body: bytes) -> RerankRequest:
 
 
 def _check_ranks(served: ServedModel) -> None:
-    takes = [(each.name, each.dtype) for each in served.inputs]
+    takes = {each.name: each.dtype for each in served.inputs}
     gives = [(each.dtype[:5], len(each.shape)) for each in served.outputs]
-    if takes != [("query", "object"), ("document", "object")] or gives != [("float", 1)]:
+    if takes != {"query": "object", "document": "object"} or gives != [("float", 1)]:
         raise InvalidInput(f"model {served.name!r} does not rank documents")
 
 

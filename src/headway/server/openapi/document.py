@@ -159,7 +159,7 @@ def _example(schema: Schema) -> Any:
         return _example(schema["anyOf"][0])
     match schema.get("type"):
         case "string":
-            return "hello"
+            return schemas.IMAGE if "contentEncoding" in schema else "hello"
         case "integer" | "number":
             return 1
         case "boolean":
@@ -206,7 +206,7 @@ def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
 
 
 def _rerank(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
-    names = [each.name for each in served if each.inputs[0].name == "query"]
+    names = [each.name for each in served if any(i.name == "query" for i in each.inputs)]
     example = {
         "model": next(iter(names), "name of a model"),
         "query": "what is the capital of France?",
@@ -332,7 +332,8 @@ def _infer_examples(served: Sequence[ServedModel]) -> dict[str, Any]:
 def _sample(tensor: Tensor) -> dict[str, Any]:
     datatype = of_tensor(tensor)
     shape = [1, *(1 if axis == -1 else axis for axis in tensor.shape[1:])]
-    value: Any = {"bytes": "hello", "bool": True}.get(datatype.kind, 1)
+    text = schemas.IMAGE if tensor.name == "image" else "hello"
+    value: Any = {"bytes": text, "bool": True}.get(datatype.kind, 1)
     for axis in reversed(shape):
         value = [value] * axis
     return {"name": tensor.name, "shape": shape, "datatype": datatype.name, "data": value}

@@ -6,6 +6,10 @@ from headway.server.v2.dtypes import DATATYPES
 
 Schema: TypeAlias = dict[str, Any]
 
+# One white pixel as PNG in base64: an example for whatever takes bytes, images above all.
+IMAGE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
+)
 _TEXT: Schema = {"type": "string"}
 _WHOLE: Schema = {"type": "integer"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
