@@ -53,7 +53,6 @@ Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
 _POLICIES = ("auto", "idle", "window", "static")
 _NONE: Mapping[str, Any] = {}
-_GRACE_S = 0.25
 HAS_PROCESSES = hasattr(os, "pidfd_open") and hasattr(os, "memfd_create")
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
@@ -170,9 +169,6 @@ class Batcher(Generic[In, Out]):
             and not any((self._prepare, self._size, self._finish, self._parameters))
         )
         self._observers = Observers(observers)
-        execute_timeout_s = _seconds(execute_timeout_ms, "execute_timeout_ms")
-        if execute_timeout_s is not None:
-            self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
         self._placement = place(
             worker,
             is_async=self._runner.is_async,
@@ -181,6 +177,9 @@ class Batcher(Generic[In, Out]):
             needs_process=_only_in_process(worker_memory_mb, pin),
             has_processes=HAS_PROCESSES,
         )
+        execute_timeout_s = _seconds(execute_timeout_ms, "execute_timeout_ms")
+        if execute_timeout_s is not None and self._placement.kind != "process":
+            self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
         self._team: ProcessTeam | None = None
         if self._placement.kind == "process":
             from headway.runtime.workers.process import team
@@ -189,8 +188,7 @@ class Batcher(Generic[In, Out]):
             options = ProcessOptions(
                 max_restarts=max_restarts,
                 load_timeout_s=load_timeout_s,
-                # The watchdog first: it answers the callers, so that nothing is run again.
-                execute_timeout_s=execute_timeout_s and execute_timeout_s + _GRACE_S,
+                execute_timeout_s=execute_timeout_s,  # a process can be ended; its batch runs again
                 heartbeat_timeout_s=heartbeat_timeout_s,
                 memory_bytes=None if worker_memory_mb is None else int(worker_memory_mb * 2**20),
                 pin=tuple(pin),

@@ -140,7 +140,7 @@ class Driver:
     @property
     def takes_calls(self) -> bool:
         """Open, and with a worker that is there or will be."""
-        return self._takes_plain
+        return self._state is State.OPEN and self._given_up is None
 
     def _open_doors(self) -> None:
         """The hot path is for when nothing needs a look: all else goes through `enqueue`."""
