@@ -1,6 +1,7 @@
 """Models in processes of their own: the same answers and errors, and no process left behind."""
 
 import asyncio
+import gc
 import logging
 import os
 import select
@@ -356,14 +357,15 @@ def test_one_that_dies_idle_is_replaced_before_anybody_needs_it() -> None:
     run(main())
 
 
-def test_a_batch_over_its_time_fails_and_its_process_is_replaced() -> None:
+def test_who_hangs_is_found_and_the_others_are_answered() -> None:
     async def main() -> None:
         async with process_of(Obeying, execute_timeout_ms=500) as batcher:
-            bad = (await all_of(batcher, "hang"))[0]
-            assert isinstance(bad, ModelFailed)
+            bad, good = await all_of(batcher, "hang", 1)
+            assert isinstance(bad, Poison)
             assert "did not answer within 0.5 s" in str(bad)
-            assert (await batcher.submit(1))[0] == 1
-            assert batcher.worker_processes[0].restarts == 1
+            assert good[0] == 1
+            assert batcher.is_open  # and no door is shut for the others
+            assert (await batcher.submit(2))[0] == 2
 
     run(main())
 
@@ -435,6 +437,38 @@ def test_memory_beyond_the_limit_is_the_models_error() -> None:
             assert good[0] == 1
 
     run(main())
+
+
+def test_what_a_leak_leaves_too_little_for_runs_in_a_new_process() -> None:
+    async def main() -> None:
+        async with process_of(Obeying, worker_memory_mb=512) as batcher:
+            assert (await batcher.submit(1))[0] == 1
+            first = batcher.worker_processes[0].pid
+            while batcher.worker_processes[0].pid == first:
+                # Each keeps 64 MiB: one of them no longer fits, and has a new process to itself.
+                assert await batcher.submit("leak") == "leaked"
+            assert (await batcher.submit(2))[0] == 2
+
+    run(main())
+
+
+def test_lost_processes_leave_no_file_open() -> None:
+    async def main() -> None:
+        changes = Changes()
+        async with process_of(Obeying, observers=[changes]) as batcher:
+            counts = []
+            for number in range(1, 5):
+                kill(batcher)
+                await changes.wait_ready(number)
+                assert (await batcher.submit(number))[0] == number
+                counts.append(len(os.listdir("/proc/self/fd")))
+            assert counts[-1] <= counts[0]
+
+    gc.disable()
+    try:
+        run(main())
+    finally:
+        gc.enable()
 
 
 def test_each_process_has_its_place() -> None:

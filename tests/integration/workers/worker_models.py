@@ -77,6 +77,9 @@ class Obeying(headway.Model[Any, Any]):
                 return Unsendable()
             case "memory":
                 return len(bytearray(1 << 30))
+            case "leak":
+                self.leaked = [*getattr(self, "leaked", []), bytearray(64 << 20)]
+                return "leaked"
             case "calls":
                 return self.calls
             case "cores":

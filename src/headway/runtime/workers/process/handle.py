@@ -58,6 +58,7 @@ class ModelProcess:
         self._limit_s = execute_timeout_s
         self._most_ticks = max(_STOPPED_TICKS, round(heartbeat_timeout_s / _TICK_S))
         self.has_answered = False  # a call
+        self._has_succeeded = False
         self._is_ready = False
         self._call = 0
         self._kill_reason: str | None = None
@@ -94,13 +95,14 @@ class ModelProcess:
         """The model's answer. Raises what the model raises, or WorkerLost."""
         call = self._begin(Kind.PREDICT, value, keywords)
         message = self._receive(call)
-        is_fresh, self.has_answered = not self.has_answered, True
+        self.has_answered = True
         if message.kind == Kind.RESULT:
+            self._has_succeeded = True
             return message.value
         if message.kind == Kind.RESULT_WITH_FAILURES:
             return _restored(message.value)
         error = error_of(message.value)
-        if not is_fresh and is_out_of_memory(error) and _rows(value) == 1:
+        if self._has_succeeded and is_out_of_memory(error) and _rows(value) == 1:
             # What a leak has left is too little for one. A new process may have enough.
             self.kill(f"ran out of memory on one row ({type(error).__name__}: {error})")
             self.wait_end(_REAP_S)
