@@ -170,6 +170,7 @@ class Batcher(Generic[In, Out]):
         )
         self._observers = Observers(observers)
         self._placement = place(
+            self.name,
             worker,
             is_async=self._runner.is_async,
             workers=workers,

@@ -357,13 +357,14 @@ def test_one_that_dies_idle_is_replaced_before_anybody_needs_it() -> None:
     run(main())
 
 
-def test_who_hangs_is_found_and_the_others_are_answered() -> None:
+def test_who_makes_a_batch_run_over_its_time_is_refused_and_its_neighbours_are_answered() -> None:
     async def main() -> None:
         async with process_of(Obeying, execute_timeout_ms=500) as batcher:
             bad, good = await all_of(batcher, "hang", 1)
             assert isinstance(bad, Poison)
             assert "did not answer within 0.5 s" in str(bad)
             assert good[0] == 1
+            assert batcher.worker_processes[0].restarts >= 2
             assert batcher.is_open  # and no door is shut for the others
             assert (await batcher.submit(2))[0] == 2
 
