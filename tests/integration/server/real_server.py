@@ -109,6 +109,7 @@ def served(
     *arguments: str,
     verify: ssl.SSLContext | bool = True,
     ends_with: int = 0,
+    start_s: float = START_S,
     **variables: str,
 ) -> Iterator[Server]:
     ours = {name: text for name, text in os.environ.items() if not name.startswith("HEADWAY_")}
@@ -138,7 +139,7 @@ def served(
     listener = threading.Thread(target=listen)
     listener.start()
     try:
-        assert said.wait(START_S), "the server does not start"
+        assert said.wait(start_s), "the server does not start"
         url = address(log.text, r"listening on (https?://[^\s\"]+)")
         assert url, log.text
         grpc = address(log.text, r"listening for gRPC on ([^\s\"]+)")

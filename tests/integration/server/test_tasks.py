@@ -35,13 +35,14 @@ MAX_PIXELS = 1_000_000
 TOML = (
     "[server]\nport = 0\ngrpc_port = 0\n"
     + "".join(
-        f'[[models]]\nname = "{name}"\ntarget = "{name}"\nwarm_up_s = 0.3\n{more}\n'
+        f'[[models]]\nname = "{name}"\ntarget = "{name}"\nwarm_up = false\n{more}\n'
         for name, more in [
             *((name, "") for name in MODELS[:3]),
             *((name, f"options = {{max_pixels = {MAX_PIXELS}}}") for name in MODELS[3:]),
         ]
     )
-    + '[[models]]\nname = "pixels"\ntarget = "efficientnet"\noptions = {image = "pixels"}\n'
+    + '[[models]]\nname = "pixels"\ntarget = "efficientnet"\nwarm_up = false\n'
+    'options = {image = "pixels"}\n'
 )
 
 
@@ -52,7 +53,8 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         pytest.skip(f"not installed: {missing}")
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "headway.toml").write_text(TOML)
-    with served(folder, "headway.toml") as running:
+    with served(folder, "headway.toml", start_s=120.0) as running:  # all of them, on a busy machine
+        running.http.timeout = 60
         yield running
 
 
