@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve demo check format test test-all test-torch bench clean
+.PHONY: help setup serve demo check format test test-all test-torch faults bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ test: $(VENV)/.ready .venv-kserve ## all but the slow suites
 
 test-all: $(VENV)/.ready .venv-kserve ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
+
+faults: $(VENV)/.ready ## 10,000 seeds of trouble and a day of it, on virtual time (about 15 minutes)
+	@$(BIN)/python tests/faults/run.py
 
 $(VENV)/.torch: $(VENV)/.ready
 	@echo "Installing torch and transformers (once; about 1 GB) …"

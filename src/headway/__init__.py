@@ -18,7 +18,7 @@ from headway.errors import (
     Shed,
     Unavailable,
 )
-from headway.model import END, Model, Tensor, TensorModel
+from headway.model import END, Cancel, Model, Tensor, TensorModel
 from headway.observe.metrics import Metrics
 from headway.runtime.batcher import Batcher
 from headway.runtime.decorator import BatchedFunction, batched
@@ -29,6 +29,7 @@ __all__ = [
     "END",
     "BatchedFunction",
     "Batcher",
+    "Cancel",
     "Closed",
     "ConfigError",
     "CostTable",

@@ -28,6 +28,22 @@ class End(Enum):
 END: Final = End.END  # in a stream step: this item has ended
 
 
+CANCEL: Final = "cancel"  # the argument of `predict` and `stream` that takes a token
+
+
+class Cancel:
+    """A token for a model that runs long: what it computes is no longer wanted once `is_set`.
+
+    Every caller of the batch has left, the last deadline has passed, or the server stops. A model
+    that wants to know takes it as a keyword: `def predict(self, items, *, cancel: headway.Cancel)`.
+    What it returns or raises then reaches nobody.
+    """
+
+    @property
+    def is_set(self) -> bool:
+        return False
+
+
 class Model(Generic[In, Out]):
     """A model over Python objects: a list of inputs in, as many outputs back, in the same order.
 

@@ -25,12 +25,14 @@ class FragileWorker(InlineWorker):
     ) -> None:
         super().__init__(home)
         self.is_alive = True
+        self.is_frozen = False
         self.deaths = 0
         self.values: list[Any] = []  # what it is running
         self._driver = driver
         self._restart_s = restart_s
         self._watchdog_s = watchdog_s
         self._busy: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._restart: asyncio.TimerHandle | None = None
 
@@ -53,7 +55,9 @@ class FragileWorker(InlineWorker):
             raise WorkerLost("it had died before it started")
         loop = asyncio.get_running_loop()
         self.values, self._busy = values, loop.create_future()
-        timer = loop.call_later(seconds, _settle, self._busy)
+        timer = self._timer = loop.call_later(seconds, _settle, self._busy)
+        if self.is_frozen:
+            timer.cancel()
         watchdog = loop.call_later(self._watchdog_s, self.die, "killed: no answer")
         try:
             await self._busy
@@ -74,8 +78,22 @@ class FragileWorker(InlineWorker):
         loop = asyncio.get_running_loop()
         self._restart = loop.call_later(self._restart_s, self._back)
 
+    def freeze(self) -> None:
+        """SIGSTOP: it goes on no more, until somebody notices and kills it."""
+        if not self.is_alive or self._is_stopped:
+            return
+        self.is_frozen = True
+        if self._timer is not None:
+            self._timer.cancel()
+        asyncio.get_running_loop().call_later(self._watchdog_s, self._notice)
+
+    def _notice(self) -> None:
+        if self.is_frozen:
+            self.die("killed: no heartbeat")
+
     def _back(self) -> None:
         self.is_alive = True
+        self.is_frozen = False
         self._driver.worker_back(self)
 
 

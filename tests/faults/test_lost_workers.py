@@ -263,17 +263,44 @@ async def test_a_stream_that_had_not_begun_runs_again() -> None:
         assert [chunk async for chunk in batcher.stream(1)] == [(0, 2), (1, 2), (2, 2)]
 
 
-async def test_a_stream_cut_off_in_the_middle_says_so() -> None:
-    recorder = Recorder()
-    async with FragileBatcher(double, observers=[recorder]) as batcher:
+async def test_a_stream_cut_off_in_the_middle_goes_on_where_it_was() -> None:
+    async with FragileBatcher(double) as batcher:
         asyncio.get_running_loop().call_later(0.015, batcher.crew[0].die)
         stream = batcher.stream(1)
         assert await anext(stream) == (0, 2)
-        with pytest.raises(ModelFailed, match="SIGKILL"):
-            await anext(stream)
-    [lost] = [event for event in recorder.events if isinstance(event, BatchLost)]
-    assert lost.failed == 1
+        assert [chunk async for chunk in stream] == [(1, 2), (2, 2)]
+        assert now() == pytest.approx(0.015 + 0.050 + 0.030)
     assert nothing_is_left(batcher)
+
+
+@pytest.mark.parametrize("again", [[7, 8, 9], [7]])
+async def test_a_stream_that_would_go_on_differently_is_broken_off(again: list[int]) -> None:
+    answers = [[1, 2, 3], again]
+
+    async def fickle(worker: FragileWorker, values: list[Any]) -> list[Any]:
+        await worker.work(values, 0.010)
+        return [answers[min(worker.deaths, 1)].pop(0) for _ in values]
+
+    async with FragileBatcher(fickle) as batcher:
+        asyncio.get_running_loop().call_later(0.025, batcher.crew[0].die)
+        stream = batcher.stream(1)
+        assert [await anext(stream), await anext(stream)] == [(0, 1), (1, 2)]
+        with pytest.raises(ModelFailed):
+            await anext(stream)
+    assert nothing_is_left(batcher)
+
+
+async def test_one_stream_that_raises_leaves_its_neighbours_theirs() -> None:
+    async with FragileBatcher(double) as batcher:
+        readers = [_read(batcher, value) for value in (1, "raise", 2, 3)]
+        first, second, *others = await asyncio.gather(*readers, return_exceptions=True)
+    assert first == [(0, 2), (1, 2), (2, 2)]
+    assert type(second) is ModelFailed
+    assert others == [[(n, 4) for n in range(3)], [(n, 6) for n in range(3)]]
+
+
+async def _read(batcher: FragileBatcher, value: Any) -> list[Any]:
+    return [chunk async for chunk in batcher.stream(value)]
 
 
 # ---- given up

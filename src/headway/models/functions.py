@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, get_args, get_origin, runtime_checkable
 
 from headway.errors import ConfigError
-from headway.model import Model
+from headway.model import CANCEL, Model
 
 _EXAMPLE = "def predict(items: list[str]) -> list[float]"
 
@@ -49,7 +49,11 @@ def model_of(found: Any, target: str) -> type[Model[Any, Any]]:
             "__doc__": function.__doc__,
             "__module__": function.__module__,
             "batcher_options": options,
-            "batch_parameters": [each.name for each in keywords if each.kind is each.KEYWORD_ONLY],
+            "batch_parameters": [
+                each.name
+                for each in keywords
+                if each.kind is each.KEYWORD_ONLY and each.name != CANCEL
+            ],
         },
     )
 

@@ -16,8 +16,9 @@ from headway.core.placing import Placement, place
 from headway.core.policy import choice
 from headway.core.supervision import MAX_RESTARTS
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
-from headway.model import END, Model, TensorModel, overrides
+from headway.model import CANCEL, END, Model, TensorModel, overrides
 from headway.runtime.calls import Call, DirectCall, StreamCall
+from headway.runtime.cancelling import BatchCancel, takes_cancel
 from headway.runtime.driver import Driver, State
 from headway.runtime.events import Observer, Observers
 from headway.runtime.explaining import Explained, explanation_of
@@ -41,6 +42,7 @@ Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
 _POLICIES = ("auto", "idle", "window", "static")
 _NONE: Mapping[str, Any] = {}
+_GRACE_S = 0.25
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
@@ -109,6 +111,7 @@ class Batcher(Generic[In, Out]):
         self._model = model() if isinstance(model, type) else model
         self._runner = self._own_runner = runner_for(self._model, name)
         self._stream = _own(self._model, "stream")
+        self._cancellable = _cancellable(self._model)
         self._shape = self._runner.shape if isinstance(self._model, TensorModel) else None
         self.name = self._runner.name
         if not (isinstance(max_reruns, int) and max_reruns >= 0):
@@ -163,7 +166,8 @@ class Batcher(Generic[In, Out]):
             options = ProcessOptions(
                 max_restarts=max_restarts,
                 load_timeout_s=load_timeout_s,
-                execute_timeout_s=execute_timeout_s,
+                # The watchdog first: it answers the callers, so that nothing is run again.
+                execute_timeout_s=execute_timeout_s and execute_timeout_s + _GRACE_S,
                 heartbeat_timeout_s=heartbeat_timeout_s,
                 memory_bytes=None if worker_memory_mb is None else int(worker_memory_mb * 2**20),
                 pin=tuple(pin),
@@ -559,6 +563,30 @@ class Batcher(Generic[In, Out]):
         return [ThreadWorker(f"headway-{self.name}-{n}") for n in range(self._policy.workers)]
 
     def make_job(self, batch: Batch, calls: list[Any], worker: Worker, home: Home) -> BatchJob:
+        if self._cancellable:
+            return self._make_cancellable(batch, calls, worker, home)
+        return self._make_job(batch, calls, worker, home, _NONE)
+
+    def _make_cancellable(
+        self, batch: Batch, calls: list[Any], worker: Worker, home: Home
+    ) -> BatchJob:
+        sharing = batch.items[0].partition
+        streams = isinstance(sharing, Sharing) and sharing.streams
+        if ("stream" if streams else "predict") not in self._cancellable:
+            return self._make_job(batch, calls, worker, home, _NONE)
+        token = BatchCancel(batch, calls, home.clock)
+        job = self._make_job(batch, calls, worker, home, {CANCEL: token})
+        job.cancel = token
+        return job
+
+    def _make_job(
+        self,
+        batch: Batch,
+        calls: list[Any],
+        worker: Worker,
+        home: Home,
+        keywords: Mapping[str, Any],
+    ) -> BatchJob:
         runner, sharing = self._runner, batch.items[0].partition
         if isinstance(sharing, Sharing):
             if sharing.streams:
@@ -568,11 +596,15 @@ class Batcher(Generic[In, Out]):
                     worker,
                     home.clock,
                     self._driver.finished,
-                    functools.partial(self._stream, **self._keywords("stream", sharing)),
+                    functools.partial(
+                        self._stream, **self._keywords("stream", sharing), **keywords
+                    ),
                     self.name,
                     self._max_reruns if runner.may_rerun else 0,
                 )
             runner = runner.with_keywords(self._keywords("predict", sharing))
+        if keywords:
+            runner = runner.with_keywords(keywords)
         return PredictJob(
             batch,
             calls,
@@ -710,6 +742,14 @@ class Batcher(Generic[In, Out]):
 
 def _own(model: object, method: str) -> Any:
     return getattr(model, method) if overrides(model, method) else None
+
+
+def _cancellable(model: Any) -> frozenset[str]:
+    """The methods that take a token."""
+    if not isinstance(model, Model | TensorModel):
+        return frozenset(["predict"] if takes_cancel(model) else [])
+    written = [method for method in ("predict", "stream") if overrides(model, method)]
+    return frozenset(each for each in written if takes_cancel(getattr(model, each)))
 
 
 def _parameters(model: object, prepare: Callable[..., Any] | None) -> Parameters | None:

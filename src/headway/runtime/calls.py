@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 from headway.core.items import Batch, Item
 from headway.errors import ModelFailed, Shed
 from headway.model import END
+from headway.runtime.digests import Trail
 
 Ran: TypeAlias = tuple[Batch, float]  # a batch that has run, and for how many seconds
 _log = logging.getLogger(__name__)
@@ -248,17 +249,19 @@ class StreamCall:
         self._ended = False  # as the reader knows
         self._sealed = False  # as the model knows, some moments earlier
         self._pushed = 0  # counted by the model's side only
+        self._trail = Trail()  # of what was pushed
+        self._retrace: Trail | None = None  # of what comes once more, until it is as far
         self._read = 0  # by the reader's side only
 
     @property
     def is_done(self) -> bool:
         return self._sealed or self._ended or self.is_abandoned
 
-    @property
-    def has_begun(self) -> bool:
-        return self._pushed > 0
-
     # From any thread.
+
+    def rewind(self) -> None:
+        """The model starts over: what the reader has seen is compared, and not given again."""
+        self._retrace = Trail() if self._pushed else None
 
     def push(self, entry: Any) -> None:
         """One entry of a step: a chunk, None for nothing, END, or this item's own error."""
@@ -268,13 +271,29 @@ class StreamCall:
             self.succeed(None)
         elif isinstance(entry, Exception):
             self.fail(entry)
+        elif self._retrace is not None:
+            self._follow(self._retrace, entry)
         elif self._pushed - self._read >= MAX_BACKLOG:
             self.fail(Shed(f"the reader fell {MAX_BACKLOG} chunks behind its stream"))
         else:
             self._pushed += 1
+            self._trail.add(entry)
             self._in_loop(lambda: self._take(entry))
 
+    def _follow(self, retrace: Trail, entry: Any) -> None:
+        retrace.add(entry)
+        if retrace.length == self._trail.length:
+            self._retrace = None
+            if retrace.digest() != self._trail.digest():
+                self.fail(self._broken_off())
+
+    def _broken_off(self) -> ModelFailed:
+        return ModelFailed("the stream broke off, and the model does not stream the same twice")
+
     def succeed(self, result: Any) -> None:
+        if self._retrace is not None:  # it has ended earlier than the first time
+            self.fail(self._broken_off())
+            return
         self._sealed = True
         self._in_loop(lambda: self._end(None))
 

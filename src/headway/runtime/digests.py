@@ -20,6 +20,26 @@ def sketch_of(value: Any, partition: Hashable) -> bytes | None:
     return _digest((value, partition), sampled=True)
 
 
+class Trail:
+    """A sequence of contents, as one digest of their sketches."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._state = _State(sampled=True)
+        self._is_known = True
+
+    def add(self, content: Any) -> None:
+        self.length += 1
+        try:
+            self._state.add(content)
+        except Exception:  # noqa: BLE001  user code, as below
+            self._is_known = False
+
+    def digest(self) -> bytes | None:
+        """None: nobody can tell whether another one is the same; so it is not."""
+        return self._state.hash.digest() if self._is_known else None
+
+
 def _digest(content: Any, *, sampled: bool) -> bytes | None:
     state = _State(sampled=sampled)
     try:

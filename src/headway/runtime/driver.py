@@ -189,7 +189,8 @@ class Driver:
                 for item_id in self._calls:
                     self.scheduler.cancel(item_id)
             left = self._take_unanswered()
-            workers, self.workers = self.workers, []
+            workers, self.workers, self._free_workers = self.workers, [], []
+            self._away.clear()
             drained, self._drained = self._drained, []
         for worker in workers:
             worker.stop()
@@ -411,9 +412,18 @@ class Driver:
     def withdraw(self, call: Call | DirectCall | StreamCall) -> None:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
         was_queued = self._forget(call.item_ids)
+        if not was_queued:
+            self._tell_unwanted()
         if self._observers:
             self._report(Cancelled(self.name, started=not was_queued))
         self._drive_soon()  # the item may have been what a timer or a drain waits for
+
+    def _tell_unwanted(self) -> None:
+        """Running batches that nobody waits for any more, where their model wants to know."""
+        with self.lock:
+            tokens = [job.cancel for job in self.jobs.values() if job.cancel is not None]
+        for token in tokens:
+            token.check()
 
     def _drive_soon(self) -> None:
         with self.lock:
@@ -533,7 +543,7 @@ class Driver:
                     if job.misfit is not None:
                         self.scheduler.does_not_fit(job.misfit)
                     self.scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
-                    if job.worker not in self._away:
+                    if not self._is_over and job.worker not in self._away:
                         self._free_workers.append(job.worker)
                 jobs, refusals = self._advance()
             except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
@@ -580,12 +590,12 @@ class Driver:
     # ---- workers come and go
 
     def _requeue(self, job: BatchJob, lost: WorkerLost) -> None:
-        """Under the lock: whoever still waits, and has seen nothing of an answer, runs again."""
+        """Under the lock: whoever still waits runs again."""
         self._take_out(job.worker)
         waiting = {
             item: call
             for item, call in zip(job.batch.items, job.calls, strict=True)
-            if not (self._is_over or call.is_done or _has_begun(call))
+            if not (self._is_over or call.is_done)
         }
         self._calls.update((item.id, call) for item, call in waiting.items())
         self.scheduler.lost(
@@ -598,14 +608,9 @@ class Driver:
 
     def _tell_lost(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
         assert job.lost is not None
-        reason, failed = job.lost.reason, 0
-        for call in job.calls:
-            if _has_begun(call) and not call.is_done:
-                failed += 1
-                call.fail(ModelFailed(f"{self.name}: the worker of this stream was lost: {reason}"))
-        failed += sum(refusal.reason is RefusalReason.WORKER_LOST for refusal, _ in refusals)
         if self._observers:
-            memory = job.lost.out_of_memory
+            reason, memory = job.lost.reason, job.lost.out_of_memory
+            failed = sum(refusal.reason is RefusalReason.WORKER_LOST for refusal, _ in refusals)
             self._observers.emit(
                 BatchLost(self.name, job.batch, job.finished_at, reason, memory, failed)
             )
@@ -846,11 +851,6 @@ def _deadline(now: float, entered_at: float | None, deadline_ms: float | None) -
     if math.isnan(deadline_ms):
         raise InvalidInput("deadline_ms is not a number")
     return (now if entered_at is None else entered_at) + deadline_ms / 1e3
-
-
-def _has_begun(call: Answerable) -> bool:
-    """Has its caller seen a part of the answer? Then it cannot be given once more."""
-    return isinstance(call, StreamCall) and call.has_begun
 
 
 def _same(error: NotReady) -> NotReady:

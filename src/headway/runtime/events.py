@@ -64,7 +64,7 @@ class BatchLost:
     lost_at: float
     reason: str  # what became of the worker, for people
     out_of_memory: bool
-    failed: int  # items answered with an error: they may not run again, or their stream had begun
+    failed: int  # items answered with an error: they may not run again
 
 
 @dataclass(frozen=True, slots=True)

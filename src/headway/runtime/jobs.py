@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from headway.core.fitting import Misfit
 from headway.core.items import Batch
 from headway.runtime.calls import Answerable, StreamCall
+from headway.runtime.cancelling import BatchCancel
 from headway.runtime.faults import WorkerLost
-from headway.runtime.rerunning import Reruns, model_failed
+from headway.runtime.rerunning import Reruns
 from headway.runtime.runner import BrokenContract, Runner
 
 Clock = Callable[[], float]
@@ -42,6 +43,7 @@ class Job(Protocol):
 class BatchJob:
     """A batch on its way through a worker."""
 
+    cancel: BatchCancel | None = None  # where its model wants to know that nobody waits any more
     lost: WorkerLost | None = None  # with it went its worker: nobody in it has been answered
     ran_out_of_memory = False
     misfit: Misfit | None = None  # where nobody in it is to blame for that
@@ -72,8 +74,15 @@ class BatchJob:
     async def run_async(self) -> None:
         raise NotImplementedError
 
-    def _fail(self, error: BaseException, name: str) -> None:
-        self.results = [model_failed(name, error) for _ in self.calls]
+    def _start_reruns(self, reruns: Reruns) -> Reruns:
+        self.results = reruns.results  # also of those whose turn never comes
+        return reruns
+
+    def _adopt(self, reruns: Reruns) -> None:
+        self.reruns = reruns.count
+        self.lost = reruns.lost
+        self.ran_out_of_memory = reruns.ran_out_of_memory
+        self.misfit = reruns.misfit
 
 
 class PredictJob(BatchJob):
@@ -133,22 +142,17 @@ class PredictJob(BatchJob):
             self._done(self)
 
     def _reruns(self, error: BaseException) -> Reruns:
-        reruns = Reruns(
-            self.batch,
-            self.calls,
-            self._runner,
-            error,
-            max_reruns=self.max_reruns,
-            batch_sizes=self._batch_sizes,
+        return self._start_reruns(
+            Reruns(
+                self.batch,
+                self.calls,
+                self._runner.name,
+                error,
+                self.max_reruns,
+                runner=self._runner,
+                batch_sizes=self._batch_sizes,
+            )
         )
-        self.results = reruns.results  # also of those whose turn never comes
-        return reruns
-
-    def _adopt(self, reruns: Reruns) -> None:
-        self.reruns = reruns.count
-        self.lost = reruns.lost
-        self.ran_out_of_memory = reruns.ran_out_of_memory
-        self.misfit = reruns.misfit
 
 
 class StreamJob(BatchJob):
@@ -166,7 +170,7 @@ class StreamJob(BatchJob):
         max_reruns: int = 0,
     ) -> None:
         super().__init__(batch, calls, worker, clock, done)
-        self.max_reruns = max_reruns  # where its worker is lost before the first chunk
+        self.max_reruns = max_reruns
         self._streams = calls
         self._stream = stream
         self._name = name
@@ -174,79 +178,108 @@ class StreamJob(BatchJob):
     def run(self) -> None:
         started = self._clock()
         try:
-            steps = self._stream([call.value for call in self.calls])
-            assert isinstance(steps, Iterator), "an async stream needs an event loop"
-            try:
-                for step in steps:
-                    if not self._pass_on(step):
-                        break
-            finally:
-                self._close(steps)
-            self._succeed()
-        except WorkerLost as error:
-            self.lost = error
+            self._pass_steps(self._readers(self._streams))
+            self.results = [None for _ in self.calls]
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
-            self._fail(error, self._name)
-        self._end(started)
+            reruns = self._reruns(error)
+            while reruns.next_call() is not None:
+                try:
+                    self._pass_steps(self._readers(self._again(reruns)))
+                    reruns.succeeded([None for _ in reruns.group])
+                except BaseException as again:  # noqa: BLE001  as above
+                    reruns.failed(again)
+            self._adopt(reruns)
+        self.ran_s = self._clock() - started
+        self._done(self)
 
     async def run_async(self) -> None:
         started = self._clock()
         try:
-            steps = self._stream([call.value for call in self.calls])
-            if isinstance(steps, AsyncIterator):
-                await self._run_async(steps)
-            else:
-                await self._run_inline(steps)
-            self._succeed()
-        except WorkerLost as error:
-            self.lost = error
+            await self._pass_steps_async(self._readers(self._streams))
+            self.results = [None for _ in self.calls]
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
             raise_if_cancelled(error)
-            self._fail(error, self._name)
+            reruns = self._reruns(error)
+            while reruns.next_call() is not None:
+                try:
+                    await self._pass_steps_async(self._readers(self._again(reruns)))
+                    reruns.succeeded([None for _ in reruns.group])
+                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again)
+                    reruns.failed(again)
+            self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
-            self._end(started)
+            self.ran_s = self._clock() - started
+            self._done(self)
 
-    async def _run_async(self, steps: AsyncIterator[Any]) -> None:
+    def _reruns(self, error: BaseException) -> Reruns:
+        return self._start_reruns(
+            Reruns(self.batch, self.calls, self._name, error, self.max_reruns)
+        )
+
+    def _again(self, reruns: Reruns) -> list[StreamCall]:
+        return [self._streams[index] for index in reruns.group]
+
+    def _readers(self, calls: Sequence[StreamCall]) -> list[StreamCall]:
+        """Those who still read. What they have seen already is not given to them once more."""
+        readers = [call for call in calls if not call.is_done]
+        for call in readers:
+            call.rewind()
+        return readers
+
+    def _pass_steps(self, readers: list[StreamCall]) -> None:
+        if not readers:
+            return
+        steps = self._stream([call.value for call in readers])
+        assert isinstance(steps, Iterator), "an async stream needs an event loop"
+        try:
+            for step in steps:
+                if not self._pass_on(step, readers):
+                    break
+        finally:
+            _close(steps)
+
+    async def _pass_steps_async(self, readers: list[StreamCall]) -> None:
+        if not readers:
+            return
+        steps = self._stream([call.value for call in readers])
+        if not isinstance(steps, AsyncIterator):
+            await self._pass_steps_inline(steps, readers)
+            return
         try:
             async for step in steps:
-                if not self._pass_on(step):
+                if not self._pass_on(step, readers):
                     break
         finally:
             close = getattr(steps, "aclose", None)
             if close is not None:
                 await close()
 
-    async def _run_inline(self, steps: Iterator[Any]) -> None:
+    async def _pass_steps_inline(self, steps: Iterator[Any], readers: list[StreamCall]) -> None:
         try:
             for step in steps:
-                if not self._pass_on(step):
+                if not self._pass_on(step, readers):
                     break
                 await asyncio.sleep(0)  # the readers live in this loop
         finally:
-            self._close(steps)
+            _close(steps)
 
-    def _pass_on(self, step: Any) -> bool:
+    def _pass_on(self, step: Any, readers: list[StreamCall]) -> bool:
         """False when nobody is left to read."""
         entries = list(step)
-        if len(entries) != len(self.calls):
+        if len(entries) != len(readers):
             raise BrokenContract(
-                f"{self._name} yielded {len(entries)} entries for {len(self.calls)} items"
+                f"{self._name} yielded {len(entries)} entries for {len(readers)} items"
             )
-        for call, entry in zip(self._streams, entries, strict=True):
+        for call, entry in zip(readers, entries, strict=True):
             call.push(entry)
-        return not all(call.is_done for call in self._streams)
+        return not all(call.is_done for call in readers)
 
-    def _close(self, steps: Iterator[Any]) -> None:
-        close = getattr(steps, "close", None)
-        if close is not None:
-            close()
 
-    def _succeed(self) -> None:
-        self.results = [None for _ in self.calls]
-
-    def _end(self, started: float) -> None:
-        self.ran_s = self._clock() - started
-        self._done(self)
+def _close(steps: Iterator[Any]) -> None:
+    close = getattr(steps, "close", None)
+    if close is not None:
+        close()
 
 
 def raise_if_cancelled(error: BaseException) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from headway.errors import ConfigError, InvalidInput
-from headway.model import Model, TensorModel, overrides
+from headway.model import CANCEL, Model, TensorModel, overrides
 
 _REQUIRED = inspect.Parameter.empty
 
@@ -30,7 +30,11 @@ class Keywords:
         except ValueError:  # a builtin that does not say
             return cls({}, takes_others=False)
         return cls(
-            {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY},
+            {
+                each.name: each.default
+                for each in parameters
+                if each.kind is each.KEYWORD_ONLY and each.name != CANCEL
+            },
             any(each.kind is each.VAR_KEYWORD for each in parameters),
         )
 

@@ -21,13 +21,14 @@ class Reruns:
         self,
         batch: Batch,
         calls: Sequence[Answerable],
-        runner: Runner,
+        name: str,
         error: BaseException,
-        *,
         max_reruns: int,
-        batch_sizes: Sequence[int],
+        *,
+        runner: Runner | None = None,
+        batch_sizes: Sequence[int] = (),
     ) -> None:
-        self.results: list[Any] = [model_failed(runner.name, error) for _ in calls]
+        self.results: list[Any] = [model_failed(name, error) for _ in calls]
         self.count = 0
         self.lost: WorkerLost | None = None
         self.ran_out_of_memory = False
@@ -35,10 +36,11 @@ class Reruns:
         self._one_row_too_many = False
         self._batch = batch
         self._calls = calls
-        self._runner = runner
+        self._name = name
+        self._runner = runner  # None: requests cannot be cut
         self._batch_sizes = batch_sizes
         self._units = units_of(batch.items)
-        self._group = list(range(len(calls)))  # what ran last
+        self.group = list(range(len(calls)))  # what ran last
         self._pieces: _Pieces | None = None  # of a request that did not fit even alone
         self._bisection: Bisection | None = None
         out_of_memory = is_out_of_memory(error)
@@ -52,7 +54,7 @@ class Reruns:
                     len(self._units), error, max_reruns, out_of_memory=out_of_memory
                 )
             elif out_of_memory and not self._cut():
-                self._fail(self._group, error)
+                self._fail(self.group, error)
 
     @property
     def misfit(self) -> Misfit | None:
@@ -69,10 +71,10 @@ class Reruns:
         if units is None:
             self._blame()
             return None
-        self._group = [index for unit in units for index in self._units[unit]]
+        self.group = [index for unit in units for index in self._units[unit]]
         # The callers' values once more: the first list was the model's, to do with as it liked.
-        values = [self._calls[index].value for index in self._group]
-        return self._call(values, self._rows(self._group))
+        values = [self._calls[index].value for index in self.group]
+        return self._call(values, self._rows(self.group))
 
     def succeeded(self, results: list[Any]) -> None:
         if self._pieces is not None:
@@ -80,7 +82,7 @@ class Reruns:
             if not self._pieces.is_complete:
                 return
             results, self._pieces = self._pieces.joined(), None
-        for index, result in zip(self._group, results, strict=True):
+        for index, result in zip(self.group, results, strict=True):
             self.results[index] = result
         if self._bisection is not None:
             self._bisection.succeeded()
@@ -98,27 +100,29 @@ class Reruns:
         if self._bisection is not None:
             self._bisection.failed(error, out_of_memory=out_of_memory)
         else:
-            self._fail(self._group, error)
+            self._fail(self.group, error)
 
     # ---- out of memory
 
     def _note_misfit(self, error: BaseException) -> None:
         release_memory(error)
         self.ran_out_of_memory = True
-        rows = self._rows(self._group) if self._pieces is None else self._pieces.rows
+        rows = self._rows(self.group) if self._pieces is None else self._pieces.rows
         if rows == 1:
             self._one_row_too_many = True
         elif self._smallest_misfit is None or rows < self._smallest_misfit.rows:
-            size = max(self._batch.items[index].size for index in self._group)
+            size = max(self._batch.items[index].size for index in self.group)
             self._smallest_misfit = Misfit(self._padded(rows), size)
 
     def _cut(self) -> bool:
         """Try fewer rows of a request that does not fit. False: there are others, or one row."""
+        if self._runner is None:
+            return False
         if self._pieces is None:
-            items = [self._batch.items[index] for index in self._group]
+            items = [self._batch.items[index] for index in self.group]
             if len(units_of(items)) > 1:
                 return False
-            values = [self._calls[index].value for index in self._group]
+            values = [self._calls[index].value for index in self.group]
             self._pieces = _Pieces(values, [item.rows for item in items], self._runner)
             if len(items) > 1:
                 return True
@@ -142,7 +146,7 @@ class Reruns:
 
     def _fail(self, group: list[int], error: BaseException) -> None:
         for index in group:
-            self.results[index] = model_failed(self._runner.name, error)
+            self.results[index] = model_failed(self._name, error)
 
 
 class _Piece(NamedTuple):

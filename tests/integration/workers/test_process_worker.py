@@ -190,6 +190,21 @@ def test_a_model_in_a_script_runs_too(tmp_path: Path) -> None:
     assert done.stdout == "HELLO\n"
 
 
+def test_a_script_without_a_guard_is_told_what_is_missing(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import asyncio, headway\n"
+        "def double(items): return [2 * item for item in items]\n"
+        "async def main():\n"
+        "    async with headway.Batcher(double, worker='process'): pass\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "worker: this script is imported by its own worker process" in done.stderr
+
+
 # ---- errors
 
 

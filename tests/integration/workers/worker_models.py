@@ -162,6 +162,27 @@ class CountingLater(headway.Model[int, int]):
             yield [number if number < item else headway.END for item in items]
 
 
+class Patient(headway.Model[str, Any]):
+    """Computes for as long as anybody waits, and tells how often nobody did in the end."""
+
+    def load(self) -> None:
+        self.unwanted = 0
+
+    def predict(self, items: list[str], *, cancel: headway.Cancel) -> list[Any]:
+        if items == ["how often"]:
+            return [self.unwanted]
+        while not cancel.is_set:
+            time.sleep(0.001)
+        self.unwanted += 1
+        return items
+
+    def stream(self, items: list[str], *, cancel: headway.Cancel) -> Iterator[list[Any]]:
+        yield ["begun"] * len(items)
+        while not cancel.is_set:
+            time.sleep(0.001)
+        self.unwanted += 1
+
+
 class SlowLoad(headway.Model[Any, Any]):
     def load(self) -> None:
         time.sleep(0.1)

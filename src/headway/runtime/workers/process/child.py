@@ -15,18 +15,19 @@ import signal
 import socket
 import sys
 import threading
+import time
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any
 
-from headway.model import Model, TensorModel
+from headway.model import CANCEL, Cancel, Model, TensorModel
 from headway.runtime.faults import is_out_of_memory, release_memory
 from headway.runtime.workers.process.channel import Channel, Unreadable, Unsendable
 from headway.runtime.workers.process.control import ControlPage
 from headway.runtime.workers.process.failures import failure_of
 from headway.runtime.workers.process.protocol import Kind, Order
-from headway.runtime.workers.process.recipe import cook
+from headway.runtime.workers.process.recipe import Importing, cook
 
 BEAT_S = 0.25
 _PR_SET_PDEATHSIG = 1
@@ -65,6 +66,19 @@ def _beat(page: ControlPage, parent: int) -> None:
     while not never.wait(BEAT_S):
         page.beat()
         _exit_without(parent)
+
+
+class PageCancel(Cancel):
+    """The token of a call. Clocks are the machine's: a deadline is the same in both processes."""
+
+    def __init__(self, page: ControlPage, call: int, deadline: float) -> None:
+        self._page = page
+        self._call = call
+        self._deadline = deadline
+
+    @property
+    def is_set(self) -> bool:
+        return self._page.cancelled == self._call or time.monotonic() >= self._deadline
 
 
 class Child:
@@ -109,7 +123,7 @@ class Child:
         self, predict: Callable[..., Any], call: int, box: list[Any], beside: bytes
     ) -> None:
         try:
-            result = predict(box.pop(), **_keywords(beside))
+            result = predict(box.pop(), **self._keywords(call, beside))
             if hasattr(result, "__await__"):
                 result = self._await(result)
             kind, result = _sendable(result)
@@ -120,7 +134,7 @@ class Child:
 
     def _stream(self, stream: Callable[..., Any], call: int, box: list[Any], beside: bytes) -> None:
         try:
-            with closing(self._steps(stream(box.pop(), **_keywords(beside)))) as steps:
+            with closing(self._steps(stream(box.pop(), **self._keywords(call, beside)))) as steps:
                 for step in steps:
                     kind, entries = _sendable(list(step))
                     self._answer(Kind.STEP, call, (kind == Kind.RESULT_WITH_FAILURES, entries))
@@ -151,6 +165,14 @@ class Child:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(awaitable)
+
+    def _keywords(self, call: int, beside: bytes) -> dict[str, Any]:
+        if not beside:
+            return {}
+        keywords: dict[str, Any] = pickle.loads(beside)
+        if CANCEL in keywords:
+            keywords[CANCEL] = PageCancel(self._page, call, keywords[CANCEL])
+        return keywords
 
     def _answer(self, kind: Kind, call: int, value: Any) -> None:
         """Raises what cannot be sent, within a stream; else it is told as the model's error."""
@@ -194,10 +216,6 @@ def _closable(steps: Any) -> Iterator[Any]:
             close()
 
 
-def _keywords(beside: bytes) -> dict[str, Any]:
-    return pickle.loads(beside) if beside else {}
-
-
 # ---- becoming a worker
 
 
@@ -229,7 +247,8 @@ def _import_main(path: str) -> None:
     """The script that the model is written in, under another name: as `multiprocessing` does, so
     that what stands below `if __name__ == "__main__"` does not run."""
     module = types.ModuleType("__mp_main__")
-    module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    with Importing():
+        module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 
 

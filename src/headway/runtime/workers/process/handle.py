@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import HeadwayError, ModelFailed
+from headway.model import CANCEL
+from headway.runtime.cancelling import BatchCancel
 from headway.runtime.faults import WorkerLost
 from headway.runtime.workers.process.channel import Message, Unreadable, Unsendable
 from headway.runtime.workers.process.failures import Failure, error_of
@@ -122,15 +124,20 @@ class ModelProcess:
                 self._channel.set_timeout(self._limit_s)
 
     def _begin(self, kind: Kind, value: Any, keywords: dict[str, Any]) -> int:
-        self._call += 1
+        self._call = call = self._call + 1
+        token: BatchCancel | None = keywords.get(CANCEL)
+        if token is not None:
+            keywords[CANCEL] = token.deadline  # it makes its own there
         try:
             beside = pickle.dumps(keywords, 5) if keywords else b""
-            self._channel.send(kind, self._call, value, beside)
+            self._channel.send(kind, call, value, beside)
         except Unsendable as error:
             raise error.__cause__ or error from None
         except OSError:
             raise self._lost() from None
-        return self._call
+        if token is not None:
+            token.watch(lambda: self._page.cancel(call))
+        return call
 
     def _receive(self, call: int, end_at: float | None = None) -> Message:
         if end_at is not None:

@@ -42,12 +42,11 @@ class ProcessOptions:
             recipe=recipe,
             path=list(sys.path),
             folder=os.getcwd(),
-            main=_main_file(),
+            main=_main_file() if recipe.needs_main else None,
             environment=environment,
             cores=cores,
             memory_bytes=self.memory_bytes,
             log_level=logging.getLogger().getEffectiveLevel(),
-            cancellable=frozenset(),
         )
 
 

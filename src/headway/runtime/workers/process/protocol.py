@@ -1,7 +1,7 @@
 """The words of the two processes. Of a call there is one at a time, and each has its number."""
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.runtime.workers.process.recipe import Recipe
 
@@ -34,7 +34,3 @@ class Order(NamedTuple):
     cores: tuple[int, ...]  # none: all
     memory_bytes: int | None
     log_level: int
-    cancellable: frozenset[str]  # methods that take a token
-
-
-Keywords = dict[str, Any]

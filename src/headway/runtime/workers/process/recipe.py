@@ -17,6 +17,33 @@ class Recipe(NamedTuple):
     qualified_name: str = ""
     pickled: bytes = b""
 
+    @property
+    def needs_main(self) -> bool:
+        """Does it lie in the script that runs?"""
+        return self.module == "__main__" or b"__main__" in self.pickled
+
+
+class Importing:
+    """While a worker process imports the script that its model lies in."""
+
+    is_main = False
+
+    def __enter__(self) -> None:
+        Importing.is_main = True
+
+    def __exit__(self, *_: object) -> None:
+        Importing.is_main = False
+
+
+def check_main() -> None:
+    """Raises ConfigError where a script starts workers while it is imported by one."""
+    if Importing.is_main:
+        raise ConfigError(
+            "this script is imported by its own worker process: start it below "
+            '`if __name__ == "__main__":`',
+            field="worker",
+        )
+
 
 def recipe_of(model: Any, make: Callable[[], Any] | None = None) -> Recipe:
     """Raises ConfigError for what no other process can import. Before `setup`: what that makes is

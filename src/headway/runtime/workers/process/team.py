@@ -10,7 +10,7 @@ from headway.errors import NotReady
 from headway.runtime.events import Event, WorkerChanged
 from headway.runtime.threads import run_in_thread
 from headway.runtime.workers.process.options import ProcessOptions
-from headway.runtime.workers.process.recipe import recipe_of
+from headway.runtime.workers.process.recipe import check_main, recipe_of
 from headway.runtime.workers.process.worker import ProcessWorker, WorkerStatus
 
 _STOP_S = 15.0  # longer than a worker gives its process
@@ -56,6 +56,7 @@ class ProcessTeam:
     def hire(self, *, is_awaited: bool = False) -> list[ProcessWorker]:
         """All of them, those there are or new ones; they load the model now."""
         if not self._workers:
+            check_main()
             self._workers = [
                 ProcessWorker(
                     self._options.order(self._name, self._recipe, number),

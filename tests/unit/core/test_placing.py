@@ -1,0 +1,54 @@
+"""Where a model runs."""
+
+from typing import Any
+
+import pytest
+
+from headway.core.placing import place
+from headway.errors import ConfigError
+
+
+def placed(asked: str = "auto", **facts: Any) -> str:
+    known = {"is_async": False, "workers": 1, "is_python": True, "needs_process": "", **facts}
+    return place(asked, **known).kind
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        ({}, "thread"),
+        ({"is_async": True}, "inline"),
+        ({"workers": 2}, "process"),
+        ({"workers": 2, "is_python": False}, "thread"),
+        ({"workers": 2, "is_async": True}, "inline"),
+        ({"needs_process": "pin"}, "process"),
+        ({"needs_process": "pin", "is_async": True}, "process"),
+    ],
+)
+def test_left_alone_it_goes_where_it_runs_best(facts: dict[str, Any], kind: str) -> None:
+    assert placed(**facts) == kind
+
+
+@pytest.mark.parametrize("kind", ["inline", "thread", "process"])
+def test_a_wish_is_granted(kind: str) -> None:
+    assert placed(kind, workers=2) == kind
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts", "message"),
+    [
+        ("thread", {"is_async": True}, "runs in the event loop"),
+        ("thread", {"needs_process": "pin"}, "pin needs worker 'process'"),
+        ("fork", {}, "is not one of"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_a_mistake(
+    asked: str, facts: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        placed(asked, **facts)
+
+
+def test_the_reason_is_for_people() -> None:
+    chosen = place("auto", is_async=False, workers=3, is_python=True, needs_process="")
+    assert chosen.reason == "3 workers in one process would share its Python lock"
