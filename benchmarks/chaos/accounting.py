@@ -4,6 +4,7 @@ Pure bookkeeping: who sends and reads is elsewhere, and so is the clock. It must
 `tests/integration/chaos/` shows it a lost, a double and a crossed answer.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _EXPECTED: dict[str, frozenset[str]] = {
     "hang": frozenset(["poison"]),
     "freeze": frozenset(["poison"]),
 }
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 class Entry(NamedTuple):
@@ -62,12 +64,14 @@ class Ledger:
         self.doubles: list[str] = []
         self.crossed: list[str] = []
         self.strays: list[str] = []
+        self.sent_late_s: list[float] = []  # the load generator's own fault
 
     @property
     def sent_count(self) -> int:
         return len(self._open) + len(self.entries)
 
-    def sent(self, request: Request) -> None:
+    def sent(self, request: Request, now: float) -> None:
+        self.sent_late_s.append(now - request.due_at)
         assert request.id not in self._open, "sent twice: a mistake of the load generator"
         self._open[request.id] = request
         self._owners.update((digest, request.id) for digest in request.digests)
@@ -131,6 +135,19 @@ class Ledger:
             ],
         }
         return [Broken(what, len(each), each[0]) for what, each in found.items() if each]
+
+    def unexpected(self) -> Counter[tuple[str, str, str, str]]:
+        """What ended otherwise than it should: model, behaviour, outcome, the server's words."""
+        return Counter(
+            (
+                entry.request.model,
+                entry.request.behaviour,
+                entry.outcome,
+                _NUMBER.sub("…", entry.detail)[:120],
+            )
+            for entry in self.entries.values()
+            if not _may_end_so(entry)
+        )
 
 
 def _may_end_so(entry: Entry) -> bool:

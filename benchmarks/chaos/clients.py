@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
 
@@ -75,7 +75,7 @@ class HttpClient:
         return digests
 
 
-async def _story_events(connection: Any) -> AsyncIterator[str]:
+async def _story_events(connection: Any) -> AsyncGenerator[str, None]:
     async with aclosing(connection.events()) as events:
         async for event in events:
             said = json.loads(event)
@@ -137,7 +137,7 @@ class GrpcClient:
             call.cancel()
 
 
-async def _story_responses(call: Any) -> AsyncIterator[str]:
+async def _story_responses(call: Any) -> AsyncGenerator[str, None]:
     async for response in call:
         if response.error_message:
             raise Failed(_stream_kind(response.error_message), response.error_message)

@@ -8,7 +8,10 @@ from typing import cast
 
 import httptools
 
-HEAD = "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {n}\r\n\r\n"
+HEAD = (
+    "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    "Content-Length: {n}\r\n\r\n"
+)
 
 
 class HungUp(Exception):

@@ -1,7 +1,7 @@
 """Sends the plan's requests when they are due, whatever the server does, and keeps the account."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import grpc
 
@@ -20,6 +20,7 @@ async def run_load(
     http_port: int,
     grpc_address: str,
     clock: Callable[[], float],  # seconds since the start
+    patience_s: float = PATIENCE_S,
 ) -> None:
     """Returns when every request has its outcome, or is past hope."""
     pool = Pool(http_port, ledger.stray)
@@ -28,17 +29,20 @@ async def run_load(
         async with asyncio.TaskGroup() as tasks:
             for request in requests:
                 await asyncio.sleep(request.due_at - clock())
-                ledger.sent(request)
-                tasks.create_task(_ask(clients[request.transport], request, ledger, clock))
+                ledger.sent(request, clock())
+                asking = asyncio.wait_for(clients[request.transport].ask(request), patience_s)
+                tasks.create_task(_settle(request, asking, ledger, clock))
     pool.close()
 
 
-async def _ask(
-    client: Client, request: Request, ledger: Ledger, clock: Callable[[], float]
+async def _settle(
+    request: Request,
+    asking: Awaitable[list[str]],
+    ledger: Ledger,
+    clock: Callable[[], float],
 ) -> None:
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            digests = await client.ask(request)
+        digests = await asking
     except Left:
         ledger.left(request, clock())
     except Failed as error:

@@ -32,7 +32,7 @@ class Misbehaving:
     """What an input may ask of the process it runs in."""
 
     def __init__(self) -> None:
-        self._leaked: list[bytes] = []
+        self._leaked: list[bytearray] = []
 
     def obey(self, behaviour: str) -> None:
         match behaviour:
@@ -47,7 +47,7 @@ class Misbehaving:
             case "freeze":  # with the interpreter's lock held: no thread of it can run
                 ctypes.PyDLL(None).sleep(_HOURS_S)
             case "leak":
-                self._leaked.append(bytes(LEAK_MIB * MIB))
+                self._leaked.append(bytearray(LEAK_MIB * MIB))
             case "huge":
                 bytearray(HUGE_MIB * MIB)
 
@@ -80,7 +80,7 @@ class Texts(headway.Model[str, str]):
 
     def predict(self, items: list[str]) -> list[str]:
         behaviours = [text.partition(":")[0] for text in items]
-        needed = bytearray(BIG_MIB * MIB * behaviours.count("big"))
+        needed = bytes(BIG_MIB * MIB * behaviours.count("big"))
         for behaviour in behaviours:
             self._misbehaving.obey(behaviour)
         time.sleep(0.003 + 0.0002 * len(items))
@@ -123,7 +123,7 @@ class Neighbour(headway.Model[str, str]):
         for text in items:
             if text.startswith("raise:"):
                 raise ValueError("asked to raise")
-        time.sleep(0.010 + 0.002 * len(items))
+        time.sleep(0.020 + 0.004 * len(items))
         return [digest_of(text.encode()) for text in items]
 
 
@@ -132,14 +132,16 @@ TOML = f"""
 port = 0
 grpc_port = 0
 cache_dir = "cache"
+max_connections_per_address = 4096
 
 [[models]]
 name = "vectors"
 target = "{__name__}:Vectors"
 worker = "process"
 workers = 2
-execute_timeout_ms = 1000
+execute_timeout_ms = 1500
 heartbeat_timeout_s = 2
+max_queue = 512
 warm_up_s = 0.5
 
 [[models]]
@@ -147,8 +149,9 @@ name = "texts"
 target = "{__name__}:Texts"
 worker = "process"
 worker_memory_mb = 384
-execute_timeout_ms = 1000
+execute_timeout_ms = 1500
 heartbeat_timeout_s = 2
+max_queue = 512
 warm_up_s = 0.5
 
 [[models]]
@@ -156,8 +159,9 @@ name = "stories"
 target = "{__name__}:Stories"
 worker = "process"
 workers = 2
-execute_timeout_ms = 2000
+execute_timeout_ms = 1500
 heartbeat_timeout_s = 2
+max_queue = 512
 warm_up_s = 0.5
 max_batch_size = 16
 

@@ -14,11 +14,22 @@ Row = Sequence[object]
 
 def lines_of(run: Run) -> Iterator[str]:
     plan, ledger = run.plan, run.ledger
-    yield f"seed {plan.seed}: {len(plan.requests)} requests, {len(plan.faults)} faults in "
-    yield f"{plan.seconds:g} s; three times the load from {plan.surge[0]:g} s to {plan.surge[1]:g} s"
+    yield (
+        f"seed {plan.seed}: {len(plan.requests)} requests, {len(plan.faults)} faults in "
+        f"{plan.seconds:g} s; three times the load from {plan.surge[0]:g} s to {plan.surge[1]:g} s"
+    )
     yield ""
     yield from _table(
-        ["model", "sent", "answered", "refused", "failed by kind", "left", "restarts", "p50/p99 ms"],
+        [
+            "model",
+            "sent",
+            "answered",
+            "refused",
+            "failed by kind",
+            "left",
+            "restarts",
+            "p50/p99",
+        ],
         [
             _model_row(model, [e for e in ledger.entries.values() if e.request.model == model], run)
             for model in RATES
@@ -32,10 +43,20 @@ def lines_of(run: Run) -> Iterator[str]:
     yield f"answers to the wrong caller: {len(ledger.crossed)}; with two outcomes: " + (
         f"{len(ledger.doubles)}; without: {ledger.sent_count - len(ledger.entries)}"
     )
+    late = sorted(ledger.sent_late_s)
+    yield f"sent later than due: {_percentile_ms(late, 50)} ms (p50), {_percentile_ms(late, 99)} ms"
     yield f"streams cut after their first chunks, and told so: {counts[CUT]}"
     yield ""
     yield from _table(
-        ["fault", "on", "times", "to full rate s: median", "longest", "slowest answer s", "refused"],
+        [
+            "fault",
+            "on",
+            "times",
+            "to full rate: median",
+            "longest",
+            "slowest answer",
+            "refused",
+        ],
         list(_recovery_rows(run.recoveries)),
     )
     if run.trends:
@@ -45,6 +66,12 @@ def lines_of(run: Run) -> Iterator[str]:
             [_trend_row(trend) for trend in run.trends],
         )
     yield ""
+    if unexpected := ledger.unexpected():
+        yield from _table(
+            ["model", "behaviour", "ended as", "times", "the server's words"],
+            [[*key[:3], count, key[3]] for key, count in unexpected.most_common(20)],
+        )
+        yield ""
     yield from (f"not done: {each}" for each in run.missed)
     for each in run.broken:
         yield f"BROKEN: {each.count} {each.what}; the first: {each.example}"
@@ -63,7 +90,7 @@ def _model_row(model: str, entries: list[Entry], run: Run) -> Row:
         ", ".join(f"{n} {kind}" for kind, n in sorted(failed.items())) or "none",
         counts[LEFT],
         run.restarts.get(model, 0),
-        f"{_percentile_ms(latencies, 50)} / {_percentile_ms(latencies, 99)}",
+        f"{_percentile_ms(latencies, 50)} / {_percentile_ms(latencies, 99)} ms",
     ]
 
 
@@ -83,11 +110,15 @@ def _recovery_rows(recoveries: Iterable[Recovery]) -> Iterator[Row]:
             kind,
             model,
             len(found),
-            f"{times[len(times) // 2]:.2f}",
-            f"{times[-1]:.2f}",
-            f"{max(each.slowest_s for each in found):.2f}",
+            _seconds(times[len(times) // 2]),
+            _seconds(times[-1]),
+            _seconds(max(each.slowest_s for each in found)),
             sum(each.refused for each in found),
         ]
+
+
+def _seconds(value: float) -> str:
+    return "not before the next" if value == float("inf") else f"{value:.2f} s"
 
 
 def _trend_row(trend: Trend) -> Row:

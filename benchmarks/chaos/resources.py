@@ -44,7 +44,7 @@ async def watch(
     server: Server, seconds: float, every_s: float, *, clock: Callable[[], float]
 ) -> list[tuple[float, Sample]]:
     """Samples until the time is up."""
-    samples = []
+    samples: list[tuple[float, Sample]] = []
     for number in itertools.count(1):
         await asyncio.sleep(number * every_s - clock())
         if clock() >= seconds:

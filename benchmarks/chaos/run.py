@@ -5,6 +5,7 @@ import os
 import re
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from benchmarks.chaos.scenario import Plan
 from benchmarks.chaos.server import Server, served
 
 _QUEUED = re.compile(r"^headway_queue_rows\{.*\} (\S+)$", re.MULTILINE)
+_RESTARTED = re.compile(r"(\w+): worker \d+ is ready again")
 _SAMPLE_EVERY_S = 2.0
+_BACK_S = 20.0  # for every worker to be ready, at the end
 
 
 @dataclass(slots=True)
@@ -41,14 +44,15 @@ def run(plan: Plan, *, samples: bool = False) -> Run:
     with tempfile.TemporaryDirectory(prefix="headway-chaos-") as folder:
         with served(Path(folder), TOML) as server:
             asyncio.run(_disturb(server, result, samples=samples))
-            result.restarts = _restarts(server)
+            not_back = _not_back(server)
             queued = sum(map(float, _QUEUED.findall(server.metrics())))
             processes = resources.children_of(server.pid)
         result.log = server.lines
+        result.restarts = _restarts(server.lines)
     result.recoveries = recoveries(plan, result.ledger.entries.values())
     result.broken = [
         *result.ledger.broken(),
-        *_never_recovered(result.recoveries),
+        *_some("models without all of their workers at the end", *_counted(not_back)),
         *_left_behind(processes, shared_before),
         *_some("rows that still wait in the server", int(queued), ""),
         *_some("complaints in the server's log", *_counted(server.complaints())),
@@ -88,21 +92,20 @@ async def _disturb(server: Server, result: Run, *, samples: bool) -> None:
 # ---- what must hold beside the account of the requests
 
 
-def _restarts(server: Server) -> dict[str, int]:
-    restarts: dict[str, int] = {}
-    for worker in server.workers():
-        model = worker["model"]
-        restarts[model] = restarts.get(model, 0) + worker["restarts"]
-    return restarts
+def _restarts(log: list[str]) -> dict[str, int]:
+    """By model. The log knows those of versions, too, that are gone."""
+    return Counter(found[1] for line in log if (found := _RESTARTED.search(line)))
 
 
-def _never_recovered(found: list[Recovery]) -> list[Broken]:
-    never = [f"{each.fault.kind} of {each.fault.model}" for each in found if _is_never(each)]
-    return _some("faults after which the full rate never came back", *_counted(never))
-
-
-def _is_never(recovery: Recovery) -> bool:
-    return recovery.full_rate_s is None
+def _not_back(server: Server) -> list[str]:
+    """Models whose workers do not come back, though nothing disturbs them any more."""
+    until = time.monotonic() + _BACK_S
+    while True:
+        workers = server.workers()
+        missing = {each["model"]: each["state"] for each in workers if each["state"] != "ready"}
+        if not missing or time.monotonic() > until:
+            return [f"{model}: {state}" for model, state in missing.items()]
+        time.sleep(0.1)
 
 
 def _left_behind(processes: list[int], shared_before: set[str]) -> list[Broken]:

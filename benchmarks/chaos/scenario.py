@@ -13,9 +13,9 @@ from benchmarks.chaos.models import BEHAVIOURS, WIDTH, digest_of
 Model: TypeAlias = Literal["vectors", "texts", "stories", "neighbour"]
 Transport: TypeAlias = Literal["http", "grpc"]
 
-RATES: dict[Model, float] = {"vectors": 60.0, "texts": 60.0, "stories": 8.0, "neighbour": 120.0}
+RATES: dict[Model, float] = {"vectors": 40.0, "texts": 40.0, "stories": 6.0, "neighbour": 80.0}
 SURGE = 3  # times the load
-GRPC_SHARE = 0.35
+GRPC_SHARE = 0.25
 LEAVING_SHARE = 0.01  # of the clients go before they are answered
 BIG_SHARE = 0.02  # of the texts
 BURST = 16  # big texts at the same moment: more than fit into the worker's memory
