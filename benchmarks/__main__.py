@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    faults,
     http_overload,
     metrics,
     overhead,
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **http_overload.BENCHMARKS,
     **metrics.BENCHMARKS,
     **attacks.BENCHMARKS,
+    **faults.BENCHMARKS,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

@@ -138,15 +138,14 @@ class Ledger:
 
     def unexpected(self) -> Counter[tuple[str, str, str, str]]:
         """What ended otherwise than it should: model, behaviour, outcome, the server's words."""
-        return Counter(
-            (
-                entry.request.model,
-                entry.request.behaviour,
-                entry.outcome,
-                _NUMBER.sub("…", entry.detail)[:120],
-            )
+        ended = [
+            (entry.request, entry.outcome, _NUMBER.sub("…", entry.detail)[:120])
             for entry in self.entries.values()
             if not _may_end_so(entry)
+        ]
+        ended += [(request, "nothing", "") for request in self._open.values()]
+        return Counter(
+            (request.model, request.behaviour, outcome, words) for request, outcome, words in ended
         )
 
 

@@ -37,12 +37,12 @@ class Run:
     log: list[str] = field(default_factory=list)
 
 
-def run(plan: Plan, *, samples: bool = False) -> Run:
+def run(plan: Plan, *, toml: str = TOML, samples: bool = False) -> Run:
     """Runs the plan against a server of its own. `samples`: and see whether anything grows."""
     result = Run(plan, Ledger())
     shared_before = resources.shm_files()
     with tempfile.TemporaryDirectory(prefix="headway-chaos-") as folder:
-        with served(Path(folder), TOML) as server:
+        with served(Path(folder), toml) as server:
             asyncio.run(_disturb(server, result, samples=samples))
             not_back = _not_back(server)
             queued = sum(map(float, _QUEUED.findall(server.metrics())))

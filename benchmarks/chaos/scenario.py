@@ -4,7 +4,7 @@ Pure: the same seed and length give the same requests and the same faults.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -70,13 +70,23 @@ class Plan:
     surge: tuple[float, float]
 
 
-def plan(seed: int, seconds: float, *, fault_every_s: float = 4.0, surge_s: float = 10.0) -> Plan:
+def plan(
+    seed: int,
+    seconds: float,
+    *,
+    rates: Mapping[Model, float] = RATES,  # requests a second
+    kinds: Mapping[Model, Sequence[str]] = FAULTS,
+    fault_every_s: float = 4.0,
+    surge_s: float = 10.0,
+) -> Plan:
     """The whole run. The surge begins at half time."""
     rng = random.Random(seed)
     surge = (seconds / 2, seconds / 2 + surge_s)
-    faults = _faults(rng, seconds, fault_every_s, surge)
+    faults = [Fault(surge[0], "all", "surge")] if surge_s else []
+    faults += _faults(rng, seconds, fault_every_s, kinds)
+    faults.sort(key=lambda fault: (fault.at, fault.model))
     asked = [
-        *_healthy(rng, seconds, surge),
+        *_healthy(rng, seconds, surge, rates),
         *(ask for fault in faults for ask in _inputs_of(fault)),
     ]
     asked.sort(key=lambda ask: (ask.at, ask.model, ask.behaviour))
@@ -88,18 +98,18 @@ def plan(seed: int, seconds: float, *, fault_every_s: float = 4.0, surge_s: floa
 
 
 def _faults(
-    rng: random.Random, seconds: float, every_s: float, surge: tuple[float, float]
+    rng: random.Random, seconds: float, every_s: float, kinds: Mapping[Model, Sequence[str]]
 ) -> list[Fault]:
     """Of each model at most one in a period, so that what follows can be told to be its doing."""
-    faults = [Fault(surge[0], "all", "surge")]
-    for model, kinds in FAULTS.items():
-        turns = _turns(rng, kinds)
+    faults = []
+    for model, each in kinds.items():
+        turns = _turns(rng, each)
         at = QUIET_S
         while at + every_s <= seconds - QUIET_S:
             moment = at + rng.uniform(0.0, 0.2) * every_s
             faults.append(Fault(moment, model, next(turns), rng.randrange(8)))
             at += every_s
-    return sorted(faults, key=lambda fault: (fault.at, fault.model))
+    return faults
 
 
 def _turns(rng: random.Random, kinds: Sequence[str]) -> Iterator[str]:
@@ -117,8 +127,10 @@ class _Ask:
     behaviour: str
 
 
-def _healthy(rng: random.Random, seconds: float, surge: tuple[float, float]) -> Iterator[_Ask]:
-    for model, rate in RATES.items():
+def _healthy(
+    rng: random.Random, seconds: float, surge: tuple[float, float], rates: Mapping[Model, float]
+) -> Iterator[_Ask]:
+    for model, rate in rates.items():
         at = rng.expovariate(rate)
         while at < seconds:
             is_big = model == "texts" and rng.random() < BIG_SHARE

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ class Server:
         self.http_port = 0
         self.grpc = ""
         self.exit_code: int | None = None
+        self._started = time.monotonic()
         self._said = threading.Event()
         self._listener = threading.Thread(target=self._listen)
         self._listener.start()
@@ -39,7 +41,7 @@ class Server:
     def _listen(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.lines.append(line)
+            self.lines.append(f"{time.monotonic() - self._started:8.3f} {line}")
             if found := re.search(r"listening for gRPC on (\S+)", line):
                 self.grpc = found[1]
             if found := re.search(r"listening on http://\S+:(\d+)", line):
