@@ -63,7 +63,7 @@ faults: $(VENV)/.ready ## 10,000 seeds of trouble and a day of it, on virtual ti
 
 $(VENV)/.torch: $(VENV)/.ready
 	@echo "Installing torch and transformers (once; about 1 GB) …"
-	@$(BIN)/python -m pip install -qq --editable '.[dev,torch]'
+	@$(BIN)/python -m pip install -qq --editable '.[dev,torch]' torch==2.13.0
 	@touch $@
 
 test-torch: $(VENV)/.torch ## the torch and transformers backends, which other targets skip

@@ -14,6 +14,7 @@ from benchmarks import (
     repository,
     scheduling,
     serving,
+    workers,
 )
 from benchmarks.report import Benchmark, machine
 
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **metrics.BENCHMARKS,
     **attacks.BENCHMARKS,
     **faults.BENCHMARKS,
+    **workers.BENCHMARKS,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

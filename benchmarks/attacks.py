@@ -14,6 +14,7 @@ import pickle
 import re
 import select
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -44,11 +45,24 @@ grpc_port = -1
 shared_memory = true
 keys_file = "keys.toml"
 max_body_bytes = 1048576
+max_held_bytes = 8388608
 max_header_bytes = 8192
 header_timeout_s = 0.5
 body_timeout_s = 0.5
 write_timeout_s = 0.5
 max_connections_per_address = 64
+[[models]]
+name = "shout"
+target = "attacked:Shout"
+"""
+TLS_TOML = """
+[server]
+port = 0
+grpc_port = -1
+tls_cert = "cert.pem"
+tls_key = "key.pem"
+max_handshakes = 32
+header_timeout_s = 5.0
 [[models]]
 name = "shout"
 target = "attacked:Shout"
@@ -151,6 +165,54 @@ def huge_body(target: Target) -> Outcome:
         f"{statuses[0]} before the body; {statuses[1]} after 1 MB",
         statuses[0] == 413 and statuses[1] in (413, "cut"),
     )
+
+
+def many_bodies(target: Target) -> Outcome:
+    """Each is allowed, and none is ever finished; together they would fill the memory."""
+    sent = target.head(INFER, "Content-Length: 1000000") + b'"' + b"a" * 999_998
+    with contextlib.ExitStack() as opened:
+        connections = [opened.enter_context(target.connect()) for _ in range(32)]
+        for each in connections:
+            with contextlib.suppress(OSError):  # refused before all is sent
+                each.sendall(sent)
+        statuses = [status_of(read_some(each)) or "cut" for each in connections]
+    told = {each: statuses.count(each) for each in dict.fromkeys(statuses)}
+    return Outcome(
+        "32 bodies of 1 MB but for the last byte; 8 MiB are held",
+        ", ".join(f"{count} × {status}" for status, count in told.items()),
+        set(told) <= {408, 503, "cut"} and told.get(408, 0) <= 9,
+    )
+
+
+def handshake_flood(target: Target) -> Outcome:
+    """Connections that never say a word of TLS, on a server that has it."""
+    import trustme
+
+    authority = trustme.CA()
+    made = authority.issue_cert("localhost", "127.0.0.1")
+    made.private_key_pem.write_to_path(str(target.folder / "key.pem"))
+    made.cert_chain_pems[0].write_to_path(str(target.folder / "cert.pem"))
+    (target.folder / "tls.toml").write_text(TLS_TOML)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with _running(target.folder, "tls.toml") as port, contextlib.ExitStack() as opened:
+        silent = [
+            opened.enter_context(Target(port, "", target.folder).connect()) for _ in range(300)
+        ]
+        served = [_ask_tls(port, context) for _ in range(20)]
+        ended = [read_some(each) for each in silent]
+    return Outcome(
+        "300 connections that say nothing; 32 handshakes are held",
+        f"{ended.count(b'')} cut; {served.count(200)} of 20 honest handshakes meanwhile",
+        served == [200] * 20 and set(ended) == {b""},
+    )
+
+
+def _ask_tls(port: int, context: ssl.SSLContext) -> int:
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=LIMIT_S, context=context)
+    with contextlib.closing(connection):
+        connection.request("POST", INFER, b'"hello"')
+        return connection.getresponse().status
 
 
 def deep_json(target: Target) -> Outcome:
@@ -297,10 +359,12 @@ ATTACKS: dict[str, Attack] = {
     "slow body": slow_body,
     "slow reader": slow_reader,
     "huge body": huge_body,
+    "many bodies": many_bodies,
     "deep JSON": deep_json,
     "gzip bomb": gzip_bomb,
     "header flood": header_flood,
     "connection flood": connection_flood,
+    "TLS handshake flood": handshake_flood,
     "path traversal": path_traversal,
     "admin without key": admin_without_key,
     "pickle": unpickling,
@@ -401,22 +465,31 @@ def attacked() -> Iterator[tuple[Target, HonestClient]]:
         folder = Path(name)
         honest, attacker = new_key(), new_key()
         _write(folder, honest, attacker)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headway", "serve", "headway.toml"],
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            port = _wait_port(process)
-            with _drained(process), HonestClient(port, honest.key) as client:
-                yield Target(port, attacker.key, folder), client
-        finally:
-            process.terminate()
-            process.wait(LIMIT_S)
-            if process.stderr is not None:
-                process.stderr.close()
+        with (
+            _running(folder, "headway.toml") as port,
+            HonestClient(port, honest.key) as client,
+        ):
+            yield Target(port, attacker.key, folder), client
+
+
+@contextlib.contextmanager
+def _running(folder: Path, configuration: str) -> Iterator[int]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headway", "serve", configuration],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        port = _wait_port(process)
+        with _drained(process):
+            yield port
+    finally:
+        process.terminate()
+        process.wait(LIMIT_S)
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 def _write(folder: Path, honest: NewKey, attacker: NewKey) -> None:
@@ -429,7 +502,7 @@ def _wait_port(process: "subprocess.Popen[str]") -> int:
     said = ""
     for line in process.stderr or ():
         said += line
-        if found := re.search(r"listening on http://\S+:(\d+)", line):
+        if found := re.search(r"listening on https?://\S+:(\d+)", line):
             return int(found[1])
     raise RuntimeError(f"the server does not start: {said}")
 

@@ -10,7 +10,7 @@ from benchmarks.chaos.clients import Client, Failed, GrpcClient, HttpClient, Lef
 from benchmarks.chaos.http import Pool
 from benchmarks.chaos.scenario import Request, Transport
 
-PATIENCE_S = 30.0  # for an answer; without one by then a request has no outcome
+PATIENCE_S = 60.0  # for an answer; without one by then a request has no outcome
 
 
 async def run_load(

@@ -128,9 +128,15 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_body_bytes: Annotated[int, Meta(ge=1, description="largest HTTP body or gRPC message")] = (
         64 * 2**20
     )
+    max_held_bytes: Annotated[
+        int, Meta(ge=1, description="most bytes of request bodies at once, over all connections")
+    ] = 2**30
     max_connections: Annotated[
         int, Meta(ge=1, description="most connections at once, on each port")
     ] = 4096
+    max_handshakes: Annotated[
+        int, Meta(ge=1, description="most unfinished TLS handshakes at once, on each port")
+    ] = 256
     max_header_bytes: Annotated[int, Meta(ge=256, description="largest request head")] = 32 * 2**10
     header_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's head")] = (
         10.0

@@ -56,7 +56,7 @@ class InputTooLarge(RequestError):
 
 
 class Poison(RequestError):
-    """This input has killed its worker more than once."""
+    """This input, alone on a worker, has taken it down twice; or one equal to it has, lately."""
 
     code = "poison"
 

@@ -86,6 +86,9 @@ class World:
 
     async def _behave(self, worker: FragileWorker, values: list[Value]) -> list[Any]:
         loop, kinds = asyncio.get_running_loop(), {value.kind for value in values}
+        if worker.is_frozen and len(values) == 1:  # frozen while it was idle
+            worker.is_frozen = values[0].id not in self.hit_alone
+            self.hit_alone.add(values[0].id)
         seconds = 0.004 + 0.0003 * len(values)
         is_too_much = len(values) > self.room or "huge" in kinds
         if "kill" in kinds:

@@ -86,7 +86,7 @@ def test_kubernetes_probes_what_there_is_and_waits_for_the_drain() -> None:
     pod = deployment["spec"]["template"]["spec"]
     [container] = pod["containers"]
     server = settings_of(container["args"])
-    least_s = server.stop_delay_s + 2 * server.drain_s
+    least_s = server.stop_delay_s + server.drain_s + 5
     assert pod["terminationGracePeriodSeconds"] >= least_s
     paths = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness")}
     assert paths == {"/v2/health/ready"}

@@ -8,6 +8,7 @@ import gc
 import itertools
 import math
 import types
+from collections import Counter
 from collections.abc import Iterable
 
 from hypothesis import HealthCheck, settings
@@ -24,17 +25,20 @@ from hypothesis.stateful import (
 from headway.core import (
     Batch,
     CostTable,
+    FireReason,
     Firing,
     Item,
     Order,
     Policy,
     Priority,
+    RefusalReason,
     Refuse,
     Run,
     Scheduler,
     Wait,
     split,
 )
+from headway.core.fitting import Misfit
 from headway.errors import DeadlineExceeded, InputTooLarge, QueueFull, Shed
 
 TENANTS = ["", "a", "b", "c"]
@@ -94,6 +98,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.running: list[Batch] = []
         self.last_run: dict[tuple[object, ...], int] = {}
         self.wake: float | None = None  # None: something happened since we asked
+        self.workers = policy.workers
+        self.lost: set[int] = set()  # who was on a worker that was lost
+        self.losses_alone: Counter[int] = Counter()
         self.draining = False
 
     # ---- what happens
@@ -172,6 +179,41 @@ class SchedulerMachine(RuleBasedStateMachine):
         ran_s = None if failed else self.now - batch.fired_at
         self.scheduler.finish(batch, self.now, ran_s=ran_s)
 
+    @precondition(lambda self: self.running)
+    @rule(
+        data=st.data(),
+        max_losses=st.sampled_from([0, 2, 16]),
+        out_of_memory=st.booleans(),
+        ask=st.booleans(),
+    )
+    def lose(self, data: st.DataObject, max_losses: int, *, out_of_memory: bool, ask: bool) -> None:
+        """A worker dies with its batch; some of those in it are gone by then."""
+        batch = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        gone = data.draw(st.sets(st.sampled_from([item.id for item in batch.items])))
+        gone &= data.draw(st.sampled_from([set(), gone]))
+        waiting = [item for item in batch.items if item.id not in gone]
+        for item in waiting:
+            del self.ended[item.id]
+            self.waiting[item.id] = item
+            self.lost.add(item.id)
+        if len({item.id if item.request is None else -item.request for item in batch.items}) == 1:
+            self.losses_alone.update(item.id for item in batch.items)
+        self.scheduler.lost(
+            batch, waiting, max_losses=max_losses, reason="killed", out_of_memory=out_of_memory
+        )
+        self._happened(ask=ask)
+
+    @rule(data=st.data())
+    def workers_come_and_go(self, data: st.DataObject) -> None:
+        self.workers = data.draw(st.integers(0, self.policy.workers))
+        self.scheduler.set_workers(self.workers)
+        self._happened(ask=True)
+
+    @rule(rows=st.integers(2, 8), size=st.sampled_from([0, 1, 7, 33, 300]))
+    def something_does_not_fit(self, rows: int, size: int) -> None:
+        self.scheduler.does_not_fit(Misfit(rows, size))
+        self._happened(ask=True)
+
     @rule(by=MOMENTS)
     def time_passes(self, by: float) -> None:
         self._advance(self.now + by)
@@ -212,7 +254,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _ask(self) -> bool:
         """Ask until told to wait. True if there was anything to do."""
-        for turn in range(len(self.waiting) + self.policy.workers + 2):
+        for turn in range(len(self.waiting) + self.policy.workers + 3):
             match self.scheduler.next_action(self.now):
                 case Run(batch):
                     self._run(batch)
@@ -220,6 +262,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert refusals
                     for refusal in refusals:
                         self._end(self.waiting.pop(refusal.item.id), refusal.reason)
+                        if refusal.reason is RefusalReason.POISON:
+                            assert self.losses_alone[refusal.item.id] >= 2, "blamed on suspicion"
                 case Wait(until):
                     self._wait(until)
                     return turn > 0
@@ -228,8 +272,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _wait(self, until: float) -> None:
         self.wake = until
         assert until > self.now, "a wait for a moment already past"
-        is_free = len(self.running) < self.policy.workers
-        if self.waiting and is_free:
+        is_free = len(self.running) < self.workers
+        others = self.waiting.keys() - self.lost  # those may wait for one of their own batch
+        if (others or (self.waiting and not self.running)) and is_free:
             assert not self.draining, "draining, but it waits"
             if self.policy.firing is not Firing.STATIC:
                 assert until < math.inf, "work, a free worker, and nothing to wake for"
@@ -237,15 +282,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert until <= min(deadlines, default=math.inf)
 
     def _run(self, batch: Batch) -> None:
-        assert len(self.running) < self.policy.workers
+        assert len(self.running) < self.workers
         self.running.append(batch)
         self._check_limits(batch)
+        is_retry = batch.reason is FireReason.RETRY
         assert batch.fired_at == self.now
         for item in batch.items:
             assert item.deadline > self.now, "expired, but it runs"
             assert self.waiting.pop(item.id) == item
             self._end(item, "run")
-            self._check_order(item)
+            assert is_retry == (item.id in self.lost), "exposed to those who lost a worker"
+            if not is_retry:
+                self._check_order(item)
             self._check_explanation(batch, item)
 
     def _check_limits(self, batch: Batch) -> None:
@@ -259,6 +307,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert batch.padded_rows in policy.batch_sizes
         if len(items) > 1:
             assert batch.rows * batch.size <= (policy.max_batch_cost or math.inf)
+        if len(items) > 1 and batch.reason is not FireReason.RETRY:
+            fits = self.scheduler._fitting.rows_at(batch.size)
+            assert batch.rows <= fits, "more than fits into memory"
 
     def _check_order(self, item: Item) -> None:
         if self.policy.order is Order.FIFO:
@@ -285,7 +336,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def the_queue_is_bounded(self) -> None:
         if hasattr(self, "scheduler"):
-            assert self.scheduler.queued_rows <= self.policy.max_queue
+            lost = (item.rows for item in self.waiting.values() if item.id in self.lost)
+            assert self.scheduler.queued_rows <= self.policy.max_queue + sum(lost)
 
     @invariant()
     def the_figures_agree(self) -> None:
@@ -299,10 +351,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Everybody is answered when it is drained, and nothing is left behind."""
         if not hasattr(self, "scheduler"):
             return
+        self.workers = self.policy.workers
+        self.scheduler.set_workers(self.workers)
         self.scheduler.drain()
         self.draining = True
         self._ask()
-        for _ in range(len(self.waiting) + len(self.running) + 1):
+        for _ in range(2 * len(self.waiting) + len(self.running) + 1):
             if self.running:
                 self.now += 0.001
                 self._finish(self.running.pop(), failed=False)

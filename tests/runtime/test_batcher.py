@@ -234,6 +234,26 @@ async def test_tenants_share_by_weight() -> None:
     assert Counter(chain.from_iterable(model.batches[1:4]))["a"] == 9
 
 
+async def test_weights_change_while_it_runs() -> None:
+    model = FakeModel(cost_s=0.010)
+    async with Batcher(model, max_batch_size=4, tenants={"a": 1}) as batcher:
+        batcher.weigh({"a": 3})
+        assert batcher.policy.tenant_weights == {"a": 3}
+        first = asyncio.create_task(batcher.submit("_"))
+        await asyncio.sleep(0)
+        crowd = [batcher.submit("a", tenant="a") for _ in range(12)]
+        crowd += [batcher.submit("b", tenant="b") for _ in range(12)]
+        await asyncio.gather(first, *crowd)
+    assert Counter(chain.from_iterable(model.batches[1:4]))["a"] == 9
+
+
+async def test_a_weight_that_is_none_changes_nothing() -> None:
+    async with Batcher(FakeModel(), tenants={"a": 2}) as batcher:
+        with pytest.raises(headway.ConfigError, match="tenants"):
+            batcher.weigh({"a": 0})
+        assert batcher.policy.tenant_weights == {"a": 2}
+
+
 # ---- refusals
 
 

@@ -1,7 +1,9 @@
 """Admit, push out, or refuse at the door: the queue is bounded, and hopeless work never enters.
 
 The estimate at the door is the optimistic one (nobody else will come): what could still be
-answered in time is never refused, and what turns hopeless later is dropped when a batch forms.
+answered in time is not refused, and what turns hopeless later is dropped when a batch forms. Once
+that has happened the door is strict, until the rush is over: who would only wait to be dropped is
+told so at once, as long as a full batch for every worker waits already.
 """
 
 import math
@@ -21,6 +23,8 @@ from headway.errors import (
     Shed,
 )
 
+_RUSH_S = 1.0  # a rush is over when nobody was turned away for so long, or for the SLO if longer
+
 
 class Admission:
     def __init__(self, policy: Policy, costs: Costs, queue: Queue) -> None:
@@ -28,6 +32,8 @@ class Admission:
         self._costs = costs
         self._queue = queue
         self._sheds = policy.firing is Firing.AUTO
+        self._strict_since = self._strict_until = -math.inf
+        self._slack_s = 0.0  # what the strict estimate was short of, lately
 
     def admit(
         self, item: Item, rows: int, cap_rows: int, running: Iterable[Batch]
@@ -68,21 +74,49 @@ class Admission:
             return  # a model nobody has measured serves; it does not shed
         margin_s = self._costs.margin_s(item.rows, item.size)
         wait_s = self._wait_s(item, cap_rows, running)
-        finish_at = item.arrived_at + wait_s + alone_s + margin_s - 1e-9
         if wait_s <= 0:
             return  # a worker is free: the estimate may be wrong, and only running it can tell
+        finish_at = item.arrived_at + wait_s + alone_s + margin_s - 1e-9
         if finish_at > item.deadline:
             raise DeadlineExceeded(
                 f"{(item.deadline - item.arrived_at) * 1e3:.1f} ms are left, about "
                 f"{(finish_at - item.arrived_at) * 1e3:.1f} ms are needed"
             )
-        slo_s = self._policy.slo_s
-        if slo_s is not None and finish_at > item.arrived_at + slo_s:
+        slo_s, is_rush = self._policy.slo_s, item.arrived_at < self._strict_until
+        if slo_s is None:
+            return
+        if is_rush:
+            finish_at = self._strict_finish(item, wait_s, cap_rows, finish_at)
+        if finish_at > item.arrived_at + slo_s:
+            if is_rush:
+                self._stay_strict(item.arrived_at)
             raise Shed(
                 f"the SLO of {slo_s * 1e3:g} ms cannot be met: about {wait_s * 1e3:.1f} ms of "
                 "work are queued",
                 retry_after_s=wait_s,
             )
+
+    def saw_late(self, item: Item, now: float, late_s: float) -> None:
+        """An item that was let in had to be dropped, short of so much: the door was too hopeful."""
+        if now >= self._strict_until:
+            self._strict_since, self._slack_s = now, 0.0
+        elif item.arrived_at >= self._strict_since:
+            self._slack_s += max(0.0, late_s)
+        self._stay_strict(now)
+
+    def _stay_strict(self, now: float) -> None:
+        self._strict_until = now + max(self._policy.slo_s or 0.0, _RUSH_S)
+
+    def _strict_finish(self, item: Item, wait_s: float, cap_rows: int, hopeful: float) -> float:
+        """As it will be, not as it might be: its batch fills up, and others are late too."""
+        if self._queue.rows < cap_rows * self._policy.workers:
+            return hopeful  # the workers would run out of work
+        full_s = self._costs.predict(cap_rows, item.size) or 0.0
+        margin_s = self._costs.margin_s(cap_rows, item.size)
+        # A batch more than needed: to have fewer waiting costs nothing as long as some do.
+        assert self._policy.slo_s is not None
+        slack_s = min(full_s + self._slack_s, self._policy.slo_s / 2)
+        return item.arrived_at + wait_s + full_s + margin_s + slack_s
 
     def _wait_s(self, item: Item, cap_rows: int, running: Iterable[Batch]) -> float:
         """When the item's own batch could start: after the running ones and the full ones ahead."""

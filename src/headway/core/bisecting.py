@@ -46,7 +46,7 @@ class Bisection:
             if not too_many:
                 self._reruns_left -= 1
             if len(units) > self._most:
-                self._suspects.append(_Suspects(units[self._most :], error, too_many))
+                self._suspects.append(_Suspects(units[self._most :], error, too_many=True))
             self._running = units[: self._most]
             return self._running
         return None

@@ -1,7 +1,7 @@
 """Decide where a model runs: in the event loop, in threads, or in processes of its own."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from headway.errors import ConfigError
 
@@ -21,22 +21,29 @@ def place(
     workers: int,
     is_python: bool,  # the user's own code, which holds the interpreter's lock while it runs
     needs_process: str,  # the setting that only a process can keep; "": none
+    has_processes: bool = True,  # not every system has what they need
 ) -> Placement:
     """Raises ConfigError for a wish that cannot be."""
-    if asked not in ("auto", "inline", "thread", "process"):
-        raise ConfigError(
-            f"{asked!r} is not one of 'auto', 'inline', 'thread', 'process'", field="worker"
-        )
+    if not has_processes and (asked == "process" or needs_process):
+        raise ConfigError("processes of its own need Linux", field=needs_process or "worker")
     if asked != "auto":
-        if needs_process and asked != "process":
-            raise ConfigError(f"{needs_process} needs worker 'process'", field="worker")
-        if asked == "thread" and is_async:
-            raise ConfigError("it is async: it runs in the event loop", field="worker")
-        return Placement(asked, "as it was asked to")  # type: ignore[arg-type]  # seen above
+        return _granted(asked, is_async=is_async, needs_process=needs_process)
     if needs_process:
         return Placement("process", f"{needs_process} is set")
     if is_async:
         return Placement("inline", "it is async")
-    if workers > 1 and is_python:
+    if workers > 1 and is_python and has_processes:
         return Placement("process", f"{workers} workers in one process would share its Python lock")
     return Placement("thread", "its calls would block the event loop")
+
+
+def _granted(asked: str, *, is_async: bool, needs_process: str) -> Placement:
+    if asked not in ("inline", "thread", "process"):
+        raise ConfigError(
+            f"{asked!r} is not one of 'auto', 'inline', 'thread', 'process'", field="worker"
+        )
+    if needs_process and asked != "process":
+        raise ConfigError(f"{needs_process} needs worker 'process'", field="worker")
+    if asked == "thread" and is_async:
+        raise ConfigError("it is async: it runs in the event loop", field="worker")
+    return Placement(cast(WorkerKind, asked), "as it was asked to")

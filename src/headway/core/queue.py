@@ -183,6 +183,13 @@ class _FairClock:
     def weight(self, name: str) -> float:
         return self._weights.get(name, 1.0)
 
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Who waits keeps the place it was given; what comes from now on has the new weight."""
+        self._weights = weights
+        for name, tenant in self.tenants.items():
+            tenant.weight = self.weight(name)
+        self.active_weight = sum(each.weight for each in self.tenants.values() if each.rows)
+
     def start_tag(self, name: str, rows: int) -> float:
         tenant = self.tenants.get(name)
         if tenant is None:
@@ -317,6 +324,11 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self.live)
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Tenants share by these from now on; absent: 1."""
+        for clock in self._clocks:
+            clock.weigh(weights)
 
     # ---- coming and going
 

@@ -75,6 +75,15 @@ class Account:
         self._take(self._requests, 1, now, "requests")
         self.running += 1
 
+    def may_begin(self, rows: int, now: float) -> bool:
+        """Would a request of so many rows be let in? Nothing is taken."""
+        limit, requests, in_rows = self._quota.concurrent, self._requests, self._rows
+        return (
+            (limit is None or self.running < limit)
+            and (requests is None or requests.wait_s(1, now) <= 0)
+            and (in_rows is None or in_rows.wait_s(rows, now) <= 0)
+        )
+
     def end(self) -> None:
         assert self.running > 0, "an end without a begin"
         self.running -= 1

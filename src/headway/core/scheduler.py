@@ -5,10 +5,10 @@ runtime obeys them in real time, the simulator in virtual time.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headway.core.admission import Admission
-from headway.core.composing import Composer
+from headway.core.composing import Composer, Composition
 from headway.core.costs import Costs, CostTable
 from headway.core.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
 from headway.core.fitting import Fitting, Misfit
@@ -100,6 +100,10 @@ class Scheduler:
             if self._learns:
                 self._linger.arrived_together([item[1] for item in items], here)
             return []
+        return self.submit_each(items)
+
+    def submit_each(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
+        """Queue several items, each on its own; who was refused, and why."""
         return [refused for item in items for refused in self._try_submit(item)]
 
     def _try_submit(self, item: Item) -> list[tuple[Item, HeadwayError]]:
@@ -194,6 +198,10 @@ class Scheduler:
         """Warm-up is over: from now on this is what batches cost."""
         self.costs.adopt(table)
 
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Tenants share by these from now on; absent: 1."""
+        self._queue.weigh(weights)
+
     # ---- what to do
 
     def next_action(self, now: float) -> Action:
@@ -230,8 +238,7 @@ class Scheduler:
         is_aged = now - first.arrived_at > self.policy.ageing_s
         if lane is not None and not is_aged and lane.priority < first.priority:
             return None
-        if self._idle_since is None:
-            self._idle_since = now
+        self._idle_since = now  # nobody waits on purpose here
         items = suspects.take(first)
         rows, size = sum(item.rows for item in items), max(item.size for item in items)
         run = self._start(items, rows, size, FireReason.RETRY, self.cap_rows, now)
@@ -260,7 +267,7 @@ class Scheduler:
         aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
         made = self._composer.compose(lane, now, cap_rows=cap_rows, aged_turn=aged_turn)
         if made.late:
-            self._note_late(made.late)
+            self._note_late(made, now)
         if not made.items:
             return self._refuse(now)
         if made.stopped_by is not None:
@@ -317,12 +324,16 @@ class Scheduler:
         self._refused.clear()
         return Refuse(refusals)
 
-    def _note_late(self, late: Sequence[Item]) -> None:
+    def _note_late(self, made: Composition, now: float) -> None:
         retry_after_s = self.queued_s
         slo_s = self.policy.slo_s or math.inf
-        for item in late:
-            own = item.deadline <= item.arrived_at + slo_s
-            reason = RefusalReason.DEADLINE if own else RefusalReason.SHED
+        for item in made.late:
+            due = item.arrived_at + slo_s
+            if item.deadline <= due:
+                reason = RefusalReason.DEADLINE
+            else:
+                reason = RefusalReason.SHED
+                self._admission.saw_late(item, now, made.late_before - due)
             self._refused.append(Refusal(item, reason, retry_after_s))
 
     def _wait_for_deadline(self) -> Wait:

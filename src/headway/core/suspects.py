@@ -182,7 +182,8 @@ class _Case:
             self._aside.append(rest)
         if not self._losses_left:
             return Verdict([], self._give_up(left))
-        self._losses_left -= 1
+        if not out_of_memory or len(ran) == 1:  # each of the others halves what is tried
+            self._losses_left -= 1
         if not left:
             return Verdict([], [])
         if len(ran) == 1:

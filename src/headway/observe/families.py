@@ -46,10 +46,10 @@ BATCH_RERUNS = Family(
     "headway_batch_reruns_total", "counter", "Model calls spent on finding a culprit.", _MODEL
 )
 BATCHES_LOST = Family(
-    "headway_batches_lost_total", "counter", "Batches whose worker process ended.", _MODEL
+    "headway_batches_lost_total", "counter", "Batches whose worker was lost under them.", _MODEL
 )
 OUT_OF_MEMORY = Family(
-    "headway_batches_out_of_memory_total", "counter", "Batches that did not fit.", _MODEL
+    "headway_out_of_memory_total", "counter", "Batches for which memory did not do.", _MODEL
 )
 BATCH_CAP = Family("headway_batch_cap_rows", "gauge", "Most rows that are thought to pay.", _MODEL)
 LINGER_CAP = Family(

@@ -101,10 +101,9 @@ class Metrics:
             self._forget_lost()
             model = self._models.get(key) or self._retired.pop(key, None) or _Model(key)
             self._models[key] = model
-            policy = batcher.policy
-            model.recorder.configure(slo_s=policy.slo_s, tenants=policy.tenant_weights)
             watch = _Watch(model, batcher, requests, self._stopped)
             model.watches.append(watch)
+            model.configure()
         batcher.observe(watch.observe)
 
     def add_source(self, source: Source) -> None:
@@ -215,7 +214,15 @@ class _Model:
             self._gone.add(self._closing)
         self._closing = requests
 
+    def configure(self) -> None:
+        """As the latest batcher's policy says, now: its tenants may have changed meanwhile."""
+        latest = self.watches[-1].batcher if self.watches else None
+        if latest is not None:
+            policy = latest.policy
+            self.recorder.configure(slo_s=policy.slo_s, tenants=policy.tenant_weights)
+
     def add_to(self, page: Page) -> None:
+        self.configure()
         with self.recorder.lock:
             self._add_recorded(page, self.recorder)
         self._add_now(page)

@@ -86,7 +86,8 @@ class Recorder:
         self.refused = dict.fromkeys(_REASONS, 0)
         self.cancelled_queued = self.cancelled_started = 0
         self.failed = self.reruns = self.crashes = 0
-        self.lost = self.out_of_memory = self.restarts = 0
+        self.lost = self.out_of_memory = 0  # batches
+        self.restarts = 0
         self.in_time = self.late = self.refused_by_slo = 0
         self.batch_cap_rows = 0
         self.linger_cap_s = 0.0
@@ -114,18 +115,17 @@ class Recorder:
                 else:
                     self.cancelled_queued += 1
             else:
-                self._trouble(event)
+                self._rarely(event)
 
-    def _trouble(self, event: Event) -> None:
-        """What hardly ever happens."""
+    def _rarely(self, event: Event) -> None:
         if isinstance(event, BatchLost):
             self.lost += 1
-            self.failed += event.failed
             self.out_of_memory += event.out_of_memory
+            self.failed += event.failed
         elif isinstance(event, OutOfMemory):
             self.out_of_memory += 1
         elif isinstance(event, WorkerChanged):
-            self.restarts += event.state is WorkerState.READY and event.restarts > 0
+            self.restarts += event.state is WorkerState.READY
         elif isinstance(event, Crashed):
             self.crashes += 1
 

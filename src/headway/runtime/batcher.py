@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import operator
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ PriorityName = Literal["high", "normal", "low"]
 _POLICIES = ("auto", "idle", "window", "static")
 _NONE: Mapping[str, Any] = {}
 _GRACE_S = 0.25
+HAS_PROCESSES = hasattr(os, "pidfd_open") and hasattr(os, "memfd_create")
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
@@ -157,6 +159,7 @@ class Batcher(Generic[In, Out]):
             workers=workers,
             is_python=False,  # threads, unless processes are asked for: a closure runs nowhere else
             needs_process=_only_in_process(worker_memory_mb, pin),
+            has_processes=HAS_PROCESSES,
         )
         self._team: ProcessTeam | None = None
         if self._placement.kind == "process":
@@ -688,10 +691,17 @@ class Batcher(Generic[In, Out]):
         with self._driver.lock:
             self._driver.scheduler.learn(table)
 
+    def weigh(self, tenants: Mapping[str, float]) -> None:
+        """Tenants share by these weights from now on; absent: 1. Who waits keeps its place."""
+        with self._driver.lock:
+            self._policy = dataclasses.replace(self._policy, tenant_weights=dict(tenants))
+            self._driver.scheduler.weigh(self._policy.tenant_weights)
+
     @property
     def is_open(self) -> bool:
-        """Are calls taken? False before it is entered, once it closes, and after a crash."""
-        return self._driver.state is State.OPEN
+        """Are calls taken? False before it is entered, once it closes, after a crash, and when the
+        last of its worker processes was given up."""
+        return self._driver.takes_calls
 
     @property
     def placement(self) -> Placement:
@@ -729,7 +739,7 @@ class Batcher(Generic[In, Out]):
             now = driver.home.clock() if driver.home is not None else 0.0
             ages = (now - job.batch.fired_at for job in driver.jobs.values())
             return Statistics(
-                is_open=driver.state is State.OPEN,
+                is_open=driver.takes_calls,
                 crashed=driver.crash,
                 queued_items=scheduler.queued_items,
                 queued_rows=scheduler.queued_rows,

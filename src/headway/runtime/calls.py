@@ -105,10 +105,11 @@ class DirectCall:
     from it; what `answered` and `failed` raise is logged, and goes no further.
     """
 
-    __slots__ = ("is_done", "item_ids", "ran", "value")
+    __slots__ = ("is_done", "item_ids", "ran", "tenant", "value")
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, tenant: str = "") -> None:
         self.item_ids: tuple[int, ...] = ()  # until it is queued
+        self.tenant = tenant
         self.value = value
         self.ran: tuple[Ran, ...] = ()
         self.is_done = False

@@ -115,6 +115,7 @@ class Driver:
         self._ids = itertools.count(1)
         self._calls: dict[int, Answerable] = {}  # queued; those of running batches are in `jobs`
         self._inbox: deque[tuple[Item, Any]] = deque()  # see enqueue_plain
+        self._inbox_is_mixed = False  # some of it have tenants
         self._free_workers: list[Worker] = []
         self._away: set[Worker] = set()  # workers that cannot take a batch now
         self._given_up: NotReady | None = None
@@ -135,6 +136,11 @@ class Driver:
         self._open_doors()
         self._is_closing = state is State.CLOSING
         self._is_over = state in (State.CLOSED, State.CRASHED)
+
+    @property
+    def takes_calls(self) -> bool:
+        """Open, and with a worker that is there or will be."""
+        return self._takes_plain
 
     def _open_doors(self) -> None:
         """The hot path is for when nothing needs a look: all else goes through `enqueue`."""
@@ -217,6 +223,7 @@ class Driver:
     def _tell_stopped(self, left: list[Answerable]) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         for call in left:
             call.fail(Closed(f"{self.name} stopped before this was answered"))
         self._observers.emit(Stopped(self.name, len(left)))
@@ -263,7 +270,11 @@ class Driver:
             return False
         item_id = next(self._ids)
         call.item_ids = (item_id,)
-        self._inbox.append((new_item((item_id, home.clock(), *_PLAIN_FIELDS)), call))
+        item = new_item((item_id, home.clock(), *_PLAIN_FIELDS))
+        if call.tenant:
+            item = item._replace(tenant=call.tenant)
+            self._inbox_is_mixed = True
+        self._inbox.append((item, call))
         if not self._drive_is_due:
             self._drive_is_due = True
             home.loop.call_soon(self._drive)
@@ -281,8 +292,12 @@ class Driver:
                 call.detach()  # the home moved while it was being noted
             calls[item[0]] = call
             items.append(item)
+        is_mixed, self._inbox_is_mixed = self._inbox_is_mixed, False
         try:
-            refusals = self.scheduler.submit_alike(items)
+            if is_mixed:
+                refusals = self.scheduler.submit_each(items)
+            else:
+                refusals = self.scheduler.submit_alike(items)
         except Exception as bug:
             # Ours. Not every way here leads through `_drive`, and these callers wait.
             self._post(home, functools.partial(self._crashed, bug))

@@ -18,6 +18,10 @@ class ProbeWatcher(Protocol):
 
     def may_run(self, rows: int, size: int) -> bool: ...
 
+    async def wait_turn(self, last_s: float) -> None:
+        """Before each call of the model; `last_s`: what the one before took, 0 at first."""
+        ...
+
     def has_run(self, rows: int, size: int) -> int | None:
         """The most bytes that it took, where that is known."""
         ...
@@ -122,6 +126,7 @@ class _Probes:
         self._clock = clock
         self._repeats = repeats
         self._watcher = watcher
+        self._last_s = 0.0
 
     async def cell(self, sample: Any, count: int, size: int) -> "_Cell | None":
         """None: so many rows do not fit into memory."""
@@ -138,10 +143,11 @@ class _Probes:
     async def _times(self, values: list[Any], rows: int) -> list[float]:
         times = []
         for attempt in range(self._repeats + 1):
+            await self._watcher.wait_turn(self._last_s)
             # A model may do with its list as it likes.
             job = _Probe(self._runner, list(values), rows, self._clock)
             self._start(job)
-            seconds = max(await job.seconds, 1e-9)
+            self._last_s = seconds = max(await job.seconds, 1e-9)
             if attempt > 0:  # the first call of a shape pays for what is built lazily
                 times.append(seconds)
         return times
@@ -161,6 +167,9 @@ class _Nobody:
 
     def may_run(self, rows: int, size: int) -> bool:
         return True
+
+    async def wait_turn(self, last_s: float) -> None:
+        pass
 
     def has_run(self, rows: int, size: int) -> int | None:
         return None

@@ -13,6 +13,7 @@ import msgspec
 from headway.errors import Closed, HeadwayError
 from headway.observe.tally import ErrorTally
 from headway.server.errors import headers_of, status_of
+from headway.server.holding import BodyRoom
 from headway.server.http.compression import compress_answer, decompress_body
 from headway.server.http.messages import Answer, Headers, Refusal, Request, Response
 
@@ -38,7 +39,7 @@ class Asker(Protocol):
     def fail(self, error: BaseException) -> None: ...
 
 
-# (body, asker, **params): starts the commonest kind of request without a task, or None.
+# (body, asker, tenant, **params): starts the commonest kind of request without a task, or None.
 DirectHandler: TypeAlias = Callable[..., Pending | None]
 # Headers that wish for more than the body says: such requests are never direct.
 WISHES = frozenset(
@@ -47,7 +48,6 @@ WISHES = frozenset(
         b"headway-adapter",
         b"headway-explain",
         b"headway-priority",
-        b"headway-tenant",
         b"headway-timeout-ms",
         b"inference-header-content-length",
     ]
@@ -87,8 +87,11 @@ class App:
         max_body_bytes: int = 64 * 2**20,
         debug: bool = False,
         errors: ErrorTally | None = None,
+        room: BodyRoom | None = None,
     ) -> None:
+        """`room`: for what packed bodies unpack to; None: as much as there is."""
         self._max_body_bytes = max_body_bytes
+        self._room = room
         self._debug = debug
         self.errors = errors or ErrorTally("http")
         self._exact: dict[str, dict[str, Route]] = {}
@@ -116,7 +119,9 @@ class App:
         self._found.clear()
         self._found_direct.clear()
 
-    def start_direct(self, url: bytes, body: bytes, asker: Asker) -> Pending | None:
+    def start_direct(
+        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
+    ) -> Pending | None:
         """Begin a POST that wishes for nothing special; None: `handle` must do it.
 
         The hot path: no Request, no task, no future.
@@ -128,7 +133,12 @@ class App:
         if found is None:
             return None
         direct, params = found.route.direct, found.params
-        return None if direct is None else direct(body, asker, **params)
+        if direct is None:
+            return None
+        tenant = (
+            headers[b"headway-tenant"].decode("latin-1") if b"headway-tenant" in headers else ""
+        )
+        return direct(body, asker, tenant, **params)
 
     def wrap(self, around: Callable[[Handle], Handle]) -> None:
         """Have every request pass through this, too. Before anything is served; then none takes
@@ -142,6 +152,15 @@ class App:
         return found.route.template if isinstance(found, Found) else ""
 
     @property
+    def routes(self) -> list[tuple[str, str]]:
+        """Every method and template there is."""
+        return [
+            (method, route.template)
+            for routes in (*self._exact.values(), *(each.routes for each in self._templates))
+            for method, route in routes.items()
+        ]
+
+    @property
     def paths_remembered(self) -> int:
         return len(self._found)
 
@@ -152,8 +171,9 @@ class App:
             return found
         try:
             if "content-encoding" in request.headers:
-                await decompress_body(request, limit=self._max_body_bytes)
-            answer = await found.route.handler(request, **found.params)
+                answer = await self._answer_packed(request, found)
+            else:
+                answer = await found.route.handler(request, **found.params)
             if (
                 found.route.may_compress
                 and "accept-encoding" in request.headers
@@ -168,6 +188,13 @@ class App:
             return self.answer_error(request, _with_cause(Closed("the work was cancelled"), error))
         except Exception as error:  # noqa: BLE001 - user code; every caller is answered
             return self.answer_error(request, error)
+
+    async def _answer_packed(self, request: Request, found: Found) -> Answer:
+        await decompress_body(request, limit=self._max_body_bytes)
+        if self._room is None:
+            return await found.route.handler(request, **found.params)
+        with self._room.taken(len(request.body)):  # a small body may be a large one, packed
+            return await found.route.handler(request, **found.params)
 
     def answer_error(self, request: Request, error: BaseException) -> Response:
         """What the caller is told. Only what is our own fault is logged."""
@@ -292,7 +319,7 @@ def _compile(template: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _never_direct(url: bytes, body: bytes, asker: Asker) -> None:
+def _never_direct(url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]) -> None:
     return None
 
 

@@ -18,9 +18,13 @@ def free_bytes() -> int | None:
 
 
 class PeakMeter:
-    """The most bytes in use between `start` and `peak_bytes`, beyond what was in use before."""
+    """The most bytes in use between `start` and `peak_bytes`, beyond what was in use before.
 
-    def __init__(self) -> None:
+    Of this process, or of the one with that number, where the model runs.
+    """
+
+    def __init__(self, pid: int | None = None) -> None:
+        self._process = Path("/proc", "self" if pid is None else str(pid))
         self._before: int | None = None
 
     def start(self) -> None:
@@ -30,8 +34,8 @@ class PeakMeter:
             self._before = int(cuda.memory_allocated())
             return
         try:
-            Path("/proc/self/clear_refs").write_text("5")  # forget the highest mark so far
-            self._before = _status_bytes("VmRSS")
+            (self._process / "clear_refs").write_text("5")  # forget the highest mark so far
+            self._before = self._status_bytes("VmRSS")
         except OSError:  # not Linux, or not allowed
             self._before = None
 
@@ -39,8 +43,11 @@ class PeakMeter:
         if self._before is None:
             return None
         cuda = _cuda()
-        peak = int(cuda.max_memory_allocated()) if cuda is not None else _status_bytes("VmHWM")
+        peak = int(cuda.max_memory_allocated()) if cuda is not None else self._status_bytes("VmHWM")
         return None if peak is None else max(0, peak - self._before)
+
+    def _status_bytes(self, field: str) -> int | None:
+        return _kilobytes(self._process / "status", field)
 
 
 def device_name() -> str:
@@ -74,10 +81,6 @@ def _container_room() -> int | None:
         return None if most == "max" else int(most) - int(used)
     except (OSError, ValueError):
         return None
-
-
-def _status_bytes(field: str) -> int | None:
-    return _kilobytes(Path("/proc/self/status"), field)
 
 
 def _kilobytes(path: Path, field: str) -> int | None:

@@ -12,7 +12,8 @@ from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
 LIVE = frozenset(
     [
         *("max_header_bytes", "header_timeout_s", "body_timeout_s", "write_timeout_s"),
-        *("keep_alive_s", "drain_s", "stop_delay_s", "max_connections_per_address"),
+        *("keep_alive_s", "drain_s", "stop_delay_s", "max_connections"),
+        *("max_connections_per_address", "max_held_bytes", "max_handshakes"),
         *("keys_file", "api_keys"),
     ]
 )
@@ -33,7 +34,11 @@ class Change:
 
 def changes_of(old: Config, new: Config) -> list[Change]:
     """Every setting that differs, keys aside."""
-    return [*_server_changes(old.server, new.server), *_model_changes(old.models, new.models)]
+    return [
+        *_server_changes(old.server, new.server),
+        *_shared_changes(old.every_model, new.every_model),
+        *_model_changes(old.models, new.models),
+    ]
 
 
 def key_changes_of(old: Sequence[KeyConfig], new: Sequence[KeyConfig]) -> list[Change]:
@@ -43,12 +48,17 @@ def key_changes_of(old: Sequence[KeyConfig], new: Sequence[KeyConfig]) -> list[C
     for name, before, after in _pairs(old, new, "id"):
         what = "changed" if before and after else "added" if after else "removed"
         changes.append(Change(f"key {name!r}", what, is_live))
-    weights = [{key.tenant: key.weight for key in keys} for keys in (old, new)]
-    for tenant in sorted(weights[1].keys()):
-        before, after = weights[0].get(tenant, 1.0), weights[1][tenant]
+    weights = weights_of(old)
+    for tenant, after in sorted(weights_of(new).items()):
+        before = weights.get(tenant, 1.0)
         if before != after:
-            changes.append(Change(f"weight of {tenant!r}", f"{before:g} → {after:g}", False))
+            changes.append(Change(f"weight of {tenant!r}", f"{before:g} → {after:g}", is_live))
     return changes
+
+
+def weights_of(keys: Iterable[KeyConfig]) -> dict[str, float]:
+    """By tenant: all keys of one say the same."""
+    return {key.tenant: key.weight for key in keys}
 
 
 def merged(old: Config, new: Config) -> Config:
@@ -63,6 +73,14 @@ def _server_changes(old: ServerConfig, new: ServerConfig) -> Iterator[Change]:
     for name, before, after in _differing(old, new):
         what = "changed" if name in _HIDDEN else f"{_shown(before)} → {_shown(after)}"
         yield Change(f"server.{name}", what, name in LIVE)
+
+
+def _shared_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if before != after:
+            what = f"{_shown(before)} → {_shown(after)}"
+            yield Change(f"every_model.{name}", what, is_live=False)
 
 
 def _model_changes(old: Iterable[ModelConfig], new: Iterable[ModelConfig]) -> Iterator[Change]:

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-import msgspec
-
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import ConfigError, HeadwayError
 from headway.models.catalogue import AnyModel
@@ -20,11 +18,12 @@ from headway.server.guard.access import access_of_route
 from headway.server.guard.guard import Guard
 from headway.server.guard.http import Gate, gate_without_keys
 from headway.server.guard.local import is_loopback
+from headway.server.holding import BodyRoom
 from headway.server.http.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.openai import handlers as openai
 from headway.server.openapi import handlers as openapi
-from headway.server.reloading import changes_of, key_changes_of, merged
+from headway.server.reloading import changes_of, key_changes_of, merged, weights_of
 from headway.server.repository.keeper import Keeper
 from headway.server.served import ModelHome, Served
 from headway.server.serving import Registry
@@ -55,7 +54,11 @@ Announce: TypeAlias = Callable[[Addresses, Registry], None]
 class FrontEnd(Protocol):
     async def start(self) -> None: ...
 
-    async def stop(self) -> None: ...
+    def change(self, config: ServerConfig) -> None:
+        """Limits and times of connections from now on; where it listens stays."""
+        ...
+
+    async def stop(self, drain_s: float) -> None: ...
 
 
 async def run(
@@ -71,7 +74,8 @@ async def run(
     """
     keys = keys_of(config)
     guard = Guard(config.server, keys)
-    weights = {key.tenant: key.weight for key in keys}
+    weights = weights_of(keys)  # changed in place: what is loaded later has the new ones
+    room = BodyRoom(config.server)
     with _regions(config.server) as regions, _observing(config.server) as observing:
         make = functools.partial(make_served, weights=weights, observing=observing)
         async with Keeper(config, make) as keeper:
@@ -79,13 +83,24 @@ async def run(
             app = guard.app(
                 registry,
                 lambda view, gate: make_app(
-                    view, config.server, regions=regions, gate=gate, observing=observing
+                    view,
+                    config.server,
+                    regions=regions,
+                    gate=gate,
+                    observing=observing,
+                    room=room,
+                    has_keys=guard.has_keys,
                 ),
             )
             observing.wrap(app)
-            http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit)
+            http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit, room=room)
             grpc = make_grpc(
-                registry, config.server, regions=regions, guard=guard, observing=observing
+                registry,
+                config.server,
+                regions=regions,
+                guard=guard,
+                observing=observing,
+                room=room,
             )
 
             def say() -> None:
@@ -97,15 +112,17 @@ async def run(
                     announce(addresses, registry)
                 notify.ready()
 
-            reloader = Reloader(config, keys, guard, http, keeper)
+            front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
+            reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
             try:
                 await serve(
-                    [http] if grpc is None else [http, grpc],
+                    front_ends,
                     reloader,
                     say,
                     keeper.wait_started(),
                     hang_up=None if reread is None else lambda: reloader.reload(reread),
                     leave=registry.drain,
+                    end=keeper.end_by,
                 )
             finally:
                 await reloader.close()
@@ -118,14 +135,16 @@ class Reloader:
         self,
         config: Config,
         keys: Sequence[KeyConfig],
+        weights: dict[str, float],
         guard: Guard,
-        http: HttpServer,
+        front_ends: Sequence[FrontEnd],
         keeper: Keeper,
     ) -> None:
         self.config = config
         self._keys = keys
+        self._weights = weights
         self._guard = guard
-        self._http = http
+        self._front_ends = front_ends
         self._keeper = keeper
         self._models: asyncio.Task[None] | None = None  # being changed
 
@@ -156,10 +175,20 @@ class Reloader:
             changing = self._change_models(self._models, new)
             self._models = asyncio.get_running_loop().create_task(changing)
         self.config = merged(self.config, new)
-        self._http.change(self.config.server)
+        for front_end in self._front_ends:
+            front_end.change(self.config.server)
+        self._keeper.change(self.config.server)
         if self._guard.has_keys and keys:
-            self._guard.change_keys(keys)
-            self._keys = keys
+            self._change_keys(keys)
+
+    def _change_keys(self, keys: Sequence[KeyConfig]) -> None:
+        self._keys = keys
+        self._guard.change_keys(keys)
+        weights = weights_of(keys)
+        if weights != self._weights:
+            self._weights.clear()
+            self._weights.update(weights)
+            self._keeper.weigh(weights)
 
     async def _change_models(self, before: "asyncio.Task[None] | None", new: Config) -> None:
         """Beside those that are running; one change after the other."""
@@ -178,11 +207,13 @@ def make_app(
     regions: SharedRegions | None = None,
     gate: Gate | None = None,
     observing: Observing | None = None,
+    room: BodyRoom | None = None,
+    has_keys: bool = False,
 ) -> App:
     """All routes, for these models; `gate` says who may call which."""
     gate = gate or gate_without_keys(is_local=is_loopback(config.host))
     errors = None if observing is None else observing.http_errors
-    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug, errors=errors)
+    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug, errors=errors, room=room)
     version = importlib.metadata.version("headway")
     limits = Limits(config.max_request_rows, config.max_tensor_elements)
     watching = [] if observing is None or observing.page is None else [observing.page]
@@ -190,7 +221,7 @@ def make_app(
         (v2.ROUTES, v2.V2(registry, version=version, regions=regions, limits=limits)),
         (openai.ROUTES, openai.OpenAI(registry)),
         (plain.ROUTES, plain.Plain(registry, max_rows=limits.rows)),
-        (openapi.ROUTES, openapi.OpenAPI(registry, version=version)),
+        (openapi.ROUTES, openapi.OpenAPI(registry, version=version, has_keys=has_keys)),
         (admin.ROUTES, admin.Admin(registry)),
         (draining.ROUTES, draining.Draining(registry)),
         *((metrics.ROUTES, page) for page in watching),
@@ -198,8 +229,8 @@ def make_app(
         for method, template, name in routes:
             handler = getattr(handlers, name)
             gated = gate(access_of_route(method, template), handler)
-            # The direct way goes past the gate: only where there is none.
-            direct = getattr(handlers, f"{name}_direct", None) if gated is handler else None
+            # The direct way goes past the gate: KeyedApp asks who may, KeyedModel counts.
+            direct = getattr(handlers, f"{name}_direct", None)
             app.add(method, template, gated, direct=direct)
     return app
 
@@ -211,6 +242,7 @@ def make_grpc(
     regions: SharedRegions | None = None,
     guard: Guard | None = None,
     observing: Observing | None = None,
+    room: BodyRoom | None = None,
 ) -> "GrpcServer | None":
     """None where it is not wanted, or not installed: then HTTP serves alone."""
     if config.grpc_port < 0:
@@ -222,7 +254,13 @@ def make_grpc(
         return None
     version = importlib.metadata.version("headway")
     return GrpcServer(
-        registry, config, version=version, regions=regions, guard=guard, observing=observing
+        registry,
+        config,
+        version=version,
+        regions=regions,
+        guard=guard,
+        observing=observing,
+        room=room,
     )
 
 
@@ -256,9 +294,11 @@ async def serve(
     *,
     hang_up: Callable[[], None] | None = None,
     leave: Callable[[], None],
+    end: Callable[[float], None],
 ) -> None:
     """Listen until the process is asked to stop; then `leave` the balancers' sight, and finish
-    what has begun, on all at once.
+    what has begun, on all at once. One deadline counts for the front ends and, by `end`, for the
+    models after them.
 
     `say` is called when `starting` (the models) is done.
     """
@@ -275,7 +315,9 @@ async def serve(
             await _wait(reloader.config.server.stop_delay_s)
         finally:
             started.cancel()
-            await asyncio.gather(*(front_end.stop() for front_end in front_ends))
+            drain_s = reloader.config.server.drain_s
+            end(asyncio.get_running_loop().time() + drain_s)
+            await asyncio.gather(*(front_end.stop(drain_s) for front_end in front_ends))
 
 
 async def _wait(seconds: float) -> None:
@@ -289,8 +331,9 @@ async def _wait(seconds: float) -> None:
 async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
     try:
         await front_end.start()
-    except OSError as error:  # taken, not ours, no such address
-        reason = os.strerror(error.errno) if error.errno else error
+    except (OSError, UnicodeError) as error:  # taken, not ours, no such address, no name
+        number = getattr(error, "errno", None) or 0
+        reason = os.strerror(number) if number > 0 else error  # a resolver's are below
         raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
 
 
@@ -325,10 +368,10 @@ def make_served(
 ) -> Served:
     """One version of one model, with everybody who watches it. `weights` are those of the keys'
     tenants; what the model itself says goes first."""
-    if weights:
-        config = msgspec.structs.replace(config, tenants={**weights, **config.tenants})
     kind = Served if config.timeout_ms is None else TimedServed
     served = kind(config, model=model, version=version, home=home)
+    if weights:
+        served.weigh(weights)
     served.statistics = statistics = ModelStatistics()
     served.batcher.observe(statistics.observe)
     if observing is not None:

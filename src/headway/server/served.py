@@ -22,7 +22,7 @@ from headway.core.placing import Placement, place
 from headway.errors import ConfigError, InvalidInput
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
-from headway.runtime.batcher import Batcher
+from headway.runtime.batcher import HAS_PROCESSES, Batcher
 from headway.runtime.calls import DirectCall
 from headway.runtime.home import Home
 from headway.runtime.runner import runner_for
@@ -31,7 +31,7 @@ from headway.server import tables
 from headway.server.explaining import Told
 from headway.server.serving import PLAIN, Array, Ask, WorkerLine
 from headway.server.tables import TableStore
-from headway.server.warm_up import WarmUp, samples_from, samples_of
+from headway.server.warm_up import Beside, WarmUp, samples_from, samples_of
 from headway.signature import (
     ParameterHints,
     Signature,
@@ -42,6 +42,7 @@ from headway.signature import (
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
+_LATELY_S = 1.0
 _NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
 
 
@@ -148,10 +149,24 @@ class Served:
         self.clock = Home(asyncio.get_running_loop()).clock
         await self.batcher.__aenter__()
 
-    async def warm(self) -> None:
+    async def warm(self, beside: Beside | None = None) -> None:
+        """`beside`: others who are served meanwhile, and must not feel it."""
         if self.config.warm_up:
-            await self._warm_up()
+            await self._warm_up(beside)
         self._is_ready = True
+
+    def looks_like(self, other: "Served") -> bool:
+        """As far as one can see from outside: what one has learned may hold for the other."""
+        return self._looks() == other._looks()
+
+    def _looks(self) -> tuple[object, ...]:
+        config = self.config
+        runs = (config.max_batch_size, config.batch_sizes, config.worker, config.workers)
+        return ([*self.inputs], [*self.outputs], config.options, *runs)
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """The keys' tenants share by these; what the model itself says goes first."""
+        self.batcher.weigh({**weights, **self.config.tenants})
 
     async def close(self, *, drain_s: float = 30.0) -> None:
         self._is_ready = False
@@ -190,6 +205,11 @@ class Served:
             return True
         now = self.batcher.statistics()
         return bool(now.queued_items or now.running_batches)
+
+    @property
+    def is_asked(self) -> bool:
+        """Now, or a moment ago."""
+        return self.is_busy or self.idle_s < _LATELY_S
 
     @property
     def idle_s(self) -> float:
@@ -332,7 +352,7 @@ class Served:
                 )
         return self.model.inputs, self.model.outputs
 
-    async def _warm_up(self) -> None:
+    async def _warm_up(self, beside: Beside | None) -> None:
         decode = self.signature.input.decode if self.signature is not None else self._row
         samples: Sequence[Any]
         if self._home.samples is not None:
@@ -344,6 +364,7 @@ class Served:
             self.config.warm_up_s,
             self._table_store(),
             is_strict=self._home.samples is not None,
+            beside=beside,
         )
         warmth = await plan.run(self.name, self.batcher, self.max_batch_size)
         if warmth is not None:
@@ -468,6 +489,7 @@ def _placement(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> P
         workers=config.workers,
         is_python=not type(model).__module__.startswith("headway."),
         needs_process=needs_process or ("pin" if config.pin else ""),
+        has_processes=HAS_PROCESSES,
     )
 
 

@@ -165,6 +165,9 @@ class Registry:
         """Call this with every model that leaves: whoever remembers one would keep its weights."""
         self._forgetters.append(forget)
 
+    def off_gone(self, forget: Callable[[ServedModel], None]) -> None:
+        self._forgetters.remove(forget)
+
     def drain(self, *, is_draining: bool = True) -> None:
         """Not ready from now on, whatever the models are; requests are answered all the same."""
         self.is_draining = is_draining

@@ -43,5 +43,8 @@ class Signals:
         for each in _STOPS:
             self._loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
+        if self._hang_up is not None:  # too late for another configuration
+            self._loop.remove_signal_handler(signal.SIGHUP)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.stop.set()
         _log.info("asked to stop; once more ends at once")

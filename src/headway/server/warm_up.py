@@ -29,6 +29,9 @@ _TYPICAL = 2  # samples that are run where the times are known: buffers grow wit
 _FILL = 0.8  # of the memory that is free
 MAX_SAMPLES = 16
 _LENGTHS = (8, 32, 128, 512)  # of axes that vary
+_REST = 4.0  # times as long as each probe took, while others are served by the same cores
+_ALIKE = 2.0  # a single row takes no more than so many times as long, nor as short
+_JITTER_S = 0.001  # of threads that share an interpreter
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,14 @@ class Warmth:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What goes on while a model is warmed up."""
+
+    is_asked: Callable[[], bool]  # whether others are served: then probes rest in between
+    before: CostTable | None  # of the version that it will replace, where that looks the same
+
+
+@dataclass(frozen=True, slots=True)
 class WarmUp:
     """How one model is warmed up."""
 
@@ -48,13 +59,17 @@ class WarmUp:
     limit_s: float  # for everything: a slow model is served cold rather than late
     store: TableStore | None = None  # None: nothing is kept
     is_strict: bool = False  # a sample that fails fails the start
+    beside: Beside | None = None  # None: nobody is served meanwhile
 
     async def run(self, name: str, batcher: "Batcher[Any, Any]", max_rows: int) -> Warmth | None:
         """What the batcher decides by from now on; None: nothing could be measured."""
         kept = None if self.store is None else await run_in_thread(self.store.load)
+        warmth: Warmth | None
         if kept is not None:
             await self._run_once(name, batcher)
-            warmth: Warmth | None = Warmth(kept, _fitting(kept), was_kept=True)
+            warmth = Warmth(kept, _fitting(kept), was_kept=True)
+        elif (before := await self._taken_over(name, batcher)) is not None:
+            warmth = Warmth(before, _fitting(before))  # not kept: the next start will measure
         else:
             warmth = await self._measure(name, batcher, max_rows)
             if warmth is not None and warmth.max_rows is None and self.store is not None:
@@ -66,15 +81,37 @@ class WarmUp:
             batcher.learn(warmth.table)
         return warmth
 
-    async def _run_once(self, name: str, batcher: "Batcher[Any, Any]") -> None:
+    async def _taken_over(self, name: str, batcher: "Batcher[Any, Any]") -> CostTable | None:
+        """The times of the version that it will replace, where single rows take as long as there.
+
+        Large batches would take the cores from those who are served; serving corrects what is
+        different.
+        """
+        if self.beside is None or self.beside.before is None or not self.beside.is_asked():
+            return None
+        singles = await self._run_once(name, batcher)
+        before = self.beside.before
+        is_alike = bool(singles) and all(_is_alike(each, before) for each in singles)
+        return before if is_alike else None
+
+    async def _run_once(self, name: str, batcher: "Batcher[Any, Any]") -> list[CostTable]:
         """The times are known; what a first call builds lazily is not there yet."""
+        singles: list[CostTable] = []
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.limit_s):
                     for sample in self.samples[:_TYPICAL]:
-                        await batcher.warm_up(sample, repeats=_REPEATS, limit_s=0.0)
+                        singles.append(
+                            await batcher.warm_up(
+                                sample,
+                                repeats=_REPEATS,
+                                limit_s=0.0,
+                                _watcher=_Cells(lambda: None, self.beside, _pid_of(batcher)),
+                            )
+                        )
         except HeadwayError as error:
             self._tell(name, error)
+        return singles
 
     async def _measure(
         self, name: str, batcher: "Batcher[Any, Any]", max_rows: int
@@ -98,7 +135,7 @@ class WarmUp:
                     ):
                         # Row counts double: the last one takes as long as all before.
                         share_s = (end_at - loop.time()) / left / 2
-                        watcher = _Cells(count)
+                        watcher = _Cells(count, self.beside, _pid_of(batcher))
                         table = await batcher.warm_up(
                             sample, repeats=_REPEATS, limit_s=share_s, _watcher=watcher
                         )
@@ -119,10 +156,11 @@ class WarmUp:
 class _Cells:
     """Watches the cells of one size: their memory, whether the next one fits, the progress."""
 
-    def __init__(self, count: Callable[[], None]) -> None:
+    def __init__(self, count: Callable[[], None], beside: Beside | None, pid: int | None) -> None:
         self.is_full = False
         self._count = count
-        self._meter = PeakMeter()
+        self._beside = beside
+        self._meter = PeakMeter(pid)
         self._last: tuple[int, int] | None = None  # rows and bytes
 
     def may_run(self, rows: int, size: int) -> bool:
@@ -135,6 +173,11 @@ class _Cells:
         self._meter.start()
         return True
 
+    async def wait_turn(self, last_s: float) -> None:
+        """One fifth of the time at most, while others are served: this is to rest, not to poll."""
+        if self._beside is not None and self._beside.is_asked():
+            await asyncio.sleep(_REST * last_s)
+
     def has_run(self, rows: int, size: int) -> int | None:
         peak = self._meter.peak_bytes()
         if peak is not None:
@@ -145,6 +188,21 @@ class _Cells:
     def has_failed(self, error: HeadwayError) -> bool:
         self.is_full = is_out_of_memory(error)
         return self.is_full
+
+
+def _pid_of(batcher: "Batcher[Any, Any]") -> int | None:
+    """Of the process that is probed; None: this one."""
+    return next((each.pid for each in batcher.worker_processes), None)
+
+
+def _is_alike(single: CostTable, known: CostTable) -> bool:
+    """Does the smallest batch of one size take about as long as it took there?"""
+    rows, size, sizes = single.rows[0], (single.sizes or (0,))[0], known.sizes or (0,)
+    if rows not in known.rows or size not in sizes:
+        return False
+    there = known.seconds[known.rows.index(rows)][sizes.index(size)]
+    fastest = single.seconds[0][0] * (1.0 + min(single.errors, default=0.0))
+    return there / _ALIKE - _JITTER_S <= fastest <= there * _ALIKE + _JITTER_S
 
 
 def _fitting(table: CostTable) -> int | None:

@@ -36,6 +36,18 @@ def test_somebody_at_this_machine_is(server: Server) -> None:
     assert server.http.get("/admin/drain").json() == {"draining": False}
 
 
+def test_over_grpc_a_proxy_is_not_the_administrator_either(server: Server) -> None:
+    import tritonclient.grpc as triton
+    from tritonclient.utils import InferenceServerException
+
+    handed_on = {"x-forwarded-for": "10.0.0.7"}
+    with triton.InferenceServerClient(server.grpc) as client:
+        with pytest.raises(InferenceServerException, match=r"right `admin`.*through a proxy"):
+            client.unload_model("upper", headers=handed_on)
+        assert client.is_model_ready("upper", headers=handed_on)
+        client.unregister_system_shared_memory()
+
+
 def test_a_server_that_others_can_reach_has_no_administrator_without_a_key(
     tmp_path: Path,
 ) -> None:

@@ -3,15 +3,19 @@
 import asyncio
 import gzip
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar
 
 import msgspec
 from http_client import Client, on_both_loops, serving
 
 import headway
-from headway.config import ModelConfig, ServerConfig
+from headway.config import KeyConfig, ModelConfig, ServerConfig
+from headway.runtime.events import BatchStarted, Event
+from headway.server.app import App
+from headway.server.guard.guard import Guard
+from headway.server.guard.keys import new_key
 from headway.server.run import make_app
 from headway.server.served import Served
 from headway.server.serving import Registry
@@ -61,7 +65,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(**settings: Any) -> AsyncIterator[Running]:
+async def running(*, keys: Sequence[KeyConfig] = (), **settings: Any) -> AsyncIterator[Running]:
     model = Gate()
     config = ModelConfig(name="gate", target="gate", warm_up=False, max_batch_size=1, **settings)
     served = Served(config, model=model)
@@ -70,13 +74,20 @@ async def running(**settings: Any) -> AsyncIterator[Running]:
     await served.start()
     try:
         async with (
-            serving(make_app(registry, ServerConfig())) as server,
+            serving(app_with(keys, registry)) as server,
             Client.to(server) as client,
         ):
             yield Running(client, model, served, server)
     finally:
         model.open.set()
         await served.close()
+
+
+def app_with(keys: Sequence[KeyConfig], registry: Registry) -> App:
+    config = ServerConfig()
+    return Guard(config, keys).app(
+        registry, lambda models, gate: make_app(models, config, gate=gate)
+    )
 
 
 def body_of(first: float, **more: Any) -> bytes:
@@ -242,3 +253,84 @@ async def test_a_server_that_may_not_wait_refuses_what_still_runs() -> None:
         assert (await it.client.reply()).status == 503
         it.model.open.set()
         assert it.statistics.as_triton("gate", "1")["inference_stats"]["fail"]["count"] == 1
+
+
+def tenants_seen(served: Served) -> list[str]:
+    seen: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, BatchStarted):
+            seen.extend(item.tenant for item in event.batch.items)
+
+    served.batcher.observe(note)
+    return seen
+
+
+@on_both_loops
+async def test_each_request_is_its_tenants() -> None:
+    async with running() as it:
+        seen = tenants_seen(it.served)
+        it.model.open.clear()
+        named = [(1, ""), (2, "a"), (3, "a"), (4, "b"), (5, "")]
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(Client.to(it.server)) for _ in named]
+            for client, (number, tenant) in zip(clients, named, strict=True):
+                header = f"Headway-Tenant: {tenant}\r\n" if tenant else ""
+                await client.send(request_of(body_of(number), header))
+                if number == 1:
+                    await it.wait_until_it_runs()
+            await it.wait_queued(4)
+            it.model.open.set()
+            for client, (number, _) in zip(clients, named, strict=True):
+                assert first_of((await client.reply()).body) == number
+        assert sorted(seen) == ["", "", "a", "a", "b"]
+
+
+@on_both_loops
+async def test_a_key_says_who_asks_and_how_much_it_may() -> None:
+    key = new_key()
+    config = KeyConfig(id="k", hash=key.hash, tenant="acme", concurrent=1)
+    mine = f"Authorization: Bearer {key.key}\r\nHeadway-Tenant: somebody-else\r\n"
+    async with running(keys=[config]) as it, Client.to(it.server) as second:
+        seen = tenants_seen(it.served)
+        assert (await it.client.post(PATH, body_of(1))).status == 401
+        assert (await it.client.post(PATH, body_of(1), "X-Api-Key: wrong\r\n")).status == 401
+        assert first_of((await it.client.post(PATH, body_of(2), mine)).body) == 2
+        it.model.entered.clear()
+        it.model.open.clear()
+        await it.client.send(request_of(body_of(3), mine))
+        await it.wait_until_it_runs()
+        assert (await second.post(PATH, body_of(4), mine)).status == 429
+        it.model.open.set()
+        assert first_of((await it.client.reply()).body) == 3
+        assert first_of((await second.post(PATH, body_of(5), mine)).body) == 5
+        assert seen == ["acme", "acme", "acme"]
+
+
+@on_both_loops
+async def test_who_leaves_gives_its_place_in_the_quota_back() -> None:
+    key = new_key()
+    config = KeyConfig(id="k", hash=key.hash, tenant="acme", concurrent=2)
+    mine = f"X-Api-Key: {key.key}\r\n"
+    async with running(keys=[config]) as it:
+        it.model.open.clear()
+        await it.client.send(request_of(body_of(1), mine))
+        await it.wait_until_it_runs()
+        async with Client.to(it.server) as leaver:
+            await leaver.send(request_of(body_of(2), mine))
+            await it.wait_queued(1)
+        await it.wait_queued(0)
+        it.model.open.set()
+        assert first_of((await it.client.reply()).body) == 1
+        async with Client.to(it.server) as second:
+            assert first_of((await second.post(PATH, body_of(3), mine)).body) == 3
+
+
+@on_both_loops
+async def test_a_key_without_the_right_is_refused() -> None:
+    key = new_key()
+    config = KeyConfig(id="k", hash=key.hash, tenant="acme", rights=("metrics",))
+    async with running(keys=[config]) as it:
+        reply = await it.client.post(PATH, body_of(1), f"X-Api-Key: {key.key}\r\n")
+        assert reply.status == 403
+        assert it.model.batches == []

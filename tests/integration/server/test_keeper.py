@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import headway
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import (
+    Closed,
     ConfigError,
     DeadlineExceeded,
     InvalidInput,
@@ -240,3 +242,67 @@ async def test_another_configuration_is_told_apart_and_followed() -> None:
         with pytest.raises(UnknownModel):
             keeper.registry.get_ready("gone")
         assert keeper.registry.names() == ["new", "other", "same"]
+
+
+class Late(headway.Model[int, int]):
+    async def predict(self, items: list[int]) -> list[int]:  # type: ignore[override]
+        await asyncio.sleep(5.0)
+        return items
+
+
+async def test_a_model_that_goes_and_comes_back_answers_what_it_had_begun() -> None:
+    model = ModelConfig(name="m", target=f"{__name__}:Late", warm_up=False)
+    late = Config(server=ServerConfig(drain_s=60.0), models=(model,))
+    async with Keeper(late, make_served) as keeper:
+        await keeper.wait_started()
+        asking = asyncio.create_task(keeper.registry.get_ready("m").predict(7, ASK))
+        await asyncio.sleep(1.0)
+        await keeper.reload_configuration(configured())
+        await asyncio.sleep(1.0)
+        assert keeper.registry.names() == []
+        await keeper.reload_configuration(late)
+        await asyncio.sleep(1.0)
+        assert keeper.registry.get_ready("m").is_ready
+        assert await asking == 7
+        assert [entry.state for entry in keeper.index()] == ["READY"]
+
+
+# ---- what changes while it runs
+
+
+async def test_weights_of_tenants_change_in_models_that_are_there(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "m" / "model.toml").write_text("warm_up = false\ntenants = {own = 5.0}")
+    async with keeping(tmp_path) as keeper:
+        keeper.weigh({"acme": 2.0, "own": 1.0})
+        batcher = keeper.registry.get("m").batcher  # type: ignore[attr-defined]
+        assert batcher.policy.tenant_weights == {"acme": 2.0, "own": 5.0}
+        assert await ask(keeper) == 1
+
+
+async def test_stopping_has_one_deadline_whatever_the_configuration_says(tmp_path: Path) -> None:
+    write(tmp_path, takes_s=1e9)
+    settings(tmp_path, warm_up=False)
+    async with keeping(tmp_path, drain_s=1e6) as keeper:
+        asking = asyncio.create_task(ask(keeper))
+        await asyncio.sleep(1.0)
+        keeper.end_by(now() + 2.0)
+    assert now() == pytest.approx(3.0)
+    with pytest.raises(Closed):
+        await asking
+
+
+async def test_a_version_that_is_loaded_while_the_one_before_is_asked_takes_over_its_times(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, mark=1, takes_s=0.01)
+    settings(tmp_path, max_batch_size=8)
+    async with keeping(tmp_path) as keeper:
+        first = keeper.registry.get("m")
+        write(tmp_path, mark=2, takes_s=0.01)
+        with first.held():
+            await keeper.load("m")
+        second = keeper.registry.get("m")
+        assert second is not first
+        assert second.costs is first.costs  # type: ignore[attr-defined]
+        assert await ask(keeper) == 2

@@ -98,6 +98,18 @@ def test_without_a_key_there_is_health_and_nothing_else(keyed: Keyed) -> None:
         assert "key" in answer.text
 
 
+def test_the_page_is_open_and_what_it_describes_takes_a_key(keyed: Keyed) -> None:
+    page = keyed.server.http.get("/docs")
+    assert (page.status_code, "upper" in page.text) == (200, False)
+    assert keyed.server.http.get("/openapi.json").status_code == 401
+    with keyed.http("upper-only") as client:
+        document = client.get("/openapi.json").json()
+    assert document["security"] == [{"bearer": []}, {"header": []}]
+    assert {"401", "403"} <= set(document["paths"]["/v1/predict/upper"]["post"]["responses"])
+    assert document["paths"]["/v2/health/live"]["get"]["security"] == []
+    assert "/v1/predict/double" not in document["paths"]
+
+
 def test_a_wrong_key_is_refused(keyed: Keyed) -> None:
     for headers in ({"Authorization": "Bearer hw-wrong"}, {"X-Api-Key": "x"}):
         answer = keyed.server.http.post("/v1/predict/upper", json="a", headers=headers)

@@ -200,6 +200,14 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
     assert "Traceback" not in error
 
 
+def test_a_host_that_is_no_name_is_one_line_too(tmp_path: Path) -> None:
+    with command(tmp_path, "shouting:Shout", "--host", "a..b", "--port", "0") as process:
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "cannot listen on a..b:0: " in error
+    assert "Traceback" not in error
+
+
 def test_a_model_that_cannot_be_set_up_is_named(tmp_path: Path) -> None:
     with command(tmp_path, "shouting:Broken", "--port", "0") as process:
         _, error = process.communicate(timeout=30)

@@ -84,6 +84,16 @@ def test_what_runs_longer_than_the_drain_is_refused_and_the_end_is_still_good(
         assert server.process.wait(30) == 0  # though the model hangs
 
 
+def test_who_is_asked_to_stop_reads_nothing_again(tmp_path: Path) -> None:
+    write(tmp_path, server="stop_delay_s = 0.2")
+    with served(tmp_path, "headway.toml") as server:
+        server.process.send_signal(signal.SIGTERM)
+        server.log.wait_for("asked to stop")
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.wait(30) == 0
+        assert "read again" not in server.log.text
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=str)
 def test_a_second_signal_ends_at_once(tmp_path: Path, second: signal.Signals) -> None:
     write(tmp_path)
@@ -115,6 +125,37 @@ def test_sighup_says_what_has_changed_and_changes_what_it_can(tmp_path: Path) ->
         assert server.http.post("/v1/predict/new", json="up").json() == "UP"
         headers = {"X-Long": "x" * 400}
         assert httpx.get(f"{server.url}/v2/health/live", headers=headers).status_code == 431
+
+
+def test_sighup_changes_the_limits_of_grpc_too(tmp_path: Path) -> None:
+    import tritonclient.grpc as triton
+    from tritonclient.utils import InferenceServerException
+
+    write(tmp_path)
+    headers = {"x-long": "x" * 2000}
+    with served(tmp_path, "headway.toml") as server:
+        with triton.InferenceServerClient(server.grpc) as before:
+            assert before.is_server_live(headers=headers)
+            write(tmp_path, server="max_header_bytes = 1000")
+            server.process.send_signal(signal.SIGHUP)
+            server.log.wait_for("read again: 1 changes")
+            assert before.is_server_live(headers=headers)  # on its old connection
+        # A connection of its own, not one that the library has kept.
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        with triton.InferenceServerClient(server.grpc, channel_args=own) as after:
+            assert after.is_server_live()
+            with pytest.raises(InferenceServerException):
+                after.is_server_live(headers=headers)
+
+
+def test_sighup_changes_a_tenants_weight(tmp_path: Path) -> None:
+    key = '[[keys]]\nid = "a"\nhash = "sha256:{0}"\ntenant = "acme"\nweight = {1}'
+    write(tmp_path, more=key.format("0" * 64, 1.0))
+    with served(tmp_path, "headway.toml") as server:
+        write(tmp_path, more=key.format("0" * 64, 3.0))
+        server.process.send_signal(signal.SIGHUP)
+        server.log.wait_for("read again: 2 changes")
+        assert "weight of 'acme': 1 → 3\n" in server.log.text
 
 
 def test_sighup_with_a_mistake_keeps_what_there_is(tmp_path: Path) -> None:

@@ -10,25 +10,29 @@ import pytest
 import headway
 from headway import ModelFailed, Tensor
 from headway.config import ModelConfig
+from headway.core import CostTable
 from headway.errors import ConfigError
 from headway.server.served import ModelHome, Served
 from headway.server.serving import Ask
+from headway.server.warm_up import Beside
+from headway.testing import now
 
 ASK = Ask()
 
 
 class Counting(headway.Model[int, int]):
-    """A millisecond for each row; remembers its batches."""
+    """A millisecond for each row, unless it is told; remembers its batches."""
 
-    def __init__(self, most_rows: int = 1000) -> None:
+    def __init__(self, most_rows: int = 1000, row_s: float = 0.001) -> None:
         self.batches: list[int] = []
         self.most_rows = most_rows
+        self.row_s = row_s
 
     async def predict(self, items: list[int]) -> list[int]:  # type: ignore[override]
         self.batches.append(len(items))
         if len(items) > self.most_rows:
             raise MemoryError(f"{len(items)} rows do not fit")
-        await asyncio.sleep(0.001 * len(items))
+        await asyncio.sleep(self.row_s * len(items))
         return items
 
 
@@ -144,6 +148,61 @@ async def test_a_sample_that_was_given_must_work(
     home = ModelHome(folder=home.folder, files=home.files, samples=samples)
     with pytest.raises(error, match=message):
         await started(Rows(), home)
+
+
+# ---- beside others who are served
+
+
+async def warmed_beside(
+    model: Counting, *, is_asked: bool, before: CostTable | None
+) -> tuple[Served, float]:
+    """And how long it took."""
+    config = ModelConfig(name="m", target="tests:None", max_batch_size=8)
+    served = Served(config, model=model)
+    await served.load()
+    started_at = now()
+    await served.warm(Beside(lambda: is_asked, before))
+    return served, now() - started_at
+
+
+def table_of(row_s: float) -> CostTable:
+    rows = (1, 2, 4, 8)
+    return CostTable(rows, None, tuple((row_s * count,) for count in rows))
+
+
+async def test_while_others_are_served_the_times_of_a_version_alike_are_taken_over() -> None:
+    before, model = table_of(0.015), Counting(row_s=0.01)
+    served, _ = await warmed_beside(model, is_asked=True, before=before)
+    assert set(model.batches) == {1}  # no large batch takes the cores from anybody
+    assert served.costs == before
+    await served.close()
+
+
+@pytest.mark.parametrize("row_s", [0.003, 0.05])
+async def test_a_version_that_is_not_alike_is_measured_with_rests(row_s: float) -> None:
+    model = Counting(row_s=0.01)
+    served, took_s = await warmed_beside(model, is_asked=True, before=table_of(row_s))
+    assert max(model.batches) == 8
+    assert served.costs is not None
+    assert served.costs.seconds[3][0] == pytest.approx(0.08)
+    assert took_s > 4 * 0.01 * (sum(model.batches) - 8)  # after the last there is none
+    await served.close()
+
+
+async def test_a_first_version_beside_others_is_measured_with_rests() -> None:
+    model = Counting()
+    served, took_s = await warmed_beside(model, is_asked=True, before=None)
+    assert max(model.batches) == 8
+    assert took_s > 4 * 0.001 * (sum(model.batches) - 8)  # after the last there is none
+    await served.close()
+
+
+async def test_where_nobody_is_served_there_is_no_need_to_rest_or_guess() -> None:
+    model = Counting()
+    served, took_s = await warmed_beside(model, is_asked=False, before=table_of(0.001))
+    assert max(model.batches) == 8
+    assert took_s == pytest.approx(0.001 * sum(model.batches))
+    await served.close()
 
 
 # ---- leaving

@@ -156,6 +156,13 @@ class Counting(headway.Model[int, int]):
             yield [number if number < abs(item) else headway.END for item in items]
 
 
+class SlowCounting(Counting):
+    def stream(self, items: list[int]) -> Iterator[list[Any]]:
+        for step in super().stream(items):
+            time.sleep(0.001)
+            yield step
+
+
 class CountingLater(headway.Model[int, int]):
     async def stream(self, items: list[int]) -> AsyncIterator[list[Any]]:
         for number in range(max(items) + 1):
@@ -177,10 +184,12 @@ class Patient(headway.Model[str, Any]):
         return items
 
     def stream(self, items: list[str], *, cancel: headway.Cancel) -> Iterator[list[Any]]:
-        yield ["begun"] * len(items)
-        while not cancel.is_set:
-            time.sleep(0.001)
-        self.unwanted += 1
+        try:
+            yield ["begun"] * len(items)
+            while not cancel.is_set:
+                time.sleep(0.001)
+        finally:  # it may be closed right there
+            self.unwanted += 1
 
 
 class SlowLoad(headway.Model[Any, Any]):

@@ -3,6 +3,7 @@ import itertools
 import pytest
 
 from headway.core import (
+    Batch,
     CostTable,
     Firing,
     Item,
@@ -13,6 +14,7 @@ from headway.core import (
     Refuse,
     Run,
     Scheduler,
+    Wait,
     refusal_error,
     split,
 )
@@ -152,6 +154,63 @@ def test_the_running_batch_counts_as_wait() -> None:
     with pytest.raises(Shed):
         scheduler.submit(Item(4, 0.001))  # 39 ms until the worker is free, then 10 ms
     scheduler.submit(Item(5, 0.006))
+
+
+# 36 ms for a full batch of 32
+SLEEPY = CostTable(rows=(1, 32), sizes=None, seconds=((0.0205,), (0.036,)))
+
+
+def flooded(scheduler: Scheduler, *, gap_s: float, start: float, stop: float) -> tuple[int, int]:
+    """One item every `gap_s`: how many were refused at the door, and how many after a wait."""
+    arrivals = iter(range(int((stop - start) / gap_s)))
+    at_door = later = 0
+    running: tuple[float, Batch] | None = None
+    next_at: float | None = start
+    while next_at is not None or running is not None:
+        if running is not None and (next_at is None or running[0] <= next_at):
+            now, batch = running
+            scheduler.finish(batch, now, ran_s=now - batch.fired_at)
+            running = None
+        else:
+            assert next_at is not None
+            now, number = next_at, next(arrivals, None)
+            next_at = None if number is None else start + (number + 1) * gap_s
+            if number is not None:
+                try:
+                    scheduler.submit(Item(round(start * 1e6) + number, now))
+                except Shed:
+                    at_door += 1
+        while not isinstance(action := scheduler.next_action(now), Wait):
+            if isinstance(action, Run):
+                running = now + (action.batch.predicted_s or 0.0), action.batch
+            else:
+                later += len(action.refusals)
+    return at_door, later
+
+
+def test_in_a_rush_nobody_waits_only_to_be_dropped() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=32, slo_s=0.2), SLEEPY)
+    at_door, later = flooded(scheduler, gap_s=0.036 / 96, start=0.0, stop=10.0)
+    assert at_door > 17_000  # two in three
+    assert later < 0.005 * at_door
+
+
+def test_a_rush_is_forgotten_once_it_is_over() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=32, slo_s=0.2), SLEEPY)
+    flooded(scheduler, gap_s=0.036 / 96, start=0.0, stop=2.0)
+    for i in range(32 * 5):
+        scheduler.submit(Item(10**9 + i, 5.0))  # the last 32 are in time, if only just
+    fresh = Scheduler(Policy(max_batch_size=32, slo_s=0.2), SLEEPY)
+    for i in range(32 * 5):
+        fresh.submit(Item(i, 0.0))
+
+
+def test_the_workers_never_run_out_of_work_for_a_strict_door() -> None:
+    # So short an SLO that a strict door alone would keep the queue empty.
+    scheduler = Scheduler(Policy(max_batch_size=32, slo_s=0.080), SLEEPY)
+    at_door, later = flooded(scheduler, gap_s=0.036 / 96, start=0.0, stop=10.0)
+    answered = 10.0 / (0.036 / 96) - at_door - later
+    assert answered > 0.97 * 10.0 * 32 / 0.036
 
 
 def test_an_slo_no_batch_can_meet_sheds_nobody_from_an_empty_queue() -> None:

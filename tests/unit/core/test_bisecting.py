@@ -1,6 +1,7 @@
 """Who broke the batch? Plain calls: groups out, verdicts in."""
 
 import math
+from collections.abc import Set as AbstractSet
 
 import pytest
 
@@ -71,3 +72,57 @@ def test_a_failure_that_does_not_come_back_blames_nobody() -> None:
     bisection, groups = bisect(8, set())
     assert bisection.errors == {}
     assert groups == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+# ---- out of memory
+
+
+def squeeze(
+    units: int, *, fits: int, bad: AbstractSet[int] = frozenset(), after: int = 0
+) -> list[int]:
+    """Run it against a memory for so many units, from the rerun `after` on; the sizes it tried."""
+    bisection = Bisection(units, FIRST, out_of_memory=not after)
+    tried: list[int] = []
+    cleared: set[int] = set()
+    while (group := bisection.next_group()) is not None:
+        tried.append(len(group))
+        if len(group) > fits and len(tried) > after:
+            bisection.failed(MemoryError(), out_of_memory=True)
+        elif bad & set(group):
+            bisection.failed(ValueError())
+        else:
+            bisection.succeeded()
+            cleared |= set(group)
+    assert set(bisection.errors) == bad
+    assert cleared == set(range(units)) - bad
+    return tried
+
+
+def test_what_does_not_fit_is_halved_until_it_does_and_nobody_is_blamed() -> None:
+    assert squeeze(64, fits=5) == [32, 16, 8, *[4] * 16]
+    assert squeeze(7, fits=1) == [3, *[1] * 7]
+
+
+def test_a_culprit_is_found_among_many_that_do_not_fit() -> None:
+    for culprit in range(64):
+        squeeze(64, fits=5, bad={culprit})
+
+
+def test_memory_that_shrinks_during_the_search_for_a_culprit_costs_nobody_an_answer() -> None:
+    for culprit in range(54):
+        for after in range(1, 13):
+            squeeze(54, fits=5, bad={culprit}, after=after)
+
+
+def test_one_that_does_not_fit_alone_is_told_so_and_the_others_run_together_again() -> None:
+    bisection = Bisection(64, FIRST, out_of_memory=True)
+    groups = []
+    while (group := bisection.next_group()) is not None:
+        groups.append(len(group))
+        if 9 in group:
+            bisection.failed(MemoryError(), out_of_memory=True)
+        else:
+            bisection.succeeded()
+    assert set(bisection.errors) == {9}
+    assert len(groups) <= 12
+    assert groups[-1] == 32

@@ -21,6 +21,7 @@ def placed(asked: str = "auto", **facts: Any) -> str:
         ({"workers": 2}, "process"),
         ({"workers": 2, "is_python": False}, "thread"),
         ({"workers": 2, "is_async": True}, "inline"),
+        ({"workers": 2, "has_processes": False}, "thread"),
         ({"needs_process": "pin"}, "process"),
         ({"needs_process": "pin", "is_async": True}, "process"),
     ],
@@ -40,6 +41,8 @@ def test_a_wish_is_granted(kind: str) -> None:
         ("thread", {"is_async": True}, "runs in the event loop"),
         ("thread", {"needs_process": "pin"}, "pin needs worker 'process'"),
         ("fork", {}, "is not one of"),
+        ("process", {"has_processes": False}, "worker: processes of its own need Linux"),
+        ("auto", {"has_processes": False, "needs_process": "pin"}, "pin: processes"),
     ],
 )
 def test_a_wish_that_cannot_be_is_a_mistake(

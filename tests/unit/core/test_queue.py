@@ -86,6 +86,25 @@ def test_tenants_share_by_weight(weights: dict[str, float], share: int) -> None:
     assert sum(item.tenant == "a" for item in served) == pytest.approx(share, abs=1)
 
 
+def test_new_weights_count_for_what_comes_from_now_on() -> None:
+    made = line_up(*(Item(i, 0.0, tenant="ab"[i % 2]) for i in range(100)))
+    made.weigh({"a": 3.0})
+    for i in range(100, 500):
+        made.submit(Item(i, 0.1, tenant="ab"[i % 2]))
+    before, after = serve(made, 100), serve(made, 100)
+    assert sum(item.tenant == "a" for item in before) == 50  # they keep their places
+    assert sum(item.tenant == "a" for item in after) == pytest.approx(75, abs=1)
+
+
+def test_weights_may_change_while_some_wait_and_leave() -> None:
+    made = line_up(*(Item(i, 0.0, tenant="ab"[i % 2]) for i in range(10)), a=2.0)
+    made.weigh({"a": 0.1, "b": 7.0})
+    made.cancel(0)
+    made.weigh({})
+    made.submit(Item(10, 0.1, tenant="c"))
+    assert sorted(ids(serve(made))) == list(range(1, 11))
+
+
 def test_tenants_share_rows_not_items() -> None:
     made = line_up()
     for i in range(100):

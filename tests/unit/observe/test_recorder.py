@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.items import Batch, FireReason, Item, Priority
-from headway.events import BatchFinished, BatchStarted, Cancelled, Crashed, Refused
+from headway.events import (
+    BatchFinished,
+    BatchLost,
+    BatchStarted,
+    Cancelled,
+    Crashed,
+    OutOfMemory,
+    Refused,
+)
 from headway.observe.histogram import Histogram
 from headway.observe.recorder import Recorder
 
@@ -150,3 +158,11 @@ def test_the_rest_is_counted() -> None:
     assert (recorded.failed, recorded.crashes) == (1, 1)
     assert (recorded.cancelled_queued, recorded.cancelled_started) == (1, 1)
     assert (recorded.batch_cap_rows, recorded.linger_cap_s) == (64, 0.002)
+
+
+def test_lost_batches_and_those_that_did_not_fit_are_counted() -> None:
+    made, batch = recorder(), batch_of([Item(1, 0.0)], idle_since=0.0, fired_at=0.0)
+    made.observe(BatchLost("m", batch, 1.0, "killed", out_of_memory=False, failed=0))
+    made.observe(BatchLost("m", batch, 2.0, "killed", out_of_memory=True, failed=2))
+    made.observe(OutOfMemory("m", batch, limit_rows=4))
+    assert (made.lost, made.out_of_memory, made.failed) == (2, 2, 2)

@@ -32,6 +32,13 @@ def test_limits_change_at_once_and_addresses_need_a_restart() -> None:
     ]
 
 
+def test_settings_of_every_model_need_a_restart() -> None:
+    assert told(Config(every_model={"slo_ms": 5}), Config(every_model={"workers": 2})) == [
+        "every_model.slo_ms: 5 → unset (needs a restart)",
+        "every_model.workers: unset → 2 (needs a restart)",
+    ]
+
+
 def test_models_come_go_and_change_while_running() -> None:
     a = ModelConfig(name="a", target="m:A")
     b = ModelConfig(name="b", target="m:B", slo_ms=5)
@@ -57,9 +64,9 @@ def test_the_first_key_and_the_last_need_a_restart() -> None:
     assert not any(change.is_live for change in key_changes_of([key(0)], []))
 
 
-def test_a_weight_needs_a_restart() -> None:
+def test_a_weight_changes_at_once() -> None:
     changes = key_changes_of([key(0)], [key(0, weight=3)])
-    assert "weight of 't0': 1 → 3 (needs a restart)" in [str(change) for change in changes]
+    assert "weight of 't0': 1 → 3" in [str(change) for change in changes]
 
 
 def test_hashes_are_not_told() -> None:

@@ -17,6 +17,7 @@ from headway.server.grpc.direct import DirectInfer
 from headway.server.grpc.h2.server import H2Server
 from headway.server.grpc.observing import wrappers
 from headway.server.guard.guard import Guard
+from headway.server.holding import BodyRoom
 from headway.server.observing import Observing
 from headway.server.serving import Registry
 from headway.server.v2.shared_memory import SharedRegions
@@ -40,6 +41,10 @@ class Stack(Protocol):
 
     async def start(self, host: str, port: int) -> int:
         """The port. Raises OSError."""
+        ...
+
+    def change(self, config: ServerConfig) -> None:
+        """Limits and times of connections from now on."""
         ...
 
     async def stop(self, grace_s: float | None) -> None: ...
@@ -73,6 +78,9 @@ class Grpcio:
         await self._server.start()
         return found
 
+    def change(self, config: ServerConfig) -> None:
+        """It has limits of its own, which none of ours sets."""
+
 
 class GrpcServer:
     """`async with GrpcServer(registry, config) as server:` serves until the block ends, then
@@ -87,7 +95,9 @@ class GrpcServer:
         regions: SharedRegions | None = None,
         guard: Guard | None = None,
         observing: Observing | None = None,
+        room: BodyRoom | None = None,
     ) -> None:
+        self._room = room or BodyRoom(config)
         self._registry = registry
         self._config = config
         self._version = version
@@ -118,12 +128,26 @@ class GrpcServer:
             errors=self._errors,
             wrappers=self._wrappers,
         )
-        running = _Running(self._registry, config, self._version, self._regions, self._guard, calls)
+        running = _Running(
+            self._registry,
+            config,
+            self._version,
+            self._regions,
+            self._guard,
+            calls,
+            self._room,
+        )
         try:
             self.port = await running.stack.start(config.host, config.grpc_port)
         except OSError as error:
             raise ConfigError(f"cannot listen on {self.address} for gRPC: {error}") from error
         self._running = running
+
+    def change(self, config: ServerConfig) -> None:
+        """Limits and times of connections from now on; where it listens stays."""
+        self._config = config
+        if self._running is not None:
+            self._running.stack.change(config)
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Accept nothing, finish what has begun, cancel the rest at the deadline."""
@@ -143,18 +167,21 @@ class _Running:
         regions: SharedRegions | None,
         guard: Guard,
         calls: Calls,
+        room: BodyRoom,
     ) -> None:
         self.stack: Stack
         if config.grpc_stack == "grpcio":
             self.stack = Grpcio(config, guard.grpc_credentials())
         else:
-            self.stack = own = H2Server(config, limit_bytes=_most_read(config), tls=guard.tls("h2"))
+            self.stack = own = H2Server(
+                config, limit_bytes=_most_read(config), tls=guard.tls("h2"), room=room
+            )
         self._calls = calls
         limits = Limits(config.max_request_rows, config.max_tensor_elements)
         self._service = guard.service(
             registry,
             lambda kind, view: kind(
-                view, self._calls, version=version, regions=regions, limits=limits
+                view, self._calls, version=version, regions=regions, limits=limits, room=room
             ),
         )
         self._health = Health(registry)

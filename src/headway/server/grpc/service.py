@@ -18,6 +18,7 @@ from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
 from headway.server.grpc.direct import DirectMessages, direct_messages
 from headway.server.grpc.streams import Streams
+from headway.server.holding import BodyRoom
 from headway.server.serving import Array, Registry, ServedModel
 from headway.server.v2 import codec
 from headway.server.v2.handlers import (
@@ -30,11 +31,12 @@ from headway.server.v2.handlers import (
     statistics_of,
 )
 from headway.server.v2.model_config import config_of, metadata_of
+from headway.server.v2.over_models import OverModels
 from headway.server.v2.shared_memory import SharedRegions
-from headway.server.v2.tensors import NORMAL, Limits, Signature
+from headway.server.v2.tensors import NORMAL, Limits
 
 
-class Inference:
+class Inference(OverModels[DirectMessages]):
     """The service over one registry. The methods with the .proto's names are called from afar."""
 
     def __init__(
@@ -45,15 +47,10 @@ class Inference:
         version: str = "0",
         regions: SharedRegions | None = None,
         limits: Limits = NORMAL,
+        room: BodyRoom | None = None,
     ) -> None:
-        self._registry = registry
-        self._limits = limits
-        self._version = version
-        self._regions = regions  # None: shared memory is off
-        self._signatures: dict[ServedModel, Signature] = {}
-        self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectMessages | None]] = {}
-        registry.on_gone(self._forget)
-        self._streams = Streams(self, calls)
+        super().__init__(registry, version=version, regions=regions, limits=limits)
+        self._streams = Streams(self, calls, room)
 
     # ---- work
 
@@ -81,7 +78,7 @@ class Inference:
     def _direct_messages(self, served: ServedModel) -> DirectMessages | None:
         if not served.is_direct:
             return None
-        return direct_messages(served.name, served.version, self._signature_of(served))
+        return direct_messages(served.name, served.version, self.signature_of(served))
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
         await self._streams.serve(requests, context)
@@ -105,7 +102,7 @@ class Inference:
         served = self._registry.find_ready(request.model_name, request.model_version)
         if served is None:
             served = await self._woken(request, context)
-        signature = self._signature_of(served)
+        signature = self.signature_of(served)
         asked = messages.decode(request, regions=self._regions)
         signature.check_elements(each.size for each in asked.inputs.values())
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
@@ -124,7 +121,7 @@ class Inference:
         served = self._registry.find_ready(request.model_name, request.model_version)
         if served is None:
             served = await self._woken(request, context)
-        signature = self._signature_of(served)
+        signature = self.signature_of(served)
         asked = messages.decode(request, regions=self._regions)
         signature.check_elements(each.size for each in asked.inputs.values())
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
@@ -136,19 +133,6 @@ class Inference:
                 self._encode(served, asked, cast(Any, served).signature.output.arrays([chunk]))
                 async for chunk in chunks
             )
-
-    def _signature_of(self, model: ServedModel) -> Signature:
-        """Worked out once per model, and forgotten with it."""
-        signature = self._signatures.get(model)
-        if signature is None:
-            signature = Signature(model.inputs, model.outputs, self._limits)
-            self._signatures[model] = signature
-        return signature
-
-    def _forget(self, model: ServedModel) -> None:
-        self._signatures.pop(model, None)
-        for key in [key for key, known in self._codecs.items() if known[0] is model]:
-            del self._codecs[key]
 
     async def _woken(self, request: pb.ModelInferRequest, context: Any) -> ServedModel:
         """A model that loads on request, once it is there. The wait counts for the caller."""
@@ -180,7 +164,7 @@ class Inference:
             served.version,
             asked,
             outputs,
-            signature=self._signature_of(served),
+            signature=self.signature_of(served),
             labels=getattr(served, "labels", None),
             regions=self._regions,
         )

@@ -3,12 +3,13 @@ streams. A request's error is its own message; the stream goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from headway.errors import Closed
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, is_asked_to_stop
+from headway.server.holding import BodyRoom
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _WANTS_END = "triton_enable_empty_final_response"
@@ -34,9 +35,11 @@ class Answers(Protocol):
 class Streams:
     """The open ones."""
 
-    def __init__(self, service: Answers, calls: Calls) -> None:
+    def __init__(self, service: Answers, calls: Calls, room: BodyRoom | None = None) -> None:
+        """`room`: for the requests that have been read; None: as much as there is."""
         self._service = service
         self._calls = calls
+        self._room = room
         self._readers: set[asyncio.Task[None]] = set()
 
     def finish(self) -> None:
@@ -45,7 +48,7 @@ class Streams:
             reader.cancel()
 
     async def serve(self, requests: AsyncIterator[pb.ModelInferRequest], context: Any) -> None:
-        stream = _Stream(self._service, self._calls, context)
+        stream = _Stream(self._service, self._calls, self._room, context)
         async with asyncio.TaskGroup() as tasks:  # a call that is cancelled cancels them all
             reader = tasks.create_task(stream.read(requests, tasks))
             self._readers.add(reader)
@@ -55,12 +58,13 @@ class Streams:
 
 
 class _Stream:
-    def __init__(self, service: Answers, calls: Calls, context: Any) -> None:
+    def __init__(self, service: Answers, calls: Calls, room: BodyRoom | None, context: Any) -> None:
         self._service = service
         self._calls = calls
+        self._room = room
         self._context = context
         self._writing = asyncio.Lock()  # gRPC takes one message at a time
-        self._room = asyncio.Semaphore(MAX_WAITING)
+        self._places = asyncio.Semaphore(MAX_WAITING)
 
     async def read(
         self, requests: AsyncIterator[pb.ModelInferRequest], tasks: asyncio.TaskGroup
@@ -73,7 +77,7 @@ class _Stream:
                 await before.wait()
                 await self._write(self._refused(pb.ModelInferRequest(), request.error()))
                 continue
-            await self._room.acquire()
+            await self._places.acquire()
             await self._service.wake(request, self._context)
             if self._service.streams(request):
                 tasks.create_task(self._answer_often(request))
@@ -87,7 +91,8 @@ class _Stream:
     ) -> None:
         try:
             try:
-                response = await self._service.answer(request, self._context)
+                with self._held(request):
+                    response = await self._service.answer(request, self._context)
                 response.parameters[_IS_END].bool_param = True
                 message = pb.ModelStreamInferResponse(infer_response=response)
             except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
@@ -96,22 +101,30 @@ class _Stream:
             await self._write(message)
         finally:
             after.set()
-            self._room.release()
+            self._places.release()
 
     async def _answer_often(self, request: pb.ModelInferRequest) -> None:
         try:
             try:
-                async with self._service.stream(request, self._context) as responses:
-                    async for response in responses:
-                        response.parameters[_IS_END].bool_param = False
-                        await self._write(pb.ModelStreamInferResponse(infer_response=response))
+                with self._held(request):
+                    await self._write_all(request)
             except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
                 await self._write(self._refused(request, error))
             else:
                 if request.parameters and request.parameters[_WANTS_END].bool_param:
                     await self._write(_end_of(request))
         finally:
-            self._room.release()
+            self._places.release()
+
+    async def _write_all(self, request: pb.ModelInferRequest) -> None:
+        async with self._service.stream(request, self._context) as responses:
+            async for response in responses:
+                response.parameters[_IS_END].bool_param = False
+                await self._write(pb.ModelStreamInferResponse(infer_response=response))
+
+    def _held(self, request: pb.ModelInferRequest) -> AbstractContextManager[None]:
+        """Its bytes, until it is answered. Raises QueueFull on entering."""
+        return nullcontext() if self._room is None else self._room.taken(request.ByteSize())
 
     async def _write(self, message: pb.ModelStreamInferResponse) -> None:
         async with self._writing:

@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class Access(Enum):
-    OPEN = "open"  # health: probes have no key
+    OPEN = "open"  # health, as probes have no key; the page that asks for one
     READ = "read"  # what there is: any key
     INFER = "infer"
     METRICS = "metrics"
@@ -16,7 +16,8 @@ class Access(Enum):
         return self in (Access.OPEN, Access.READ) or self.value in rights or "admin" in rights
 
 
-_OPEN = re.compile(r"/v2/health/\w+|/v2/models/\{model\}(/versions/\{version\})?/ready")
+# The page of /docs says nothing of the models: for their description it asks with a key.
+_OPEN = re.compile(r"/docs|/v2/health/\w+|/v2/models/\{model\}(/versions/\{version\})?/ready")
 _ADMIN = re.compile(r"/admin(/.*)?")
 # What others would notice: models that come and go, regions that are forgotten, levels of logs.
 _CHANGES = re.compile(

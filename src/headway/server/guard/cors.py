@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from headway.server.app import App, Asker
+from headway.server.app import App, Asker, Pending
 from headway.server.http.messages import Answer, Headers, Request, Response
 
 _METHODS = "GET, HEAD, POST"
@@ -29,8 +29,11 @@ class CorsApp(App):
     def template_of(self, request: Request) -> str:
         return self._app.template_of(request)
 
-    def start_direct(self, url: bytes, body: bytes, asker: Asker) -> None:
-        """Never: who asks, and from where, is in the headers."""
+    def start_direct(
+        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
+    ) -> Pending | None:
+        """Where it is not a page that asks."""
+        return None if b"origin" in headers else self._app.start_direct(url, body, asker, headers)
 
     async def handle(self, request: Request) -> Answer:
         origin = request.headers.get("origin")

@@ -70,12 +70,12 @@ class Guard:
         make: "Callable[[type[Inference], Registry], Inference]",
     ) -> Any:
         from headway.server.grpc.service import Inference
-        from headway.server.guard.rpc import AdminShut, KeyedService
+        from headway.server.guard.rpc import AdminLocal, AdminShut, KeyedService
 
         if self._ring is not None:
             return KeyedService(self._ring, registry, make)
         service = make(Inference, registry)
-        return service if is_loopback(self._config.host) else AdminShut(service)
+        return AdminLocal(service) if is_loopback(self._config.host) else AdminShut(service)
 
     def grpc_credentials(self) -> Any:
         """None: no TLS."""

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol, TypeAlias, cast
 
 from headway.errors import Forbidden, Unauthenticated
-from headway.server.app import App, Asker, Handler
+from headway.server.app import App, Asker, Handler, Pending
 from headway.server.guard.access import Access
 from headway.server.guard.keys import NO_KEY, Caller, KeyRing
 from headway.server.guard.local import NEEDS_KEY, check_local
 from headway.server.guard.models import KeyedRegistry
+from headway.server.http.headers import WireHeaders
 from headway.server.http.messages import Answer, Request, StreamResponse
 from headway.server.serving import Registry
 
@@ -50,8 +51,16 @@ class KeyedApp(App):
     def template_of(self, request: Request) -> str:
         return self._nobody.template_of(request)
 
-    def start_direct(self, url: bytes, body: bytes, asker: Asker) -> None:
-        """Never: who asks, and from where, is in the headers."""
+    def start_direct(
+        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
+    ) -> Pending | None:
+        try:
+            caller = self._ring.find(WireHeaders(headers))
+        except Unauthenticated:
+            return None
+        if caller is None or not Access.INFER.is_granted_to(caller.key.rights):
+            return None
+        return self._app_of(caller).start_direct(url, body, asker, headers)
 
     async def handle(self, request: Request) -> Answer:
         try:

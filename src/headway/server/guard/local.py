@@ -31,9 +31,14 @@ def check_local(headers: Mapping[str, str]) -> None:
     named = _HOST.fullmatch(host)
     if named is None or not is_loopback(named["bracketed"] or named["name"]):
         raise Forbidden(f"{NEEDS_KEY}, or a call to 127.0.0.1 or localhost by that name")
-    if any(name in headers for name in _FORWARDED):
-        raise Forbidden(f"{NEEDS_KEY}: the request comes through a proxy")
+    check_no_proxy(headers)
     if headers.get("origin", f"http://{host}") not in (f"http://{host}", f"https://{host}"):
         raise Forbidden(f"{NEEDS_KEY}: the request comes from a web page")
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Forbidden(f"{NEEDS_KEY}: the request comes from a web page")
+
+
+def check_no_proxy(headers: Mapping[str, str]) -> None:
+    """Raises Forbidden where somebody else's request is handed on from this machine."""
+    if any(name in headers for name in _FORWARDED):
+        raise Forbidden(f"{NEEDS_KEY}: the request comes through a proxy")

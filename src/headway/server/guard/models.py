@@ -23,7 +23,10 @@ class KeyedRegistry:
         self._caller = caller
         self._seen: dict[ServedModel, KeyedModel] = {}
         self._forgetters: list[Callable[[ServedModel], None]] = []
-        registry.on_gone(_weakly(self))
+        gone = _weakly(self)
+        registry.on_gone(gone)
+        # Keys come and go while the registry stays: it must not grow with each.
+        weakref.finalize(self, registry.off_gone, gone).atexit = False
 
     def names(self) -> list[str]:
         return [name for name in self._registry.names() if self._caller.may_use(name)]
@@ -58,6 +61,9 @@ class KeyedRegistry:
 
     def on_gone(self, forget: Callable[[ServedModel], None]) -> None:
         self._forgetters.append(forget)
+
+    def off_gone(self, forget: Callable[[ServedModel], None]) -> None:
+        self._forgetters.remove(forget)
 
     def gone(self, model: ServedModel) -> None:
         """Nobody here may keep it: its weights would stay."""
@@ -114,12 +120,22 @@ class KeyedModel:
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         return self._take(1).stream(value, self._as_caller(ask))
 
-    @property
-    def is_direct(self) -> bool:
-        return False  # that way has neither tenant nor quota
-
     def submit_direct(self, call: DirectCall) -> bool:
-        return False
+        """False where the quota is used up, too: the other way says so."""
+        account, now = self._caller.account, time.monotonic()
+        if not account.may_begin(1, now):
+            return False
+        call.tenant = self._caller.key.tenant
+        if not self._model.submit_direct(call):
+            return False
+        account.begin(now)
+        account.take_rows(1, now)
+        return True
+
+    def record(self, rows: int, started: float, error: BaseException | None) -> None:
+        """A direct request is over."""
+        self._caller.account.end()
+        self._model.record(rows, started, error)
 
     def __getattr__(self, name: str) -> Any:
         """What looks, and does not ask the model for anything."""

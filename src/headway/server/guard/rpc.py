@@ -12,7 +12,7 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.service import Inference
 from headway.server.guard.access import Access, access_of_method
 from headway.server.guard.keys import NO_KEY, Caller, KeyRing
-from headway.server.guard.local import NEEDS_KEY
+from headway.server.guard.local import NEEDS_KEY, check_no_proxy
 from headway.server.guard.models import KeyedRegistry
 from headway.server.serving import Registry
 
@@ -33,6 +33,25 @@ class AdminShut:
 
 async def _refuse_admin(request: Any, context: Any) -> Any:
     raise Forbidden(NEEDS_KEY)
+
+
+class AdminLocal:
+    """A service that is reached from this machine only: its administrator does not come through a
+    proxy. (No web page speaks gRPC.)"""
+
+    def __init__(self, service: Inference) -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._service, name)
+        if not name[0].isupper() or access_of_method(name) is not Access.ADMIN:
+            return method
+
+        async def local_only(request: Any, context: Any) -> Any:
+            check_no_proxy(dict(context.invocation_metadata() or ()))
+            return await method(request, context)
+
+        return local_only
 
 
 class KeyedService:

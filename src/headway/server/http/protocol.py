@@ -15,9 +15,10 @@ from typing import NamedTuple, Protocol, TypeAlias, cast
 import httptools
 
 from headway.config import ServerConfig
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, QueueFull
 from headway.server.app import WISHES, App, Pending, refuse
 from headway.server.errors import headers_of, status_of
+from headway.server.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.http import wire
 from headway.server.http.compression import compress_answer, is_worth_it
 from headway.server.http.headers import WireHeaders, request_id
@@ -27,10 +28,13 @@ logger = logging.getLogger(__name__)
 
 LINGER_S = 2.0  # how long a refused client is listened to, so that it can read why
 _SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
+_STEP = 64 * 2**10  # bytes of room that are taken at once
 
 
 class Owner(Protocol):
     """The server that holds the connections."""
+
+    room: BodyRoom
 
     def opened(self, connection: "Connection", address: str) -> str | None:
         """Why there is no room for it; None: there is; "": not even for an answer."""
@@ -109,6 +113,9 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._body_bytes_before = 0  # in the read before
+        self._uncounted_bytes = min(UNCOUNTED_BYTES, config.max_body_bytes)
+        self._allowed_bytes = self._uncounted_bytes  # of this body; for more, ask
+        self._taken_bytes = 0  # of the room that all share
 
     @property
     def is_idle(self) -> bool:
@@ -154,6 +161,7 @@ class Connection(asyncio.Protocol):
         task = self._task
         if task is not None:
             task.cancel()
+        self._give_back()
         self._owner.closed(self, task if isinstance(task, asyncio.Task) else None)
         self._parser = None  # type: ignore[assignment]  # it holds us: end the circle here
 
@@ -180,6 +188,7 @@ class Connection(asyncio.Protocol):
         self._headers = {}
         self._body = []
         self._body_bytes = 0
+        self._allowed_bytes = self._uncounted_bytes
 
     def on_url(self, part: bytes) -> None:
         self._url += part
@@ -197,15 +206,15 @@ class Connection(asyncio.Protocol):
         if self._timed is Phase.HEAD or self._read_bytes > self._config.max_header_bytes:
             self._check_head()
         length = headers.get(b"content-length")
-        if length is not None and int(length) > self._config.max_body_bytes:
-            raise self._too_large()
+        if length is not None and int(length) > self._allowed_bytes:
+            self._check_length(int(length))
         if b"expect" in headers:
             self._expect(headers[b"expect"])
 
     def on_body(self, data: bytes) -> None:
         self._body_bytes += len(data)
-        if self._body_bytes > self._config.max_body_bytes:
-            raise self._too_large()
+        if self._body_bytes > self._allowed_bytes:
+            self._take_room()
         self._body.append(data)
 
     def on_message_complete(self) -> None:
@@ -272,6 +281,36 @@ class Connection(asyncio.Protocol):
         path = parsed.path or b"/"
         return path + b"?" + parsed.query if parsed.query else path
 
+    def _check_length(self, length: int) -> None:
+        """Of a long body, before any of it has come."""
+        if length > self._config.max_body_bytes:
+            raise self._too_large()
+        try:
+            self._owner.room.check(length - self._uncounted_bytes)
+        except QueueFull as error:
+            raise _Refused(503, error.code, str(error)) from error
+
+    def _take_room(self) -> None:
+        limit = self._config.max_body_bytes
+        if self._body_bytes > limit:
+            raise self._too_large()
+        allowed = min(limit, self._body_bytes + _STEP)
+        try:
+            self._owner.room.take(allowed - self._allowed_bytes)
+        except QueueFull as error:
+            raise _Refused(503, error.code, str(error)) from error
+        self._taken_bytes += allowed - self._allowed_bytes
+        self._allowed_bytes = allowed
+
+    def _give_back(self) -> None:
+        """All but what those who wait have, and what is coming in."""
+        bodies = [len(turn.request.body) for turn in self._waiting if isinstance(turn, _Received)]
+        kept = sum(max(0, size - self._uncounted_bytes) for size in bodies)
+        if self._phase is Phase.BODY and not self._is_over:
+            kept += self._allowed_bytes - self._uncounted_bytes
+        self._owner.room.give_back(self._taken_bytes - kept)
+        self._taken_bytes = kept
+
     def _too_large(self) -> _Refused:
         limit = self._config.max_body_bytes
         return _Refused(413, "input_too_large", f"the body is larger than {limit} bytes")
@@ -304,7 +343,7 @@ class Connection(asyncio.Protocol):
             or (b"connection" in headers and parser.get_http_version() != "1.1")
         ):
             return False
-        self._task = self._app.start_direct(self._url, body, self)
+        self._task = self._app.start_direct(self._url, body, self, headers)
         if self._task is None:
             return False
         self._deadline = math.inf
@@ -426,6 +465,8 @@ class Connection(asyncio.Protocol):
     def _next(self, *, keep_alive: bool) -> None:
         """The current request is answered: on with the next, or wait for one."""
         self._task = None
+        if self._taken_bytes:
+            self._give_back()
         if self._transport.is_closing():
             return
         if self._is_last or not keep_alive:
@@ -475,7 +516,9 @@ class Connection(asyncio.Protocol):
     def _refuse(self, refusal: _Refused) -> None:
         """The last answer of this connection, after those that come before it."""
         self._is_over = True
+        self._body = []
         if self._task is None and not self._waiting:
+            self._give_back()
             self._send_refusal(refusal)
         else:
             self._wait(refusal)

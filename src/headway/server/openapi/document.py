@@ -4,36 +4,38 @@ Each model has its own plain route, with the schemas of its own type hints; the 
 OpenAI are described once, for all models.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from headway.model import Tensor
+from headway.server.guard.access import Access, access_of_route
 from headway.server.openai.handlers import EmbeddingsRequest
 from headway.server.openapi import schemas
+from headway.server.openapi.operating import operating
+from headway.server.openapi.parts import (
+    Operation,
+    body_of,
+    errors_of,
+    json_of,
+    operation_of,
+    path_part,
+)
 from headway.server.openapi.schemas import Schema, array, closed, ref
 from headway.server.serving import ServedModel
 from headway.server.v2.dtypes import of_tensor
 
-Operation: TypeAlias = dict[str, Any]
 _COMPONENT = "#/components/schemas/{name}"
-_WHY = {
-    "400": "the request is malformed, or does not fit the model",
-    "404": "there is no such model",
-    "413": "the request is too large",
-    "429": "the caller has used up its share",
-    "500": "the model failed",
-    "503": "no room or not ready: come back after `Retry-After` seconds",
-    "504": "the caller's own time limit has passed",
-}
 _READING = ("404", "503")
-_RUNNING = tuple(_WHY)
+_RUNNING = ("400", "404", "413", "429", "500", "503", "504")
 _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARAMETERS]
 
 
-def document_of(models: Iterable[ServedModel], *, version: str) -> dict[str, Any]:
-    """Of these models, as they are now."""
+def document_of(
+    models: Iterable[ServedModel], *, version: str, has_keys: bool = False
+) -> dict[str, Any]:
+    """Of these models, as they are now. `has_keys`: whoever calls needs one."""
     served = sorted(models, key=lambda model: model.name)
     components = dict(schemas.COMPONENTS)
     (_, embeddings) = msgspec.json.schema_components([EmbeddingsRequest], ref_template=_COMPONENT)
@@ -43,7 +45,7 @@ def document_of(models: Iterable[ServedModel], *, version: str) -> dict[str, Any
         if _answers(model):
             paths[f"/v1/predict/{model.name}"] = {"post": _predict(model, components)}
     paths |= _openai(served) | _v2(served)
-    return {
+    document = {
         "openapi": "3.1.0",
         "info": {
             "title": "Headway",
@@ -58,6 +60,22 @@ def document_of(models: Iterable[ServedModel], *, version: str) -> dict[str, Any
         "paths": paths,
         "components": {"schemas": components, "parameters": schemas.PARAMETERS},
     }
+    return with_keys(document) if has_keys else document
+
+
+def with_keys(document: dict[str, Any]) -> dict[str, Any]:
+    """How to show a key, and what is answered to whoever has none, or the wrong one."""
+    paths: dict[str, dict[str, Operation]] = document["paths"]
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            if access_of_route(method.upper(), path) is Access.OPEN:
+                operation["security"] = []
+            else:
+                shape = "OpenAIError" if "openai" in operation["tags"] else "Error"
+                refused = errors_of(("401", "403"), shape=shape)
+                operation["responses"] = {**operation["responses"], **refused}
+    components = {**document["components"], "securitySchemes": schemas.KEYS}
+    return {**document, "components": components, "security": [{name: []} for name in schemas.KEYS]}
 
 
 # ---- the plain route
@@ -70,21 +88,21 @@ def _predict(model: ServedModel, components: dict[str, Schema]) -> Operation:
     components[result] = _hoisted(_as_written(gives), model.name, components)
     result_or_error = {"anyOf": [ref(result), ref("Error")]}
     return {
-        **_operation(
+        **operation_of(
             "plain", f"predict_{model.name}", f"One value, or several, through {model.name}"
         ),
         "description": "The body is one item; or several as `items`, each answered by a result or "
         "its own error.",
         "parameters": _URGENCY,
-        "requestBody": _body(
+        "requestBody": body_of(
             {"anyOf": [ref(item), closed(items=schemas.ITEMS)]}, example=_example(takes)
         ),
         "responses": {
-            "200": _json(
+            "200": json_of(
                 "the result, or one for each item",
                 {"anyOf": [ref(result), closed(results=array(result_or_error))]},
             ),
-            **_errors(_RUNNING),
+            **errors_of(_RUNNING),
         },
     }
 
@@ -158,29 +176,29 @@ def _example(schema: Schema) -> Any:
 
 
 def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
-    errors = _errors(_RUNNING, shape="OpenAIError")
-    missing = _errors(("404",), shape="OpenAIError")
+    errors = errors_of(_RUNNING, shape="OpenAIError")
+    missing = errors_of(("404",), shape="OpenAIError")
     example = {"model": _embedder(served), "input": ["hello", "world"]}
     return {
         "/v1/models": {
             "get": {
-                **_operation("openai", "list_models", "The models that are served"),
-                "responses": {"200": _json("all of them", ref("OpenAIModels"))},
+                **operation_of("openai", "list_models", "The models that are served"),
+                "responses": {"200": json_of("all of them", ref("OpenAIModels"))},
             }
         },
         "/v1/models/{model}": {
             "get": {
-                **_operation("openai", "get_model", "One model"),
+                **operation_of("openai", "get_model", "One model"),
                 "parameters": [_named(served)],
-                "responses": {"200": _json("it is there", ref("OpenAIModel")), **missing},
+                "responses": {"200": json_of("it is there", ref("OpenAIModel")), **missing},
             }
         },
         "/v1/embeddings": {
             "post": {
-                **_operation("openai", "embed", "Texts, or lists of token ids, as vectors"),
+                **operation_of("openai", "embed", "Texts, or lists of token ids, as vectors"),
                 "parameters": _URGENCY,
-                "requestBody": _body(ref("EmbeddingsRequest"), example=example),
-                "responses": {"200": _json("in the order given", ref("Embeddings")), **errors},
+                "requestBody": body_of(ref("EmbeddingsRequest"), example=example),
+                "responses": {"200": json_of("in the order given", ref("Embeddings")), **errors},
             }
         },
     }
@@ -210,26 +228,25 @@ def _v2(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
     paths: dict[str, dict[str, Operation]] = {
         path: {
             "get": {
-                **_operation("v2", name, summary),
+                **operation_of("v2", name, summary),
                 "parameters": named if "{model}" in path else [],
-                "responses": {"200": _json("as it is now", ref(schema)), **_errors(_READING)},
+                "responses": {"200": json_of("as it is now", ref(schema)), **errors_of(_READING)},
             }
         }
         for path, (name, summary, schema) in reads.items()
     }
     generated = _running("generate", "Text, or any value, through a model", "GenerateRequest")
     streamed = _running("generate_stream", "The same, as server-sent events", "GenerateRequest")
-    generated["responses"]["200"] = _json("the whole answer", ref("GenerateResponse"))
+    generated["responses"]["200"] = json_of("the whole answer", ref("GenerateResponse"))
     streamed["responses"]["200"] = {
         "description": "an event `data: {…}` for each part; a later error is an event too",
         "content": {"text/event-stream": {}},
     }
     infer = _running("infer", "Named tensors through a model, rows first", "InferRequest")
     infer["description"] = (
-        "Tensors as JSON; with `Inference-Header-Content-Length`, JSON followed by binary tensors. "
-        "`/v2/models/{model}/versions/{version}/infer` names a version."
+        "Tensors as JSON; with `Inference-Header-Content-Length`, JSON followed by binary tensors."
     )
-    infer["responses"]["200"] = _json("its outputs", ref("InferResponse"))
+    infer["responses"]["200"] = json_of("its outputs", ref("InferResponse"))
     infer["requestBody"]["content"]["application/json"]["examples"] = _infer_examples(served)
     for path, operation in (
         ("infer", infer),
@@ -238,24 +255,42 @@ def _v2(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
     ):
         operation["parameters"] = [*named, *_URGENCY]
         paths[f"/v2/models/{{model}}/{path}"] = {"post": operation}
-    paths["/v2/repository/index"] = {
-        "post": {
-            **_operation("v2", "repository_index", "The models, with their state"),
-            "requestBody": {**_body(ref("IndexRequest"), example={}), "required": False},
-            "responses": {
-                "200": _json("all, or those ready", array(ref("IndexEntry"))),
-                **_errors(("400", "413")),
-            },
-        }
-    }
+    paths |= _of_versions(paths, served)
+    paths |= operating(named[0])
     return paths
+
+
+def _of_versions(
+    paths: dict[str, dict[str, Operation]], served: Sequence[ServedModel]
+) -> dict[str, dict[str, Operation]]:
+    """The same again for one version: everything that a model has."""
+    versions = sorted({model.version for model in served})
+    version = path_part("version", "one that is served", versions)
+    found = {}
+    for path, operations in paths.items():
+        of_model = path.removeprefix("/v2/models/{model}")
+        if of_model != path:
+            found[f"/v2/models/{{model}}/versions/{{version}}{of_model}"] = {
+                method: {
+                    **operation,
+                    "operationId": f"version_{operation['operationId']}",
+                    "summary": f"{operation['summary']}, of one version",
+                    "parameters": [*operation["parameters"], version],
+                }
+                for method, operation in operations.items()
+            }
+    return found
+
+
+def _named(served: Sequence[ServedModel]) -> dict[str, Any]:
+    return path_part("model", "its name", [model.name for model in served])
 
 
 def _running(name: str, summary: str, schema: str) -> Operation:
     return {
-        **_operation("v2", name, summary),
-        "requestBody": _body(ref(schema), example={"text_input": "hello"}),
-        "responses": _errors(_RUNNING),
+        **operation_of("v2", name, summary),
+        "requestBody": body_of(ref(schema), example={"text_input": "hello"}),
+        "responses": errors_of(_RUNNING),
     }
 
 
@@ -274,36 +309,3 @@ def _sample(tensor: Tensor) -> dict[str, Any]:
     for axis in reversed(shape):
         value = [value] * axis
     return {"name": tensor.name, "shape": shape, "datatype": datatype.name, "data": value}
-
-
-# ---- parts of an operation
-
-
-def _operation(tag: str, name: str, summary: str) -> Operation:
-    return {"tags": [tag], "operationId": name, "summary": summary}
-
-
-def _named(served: Sequence[ServedModel]) -> dict[str, Any]:
-    names = [model.name for model in served]
-    schema = {"type": "string", "enum": names} if names else {"type": "string"}
-    return {"name": "model", "in": "path", "required": True, "schema": schema}
-
-
-def _body(schema: Schema, *, example: Any = None) -> dict[str, Any]:
-    content: dict[str, Any] = {"schema": schema}
-    if example is not None:
-        content["examples"] = {"typical": {"value": example}}
-    return {"required": True, "content": {"application/json": content}}
-
-
-def _json(description: str, schema: Schema) -> dict[str, Any]:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
-
-
-def _errors(statuses: Sequence[str], *, shape: str = "Error") -> Mapping[str, Any]:
-    found = {status: _json(_WHY[status], ref(shape)) for status in statuses}
-    if "503" in found:
-        found["503"]["headers"] = {
-            "Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}
-        }
-    return found

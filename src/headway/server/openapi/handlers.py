@@ -24,14 +24,16 @@ _POLICY = (
 class OpenAPI:
     """The handlers that ROUTES names, over one registry."""
 
-    def __init__(self, registry: Registry, *, version: str = "0") -> None:
+    def __init__(self, registry: Registry, *, version: str = "0", has_keys: bool = False) -> None:
         self._registry = registry
         self._version = version
+        self._has_keys = has_keys
         self._page = resources.files(__package__).joinpath(_PAGE).read_bytes()
 
     async def openapi(self, request: Request) -> Response:
         models = self._registry.answering()
-        return Response(msgspec.json.encode(document_of(models, version=self._version)))
+        document = document_of(models, version=self._version, has_keys=self._has_keys)
+        return Response(msgspec.json.encode(document))
 
     async def docs(self, request: Request) -> Response:
         return Response(

@@ -41,6 +41,7 @@ _PARAMETERS: Schema = {
 _DATATYPE: Schema = {"type": "string", "enum": list(DATATYPES)}
 _PORT = record({"name": _TEXT, "datatype": _DATATYPE, "shape": array(_WHOLE)})
 _DURATION = record({"count": _COUNT, "ns": _COUNT})
+_REGION = {"name": _TEXT, "key": _TEXT, "offset": _COUNT, "byte_size": _COUNT}
 _OPENAI_MODEL = {"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT}
 
 # One that does not fit is answered by its own error, so any will do for the whole.
@@ -73,9 +74,13 @@ COMPONENTS: dict[str, Schema] = {
                     {
                         "name": _TEXT,
                         "version": _TEXT,
+                        "last_inference": _COUNT,
                         "inference_count": _COUNT,
                         "execution_count": _COUNT,
                         "inference_stats": {"type": "object", "additionalProperties": _DURATION},
+                        "batch_stats": array(
+                            record({"batch_size": _COUNT, "compute_infer": _DURATION})
+                        ),
                     }
                 )
             )
@@ -92,15 +97,17 @@ COMPONENTS: dict[str, Schema] = {
                     },
                     {
                         "data": {"type": "array", "description": "nested or flat, row by row"},
-                        "parameters": _PARAMETERS,
+                        "parameters": nullable(_PARAMETERS),
                     },
                 )
             )
         },
         {
-            "id": _TEXT,
-            "parameters": _PARAMETERS,
-            "outputs": array(record({"name": _TEXT}, {"parameters": _PARAMETERS})),
+            "id": nullable(_TEXT),
+            "parameters": nullable(_PARAMETERS),
+            "outputs": nullable(
+                array(record({"name": _TEXT}, {"parameters": nullable(_PARAMETERS)}))
+            ),
         },
     ),
     "InferResponse": record(
@@ -124,6 +131,41 @@ COMPONENTS: dict[str, Schema] = {
     "GenerateResponse": record({"model_name": _TEXT, "model_version": _TEXT}, {"id": _TEXT}),
     "IndexRequest": record({}, {"ready": _BOOL}),
     "IndexEntry": record({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}),
+    "LoadRequest": record(
+        {},
+        {"parameters": {"type": "object", "properties": {"config": nullable(_TEXT)}}},
+    ),
+    "Loaded": record({"name": _TEXT, "load": _BOOL}),
+    "UnloadRequest": record(
+        {},
+        {"parameters": {"type": "object", "properties": {"unload_dependents": _BOOL}}},
+    ),
+    "Unloaded": record({"name": _TEXT, "unload": _BOOL}),
+    "TraceSetting": record(
+        {},
+        {
+            "trace_level": nullable(array(_TEXT)),
+            **{
+                name: nullable(_TEXT)
+                for name in (
+                    *("trace_rate", "trace_count", "log_frequency"),
+                    *("trace_file", "trace_mode"),
+                )
+            },
+        },
+    ),
+    "LogSettings": record(
+        {},
+        {
+            **{name: nullable(_BOOL) for name in ("log_info", "log_warning", "log_error")},
+            "log_verbose_level": nullable(_COUNT),
+            **{name: nullable(_TEXT) for name in ("log_file", "log_format")},
+        },
+    ),
+    "SharedRegion": record(_REGION),
+    "RegisterRequest": record(
+        {"key": _TEXT, "byte_size": {"type": "integer", "minimum": 1}}, {"offset": _COUNT}
+    ),
     # ---- OpenAI
     "OpenAIModel": record(_OPENAI_MODEL),
     "OpenAIModels": record({"object": {"const": "list"}, "data": array(ref("OpenAIModel"))}),
@@ -166,4 +208,10 @@ PARAMETERS: dict[str, dict[str, Any]] = {
         "on whose behalf; tenants share by weight",
         _TEXT,
     ),
+}
+
+# Either will do.
+KEYS: dict[str, dict[str, Any]] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
 }

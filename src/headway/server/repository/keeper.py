@@ -8,7 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from headway.config import Config, ModelConfig
+import msgspec
+
+from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed
 from headway.runtime.threads import run_in_thread
 from headway.server.repository.folder import ModelFolder, Repository
@@ -39,6 +41,7 @@ class Keeper:
         self._tasks = asyncio.TaskGroup()
         self._running: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
+        self._end_at: float | None = None
         self._is_started = False
 
     async def __aenter__(self) -> Self:
@@ -63,8 +66,14 @@ class Keeper:
         try:
             await self._tasks.__aexit__(None, None, None)
         finally:
-            drain_s = self._config.server.drain_s
-            await asyncio.gather(*(model.close(drain_s) for model in self._models.values()))
+            left_s = self._config.server.drain_s
+            if self._end_at is not None:
+                left_s = max(0.0, self._end_at - asyncio.get_running_loop().time())
+            await asyncio.gather(*(model.close(left_s) for model in self._models.values()))
+
+    def end_by(self, deadline: float) -> None:
+        """What has begun has until then, on the event loop's clock; else the server's `drain_s`."""
+        self._end_at = deadline
 
     async def wait_started(self) -> None:
         """Everything is loaded, or has failed. Raises if nothing of a configuration could be."""
@@ -157,11 +166,28 @@ class Keeper:
                 continue
             if old is None:
                 said.append(f"model {name}: new")
-                self._add(name).start()
+                await self._come(name)
             else:
                 said.append(f"model {name}: " + ("gone" if new is None else "changed"))
                 await self._models[name].refresh()
         return said
+
+    async def _come(self, name: str) -> None:
+        """One that has gone and comes back may still be busy with what it had begun."""
+        if name in self._models:
+            await self._models[name].refresh()
+            self._models[name].start()
+        else:
+            self._add(name).start()
+
+    def change(self, server: ServerConfig) -> None:
+        """Times from now on; where models come from stays."""
+        self._config = msgspec.structs.replace(self._config, server=server)
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """The keys' tenants share by these; what is loaded later has them from `make`."""
+        for model in self._models.values():
+            model.weigh(weights)
 
     async def _watch(self, repository: Repository) -> None:
         """A change counts when two looks in a row see the same: files are not read half copied."""
@@ -207,7 +233,8 @@ class Keeper:
             registry=self.registry,
             make=self._make,
             turn=self._turn,
-            drain_s=self._config.server.drain_s,
+            is_asked=lambda: any(model.is_asked for model in self._models.values()),
+            drain_s=lambda: self._config.server.drain_s,
         )
         model.show(self._listing(name, self._seen.get(name)))
         self._own(model.run())

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
@@ -25,6 +25,7 @@ from headway.server.repository.building import forget_module
 from headway.server.repository.listing import Listing
 from headway.server.served import ModelHome, Served
 from headway.server.serving import IndexEntry, Registry, ServedModel, unknown_model
+from headway.server.warm_up import Beside
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ class ModelKeeper:
         registry: Registry,
         make: MakeServed,
         turn: asyncio.Semaphore,  # of loading: probes must not disturb each other
-        drain_s: float,
+        is_asked: Callable[[], bool],  # whether any model is, and must not be disturbed
+        drain_s: Callable[[], float],
     ) -> None:
         self.name = name
         self.error: Exception | None = None  # of the last load, if that failed
@@ -58,6 +60,7 @@ class ModelKeeper:
         self._registry = registry
         self._make = make
         self._turn = turn
+        self._is_asked = is_asked
         self._drain_s = drain_s
         self._listing: Listing | None = None  # the last that could be used
         self._mistake: str | None = None  # why what there is now cannot
@@ -117,6 +120,11 @@ class ModelKeeper:
     async def refresh(self) -> None:
         self.show(await run_in_thread(self._look))
 
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """The keys' tenants share by these, in every copy there is."""
+        for served in self._served.values():
+            served.weigh(weights)
+
     # ---- what is
 
     @property
@@ -140,6 +148,11 @@ class ModelKeeper:
         if answering is not None:
             return self._served[answering].is_ready
         return self.is_settled
+
+    @property
+    def is_asked(self) -> bool:
+        """Does it serve somebody now, or did it a moment ago?"""
+        return any(self._served[id_].is_asked for id_ in self._life.serving().values())
 
     @property
     def answers(self) -> bool:
@@ -274,11 +287,17 @@ class ModelKeeper:
                 await served.load()
                 self._life.warming(id_)
                 self._tell()
-                await served.warm()
+                await served.warm(self._beside(served))
         except TimeoutError as error:
             limit_s = listing.config.load_timeout_s
             raise ConfigError(f"not ready after {limit_s:g} s", field="load_timeout_s") from error
         return served
+
+    def _beside(self, served: Served) -> Beside:
+        answering = self._life.resolve()
+        before = None if answering is None else self._served[answering]
+        is_alike = before is not None and before.looks_like(served)
+        return Beside(self._is_asked, before.costs if before is not None and is_alike else None)
 
     async def _check_unchanged(self, offer: Offer) -> None:
         """Files that changed meanwhile may have been read half old, half new."""
@@ -308,7 +327,7 @@ class ModelKeeper:
 
     async def _retire(self, id_: int) -> None:
         served = self._served[id_]
-        await served.retire(drain_s=self._drain_s)
+        await served.retire(drain_s=self._drain_s())
         del self._served[id_]
         _release(served)
         self._life.closed(id_)

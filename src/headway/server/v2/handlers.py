@@ -17,9 +17,10 @@ from headway.server.v2 import codec, generating
 from headway.server.v2.asking import ask_of, wake
 from headway.server.v2.direct import DirectCodec, DirectEncoder, DirectRequest, direct_codec
 from headway.server.v2.model_config import config_of, metadata_of
+from headway.server.v2.over_models import OverModels
 from headway.server.v2.shared_memory import SharedRegions
 from headway.server.v2.statistics import ModelStatistics
-from headway.server.v2.tensors import NORMAL, Limits, Signature
+from headway.server.v2.tensors import Signature
 
 Method = Literal["GET", "POST"]
 HEADER_LENGTH = "inference-header-content-length"
@@ -120,10 +121,15 @@ class DirectInference(DirectCall):
     __slots__ = ("_asker", "_codec", "_id", "_served", "_started")
 
     def __init__(
-        self, asker: Asker, served: ServedModel, codec: DirectEncoder, asked: DirectRequest
+        self,
+        asker: Asker,
+        served: ServedModel,
+        codec: DirectEncoder,
+        asked: DirectRequest,
+        tenant: str = "",
     ) -> None:
         self._id, inputs = asked
-        super().__init__(inputs)
+        super().__init__(inputs, tenant)
         self._asker = asker
         self._served = served
         self._codec = codec
@@ -149,24 +155,8 @@ class DirectInference(DirectCall):
         self._asker.fail(error)
 
 
-class V2:
+class V2(OverModels[DirectCodec]):
     """The handlers that ROUTES names, over one registry. Path parts come percent-decoded."""
-
-    def __init__(
-        self,
-        registry: Registry,
-        *,
-        version: str = "0",
-        regions: SharedRegions | None = None,
-        limits: Limits = NORMAL,
-    ) -> None:
-        self._registry = registry
-        self._limits = limits
-        self._version = version
-        self._regions = regions  # None: shared memory is off
-        self._signatures: dict[ServedModel, Signature] = {}
-        self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectCodec | None]] = {}
-        registry.on_gone(self._forget)
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
         served = self._registry.find_ready(model, version)
@@ -214,7 +204,7 @@ class V2:
         )
 
     def infer_direct(
-        self, body: bytes, asker: Asker, model: str, version: str = ""
+        self, body: bytes, asker: Asker, tenant: str, model: str, version: str = ""
     ) -> DirectInference | None:
         """One row as JSON for a model whose shapes are fixed, without a task."""
         try:
@@ -229,26 +219,13 @@ class V2:
         codec = known[1]
         if codec is None or (asked := codec.decode(body)) is None:
             return None
-        inference = DirectInference(asker, served, codec, asked)
+        inference = DirectInference(asker, served, codec, asked, tenant)
         return inference if served.submit_direct(inference) else None
 
     def _direct_codec(self, served: ServedModel) -> DirectCodec | None:
         if not served.is_direct:
             return None
         return direct_codec(served.name, served.version, self.signature_of(served))
-
-    def signature_of(self, model: ServedModel) -> Signature:
-        """Worked out once per model, and forgotten with it."""
-        signature = self._signatures.get(model)
-        if signature is None:
-            signature = Signature(model.inputs, model.outputs, self._limits)
-            self._signatures[model] = signature
-        return signature
-
-    def _forget(self, model: ServedModel) -> None:
-        self._signatures.pop(model, None)
-        for key in [key for key, known in self._codecs.items() if known[0] is model]:
-            del self._codecs[key]
 
     async def _woken(self, request: Request, model: str, version: str) -> ServedModel:
         head = request.body[: _header_length(request.headers) or None]
@@ -438,6 +415,7 @@ def _fixed(request: Request, settings: dict[str, Any]) -> Response:
     """Settings that can be read. Setting one to what it is, or clearing it, changes nothing."""
     if request.method == "POST":
         for key, value in _parse(request, dict[str, Any]).items():
-            if value is not None and value != settings.get(key):
+            known = settings.get(key)
+            if value is not None and (value != known or type(value) is not type(known)):
                 raise InvalidInput(f"{key!r} cannot be changed here")
     return _json(settings)

@@ -14,6 +14,7 @@ from headway.config import ServerConfig
 from headway.server.grpc.h2 import frames
 from headway.server.grpc.h2.call import Method
 from headway.server.grpc.h2.connection import Connection
+from headway.server.holding import BodyRoom
 
 LIMIT_BYTES = 100_000
 CONFIG = ServerConfig(
@@ -133,6 +134,7 @@ class Service:
 class Owner:
     def __init__(self) -> None:
         self.has_room = True
+        self.room = BodyRoom(CONFIG)
         self.is_closed = False
         self.tasks: set[Any] = set()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 
 from headway.config import KeyConfig
 from headway.errors import Forbidden, QuotaExceeded
+from headway.runtime.calls import DirectCall
 from headway.server.guard.keys import Caller, KeyRing, new_key
 from headway.server.guard.models import HARMLESS, KeyedModel, KeyedRegistry
 from headway.server.serving import Ask, Registry, ServedModel
 
-LOOKS = {"held", "clock", "record", "withdraw", "is_ready", "workers"}  # they ask for no work
+LOOKS = {"held", "clock", "withdraw", "is_direct", "is_ready", "workers"}  # they ask for no work
 
 
 class Recorder:
@@ -24,8 +26,16 @@ class Recorder:
     version = "1"
     is_ready = True
 
+    takes_direct = True
+
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def submit_direct(self, call: DirectCall) -> bool:
+        return self.takes_direct
+
+    def record(self, rows: int, started: float, error: BaseException | None) -> None:
+        pass
 
     async def infer(self, inputs: Mapping[str, Any], ask: Ask) -> Any:
         return ask
@@ -125,7 +135,43 @@ def test_a_key_that_nobody_uses_is_not_remembered() -> None:
     models.add(Recorder("m"))  # type: ignore[arg-type]
 
 
-def test_the_direct_way_is_not_for_keys() -> None:
-    keyed = KeyedRegistry(registry("m"), caller()).get("m")
-    assert not keyed.is_direct
-    assert keyed.submit_direct(None) is False  # type: ignore[arg-type]
+def test_the_registry_does_not_grow_with_keys_that_come_and_go() -> None:
+    class Counting(Registry):
+        listening = 0
+
+        def on_gone(self, forget: Any) -> None:
+            super().on_gone(forget)
+            self.listening += 1
+
+        def off_gone(self, forget: Any) -> None:
+            super().off_gone(forget)
+            self.listening -= 1
+
+    models = Counting()
+    for _ in range(3):
+        KeyedRegistry(models, caller())
+    gc.collect()
+    assert models.listening == 0
+
+
+def test_the_direct_way_has_its_tenant_and_its_quota() -> None:
+    who = caller(concurrent=1)
+    keyed = KeyedRegistry(registry("m"), who).get("m")
+    first, second = DirectCall(1), DirectCall(2)
+    assert keyed.submit_direct(first)
+    assert (first.tenant, who.account.running) == ("acme", 1)
+    assert not keyed.submit_direct(second)  # the other way says why
+    keyed.record(1, 0.0, None)
+    assert who.account.running == 0
+    assert keyed.submit_direct(second)
+
+
+def test_what_the_model_does_not_take_directly_costs_nothing() -> None:
+    who = caller(requests_per_s=1.0, rows_per_s=1.0)
+    models = registry("m")
+    models.get("m").takes_direct = False  # type: ignore[attr-defined]
+    keyed = KeyedRegistry(models, who).get("m")
+    for _ in range(3):
+        assert not keyed.submit_direct(DirectCall(1))
+    assert who.account.running == 0
+    assert who.account.may_begin(1, time.monotonic())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headway.config import ServerConfig
 from headway.server.app import App
+from headway.server.holding import BodyRoom
 from headway.server.http.messages import Request, Response
 from headway.server.http.protocol import Connection
 from headway.testing.virtual_time import run
@@ -59,6 +60,8 @@ class FakeTransport(asyncio.Transport):
 
 
 class FakeOwner:
+    room = BodyRoom(ServerConfig())
+
     def opened(self, _: Connection, address: str) -> str | None:
         return None
 

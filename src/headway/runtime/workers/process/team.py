@@ -55,7 +55,7 @@ class ProcessTeam:
 
     def hire(self, *, is_awaited: bool = False) -> list[ProcessWorker]:
         """All of them, those there are or new ones; they load the model now."""
-        if not self._workers:
+        if all(worker.is_stopping for worker in self._workers):
             check_main()
             self._workers = [
                 ProcessWorker(

@@ -72,6 +72,10 @@ class ProcessWorker:
     def status(self) -> WorkerStatus:
         return self._life.status
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._life.is_stopping
+
     def start(self, job: Job) -> None:
         self._life.inbox.put(job)
 
@@ -114,14 +118,14 @@ class _Life:
         self._process: ModelProcess | None = None
         self._is_busy = False
         self._held: list[Job] = []  # came while there was no process
-        self._is_stopping = False
+        self.is_stopping = False
 
     def start(self) -> None:
         SPAWNER.enter()
         self.thread.start()
 
     def stop(self) -> None:
-        self._is_stopping = True
+        self.is_stopping = True
         self.inbox.put(_WAKE)
         process = self._process
         if process is not None and self._is_busy:
@@ -148,7 +152,7 @@ class _Life:
     def _run(self) -> None:
         here.settle(self.process)
         try:
-            while not self._is_stopping:
+            while not self.is_stopping:
                 action = self._supervision.next_action(time.monotonic())
                 if not isinstance(action, Wait):
                     self._start_process()
@@ -193,7 +197,7 @@ class _Life:
     def _look(self) -> None:
         """Is the process still there?"""
         process = self._process
-        if process is not None and not process.is_alive and not self._is_stopping:
+        if process is not None and not process.is_alive and not self.is_stopping:
             self._lost(process.reason, has_answered=process.has_answered)
 
     def _start_process(self) -> None:
@@ -207,11 +211,11 @@ class _Life:
                 ended=lambda: self.inbox.put(_WAKE),
             )
             self._is_busy = True
-            if self._is_stopping:  # whoever stops it now finds it busy
+            if self.is_stopping:  # whoever stops it now finds it busy
                 process.kill("was stopped")
             process.wait_ready(options.load_timeout_s)
         except (LoadFailed, OSError) as error:
-            if not self._is_stopping:
+            if not self.is_stopping:
                 self._could_not_start(error)
             return
         finally:
@@ -222,7 +226,7 @@ class _Life:
 
     def _could_not_start(self, error: Exception) -> None:
         if self._is_awaited and not self.started.done():
-            self._is_stopping = True
+            self.is_stopping = True
             self.started.set_exception(error.__cause__ or error)
             return
         self._lost(str(error), has_answered=False)
@@ -261,7 +265,7 @@ class _Life:
             self._held.pop(0).run()
 
     def _end(self) -> None:
-        self._is_stopping = True
+        self.is_stopping = True
         self._supervision.stop()
         process, self._process = self._process, None
         if process is not None:

@@ -9,14 +9,15 @@ from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 import grpc
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, QueueFull
 from headway.server.app import Pending
-from headway.server.errors import status_of
+from headway.server.errors import retry_after_s, status_of
 from headway.server.grpc.calls import Refusal, is_asked_to_stop
 from headway.server.grpc.h2 import heads
 from headway.server.grpc.h2.frames import Code, StreamFailed
 from headway.server.grpc.h2.heads import Head, Metadata, Value
 from headway.server.grpc.h2.inbox import Broken, Inbox, Message, TooLong, framed, whole
+from headway.server.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.http.compression import decompress
 
 _log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Wire(Protocol):
     loop: asyncio.AbstractEventLoop
     peer: str
     limit_bytes: int  # of a message
+    room: BodyRoom  # for what has come and is not answered
 
     @property
     def is_paused(self) -> bool: ...
@@ -84,6 +86,7 @@ class Call:
         "_method",
         "_owed",
         "_reader",
+        "_taken_bytes",
         "_timer",
         "_trailing",
         "_wire",
@@ -122,6 +125,7 @@ class Call:
 
         self._inbox: Inbox | None = None
         self._owed = 0  # bytes received and not yet given back to its window
+        self._taken_bytes = 0  # of the room that all calls share
         self._work: asyncio.Task[None] | Pending | None = None
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -141,7 +145,7 @@ class Call:
             self._deadline = loop.time() + self.head.timeout_s
             self._timer = loop.call_later(self.head.timeout_s, self._expire)
         if self._method.takes_stream:
-            self._inbox = Inbox(self._wire.limit_bytes)
+            self._open_inbox()
             self._work = loop.create_task(self._run(_Requests(self)))
 
     def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
@@ -157,7 +161,7 @@ class Call:
             raise StreamFailed(Code.FLOW_CONTROL_ERROR, "more than its window")
         try:
             self._collect(data)
-        except (Broken, TooLong) as error:
+        except (Broken, TooLong, QueueFull) as error:
             self._refuse_request(error)
 
     def cancel(self) -> None:
@@ -233,10 +237,9 @@ class Call:
         self._work = self._wire.loop.create_task(self._run(request))
 
     def _collect(self, data: bytes) -> None:
-        inbox = self._inbox
-        if inbox is None:
-            inbox = self._inbox = Inbox(self._wire.limit_bytes)
+        inbox = self._open_inbox() if self._inbox is None else self._inbox
         inbox.feed(data)
+        self._hold(len(inbox))
         if self._method.takes_stream:
             _wake(self._reader)
             return
@@ -251,6 +254,21 @@ class Call:
         else:
             self._work = self._wire.loop.create_task(self._run_packed(message))
 
+    def _hold(self, size_bytes: int) -> None:
+        """So much of the shared room, until the call is closed. Raises QueueFull."""
+        more = max(0, size_bytes - UNCOUNTED_BYTES) - self._taken_bytes
+        if more > 0:
+            self._wire.room.take(more)
+        elif more < 0:
+            self._wire.room.give_back(-more)
+        self._taken_bytes += more
+
+    def _open_inbox(self) -> Inbox:
+        """What comes in parts is held, and counted: a plain request never comes here."""
+        self._done.append(lambda _: self._hold(0))
+        self._inbox = Inbox(self._wire.limit_bytes)
+        return self._inbox
+
     def _refuse_request(self, error: Exception) -> None:
         """What came cannot be read. That is the client's mistake: it is not logged."""
         match error:
@@ -259,7 +277,7 @@ class Call:
             case Broken():
                 self.end(Status.INTERNAL, str(error))
             case HeadwayError():
-                self.end(Status[status_of(error).grpc], str(error))
+                self.end(Status[status_of(error).grpc], str(error), _retry_after(error))
             case _:
                 self.end(Status.INTERNAL, "the request cannot be parsed")
         self._stop_work()
@@ -285,7 +303,9 @@ class Call:
 
     async def _run_packed(self, message: Message) -> None:
         try:
-            request = self._method.parse(await self._unpacked(message))
+            data = await self._unpacked(message)
+            self._hold(len(data))  # a small message may be a large one, packed
+            request = self._method.parse(data)
         except Exception as error:  # noqa: BLE001 - zlib's, ours, protobuf's
             self._work = None  # it is this very task
             self._refuse_request(error)
@@ -371,6 +391,7 @@ class Call:
             message = inbox.take()
             if message is not None:
                 self._give_back(len(inbox))
+                self._hold(len(inbox))  # what is read counts for its own answer
                 return message
             if self.is_received:
                 if len(inbox):
@@ -457,6 +478,11 @@ class _Requests:
         if request is grpc.aio.EOF:
             raise StopAsyncIteration
         return request
+
+
+def _retry_after(error: HeadwayError) -> Metadata:
+    seconds = retry_after_s(error)
+    return () if seconds is None else (("retry-after", str(seconds)),)
 
 
 def _wake(waiter: "asyncio.Future[None] | None") -> None:

@@ -17,6 +17,7 @@ from headway.server.grpc.h2.call import ENCODINGS, WINDOW, Call, Method
 from headway.server.grpc.h2.frames import Code, ConnectionFailed, StreamFailed
 from headway.server.grpc.h2.heads import Head, HeadReader
 from headway.server.grpc.h2.sending import Sending
+from headway.server.holding import BodyRoom
 
 MAX_CALLS = 1000  # at once, of one connection
 CONNECTION_WINDOW = 2**24
@@ -30,6 +31,8 @@ _NO_METHOD = Method(lambda *_: None, bytes, bytes, takes_stream=True, gives_stre
 
 class Owner(Protocol):
     """The server that holds the connections."""
+
+    room: BodyRoom
 
     def opened(self, connection: "Connection", address: str) -> bool:
         """Whether there is room for it, from that host."""
@@ -66,6 +69,7 @@ class Connection(Sending):
         self.limit_bytes = limit_bytes
         self.peer = ""
         self._owner = owner
+        self.room = owner.room
         self._preface = frames.PREFACE  # what of it has not come
         self._reader = frames.FrameReader()
         self._heads = HeadReader(limit_bytes=config.max_header_bytes)

@@ -3,16 +3,16 @@ grpc.aio's server as far as services need it."""
 
 import asyncio
 import ssl
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headway.config import ServerConfig
+from headway.server.connections import Connections, client_of
 from headway.server.grpc.h2.call import Direct, Method
 from headway.server.grpc.h2.connection import Connection
-from headway.server.http.server import client_of
+from headway.server.holding import BodyRoom
+from headway.server.listening import Listener, listen
 
-_LAST_WORDS_S = 1.0  # for the refusals to leave and for cancelled calls to clean up
 _MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
 
 
@@ -25,7 +25,12 @@ class _Details(NamedTuple):
 
 class H2Server:
     def __init__(
-        self, config: ServerConfig, *, limit_bytes: int, tls: ssl.SSLContext | None = None
+        self,
+        config: ServerConfig,
+        *,
+        limit_bytes: int,
+        tls: ssl.SSLContext | None = None,
+        room: BodyRoom | None = None,
     ) -> None:
         self._config = config
         self._limit_bytes = limit_bytes
@@ -33,11 +38,9 @@ class H2Server:
         self._handlers: list[Any] = []
         self._direct: dict[str, Direct] = {}
         self._methods: dict[str, Method | None] = {}
-        self._listener: asyncio.Server | None = None
-        self._connections: dict[Connection, str] = {}  # and who has it
-        self._addresses: Counter[str] = Counter()
-        self._leaving: set[asyncio.Task[None]] = set()  # of calls that were cancelled
-        self._empty = asyncio.Event()
+        self.room = room or BodyRoom(config)
+        self._listener: Listener | None = None
+        self._connections: Connections[Connection] = Connections()
 
     # ---- what is served
 
@@ -68,16 +71,19 @@ class H2Server:
     async def start(self, host: str, port: int) -> int:
         """The port. Raises OSError where it is taken."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
+        self._listener = await listen(
             lambda: Connection(self._find, self._config, loop, self, limit_bytes=self._limit_bytes),
             host,
             port,
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else self._config.header_timeout_s,
-            backlog=1024,
+            tls=self._tls,
+            limits=lambda: self._config,
         )
-        found: int = self._listener.sockets[0].getsockname()[1]
-        return found
+        return self._listener.port
+
+    def change(self, config: ServerConfig) -> None:
+        """Limits and times of connections from now on."""
+        self._config = config
+        self.room.change(config)
 
     async def stop(self, grace_s: float | None) -> None:
         """Accept nothing, finish what has begun, refuse the rest at the deadline. A second call
@@ -85,24 +91,11 @@ class H2Server:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.finish_calls()
-        if not await self._wait_empty(grace_s or 0.0):
-            for connection in list(self._connections):
-                connection.cut()
-            await self._wait_empty(_LAST_WORDS_S)
-        if self._leaving:
-            await asyncio.wait(self._leaving, timeout=_LAST_WORDS_S)
-
-    async def _wait_empty(self, timeout_s: float) -> bool:
-        if self._connections:
-            self._empty.clear()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._empty.wait()
-            except TimeoutError:
-                return not self._connections
-        return True
+        if not await self._connections.wait_empty(grace_s or 0.0):
+            await self._connections.cut()
+        await self._connections.wait_left()
 
     # ---- the connections call
 
@@ -111,23 +104,16 @@ class H2Server:
         has_room = (
             self._listener is not None
             and len(self._connections) < self._config.max_connections
-            and self._addresses[client] < self._config.max_connections_per_address
+            and self._connections.of(client) < self._config.max_connections_per_address
         )
-        self._connections[connection] = client
-        self._addresses[client] += 1
+        self._connections.add(connection, client)
         return has_room
 
     def closed(self, connection: Connection) -> None:
-        client = self._connections.pop(connection)
-        self._addresses[client] -= 1
-        if not self._addresses[client]:
-            del self._addresses[client]
-        if not self._connections:
-            self._empty.set()
+        self._connections.remove(connection)
 
     def left(self, task: "asyncio.Task[None]") -> None:
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._connections.leaves(task)
 
 
 def _method_of(handler: Any, direct: Direct | None) -> Method:

@@ -1,0 +1,53 @@
+"""Room for the bodies of requests, over all connections of all front ends together.
+
+One body has its own limit; this one is for a thousand clients that send a large one each. Small
+bodies are not counted: connections are, and a plain request pays nothing for this.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headway.config import ServerConfig
+from headway.errors import QueueFull
+
+UNCOUNTED_BYTES = 32 * 2**10  # of each body
+
+
+class BodyRoom:
+    """What is received is taken, and given back when its request has been answered."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.held_bytes = 0
+        self.change(config)
+
+    def change(self, config: ServerConfig) -> None:
+        # A body that is allowed at all must fit in when it is alone.
+        self._limit_bytes = max(config.max_held_bytes, config.max_body_bytes)
+
+    def check(self, size_bytes: int) -> None:
+        """Is there room for so much more? Raises QueueFull. Nothing is taken for a promise: who
+        announces much and sends nothing must not keep others out."""
+        limit = self._limit_bytes
+        if self.held_bytes + size_bytes > limit:
+            raise QueueFull(
+                f"the requests under way hold {self.held_bytes} bytes, {limit} are allowed",
+                limit=limit,
+            )
+
+    def take(self, size_bytes: int) -> None:
+        """Raises QueueFull."""
+        self.check(size_bytes)
+        self.held_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        self.held_bytes -= size_bytes
+        assert self.held_bytes >= 0, "more was given back than taken"
+
+    @contextmanager
+    def taken(self, size_bytes: int) -> Iterator[None]:
+        counted = max(0, size_bytes - UNCOUNTED_BYTES)
+        self.take(counted)
+        try:
+            yield
+        finally:
+            self.give_back(counted)
