@@ -14,7 +14,6 @@ from benchmarks.chaos.scenario import Request
 
 ANSWERED = "answered"
 LEFT = "left"  # the client went, as planned
-CUT = "cut"  # a stream whose worker was lost after its first chunks: it is told so
 OVERLOAD = frozenset(["queue_full", "shed"])
 
 # What each behaviour may end with, beside a refusal by overload.
@@ -109,9 +108,6 @@ class Ledger:
     def counts(self) -> Counter[str]:
         return Counter(entry.outcome for entry in self.entries.values())
 
-    def cut_streams(self) -> list[Entry]:
-        return [entry for entry in self.entries.values() if entry.outcome == CUT]
-
     def broken(self) -> list[Broken]:
         """Once everything has been waited for: what does not hold. Nothing: all is well."""
         found = {
@@ -153,9 +149,8 @@ def _may_end_so(entry: Entry) -> bool:
     request, outcome = entry.request, entry.outcome
     if outcome in OVERLOAD or outcome in _EXPECTED[request.behaviour]:
         return True
-    if outcome == LEFT:
-        return request.leaves_after_s is not None or request.leaves_after_chunks is not None
-    return outcome == CUT and request.model == "stories"
+    is_leaving = request.leaves_after_s is not None or request.leaves_after_chunks is not None
+    return outcome == LEFT and is_leaving
 
 
 def _shown(entry: Entry) -> str:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol
 
 import grpc
 
-from benchmarks.chaos.accounting import CUT
 from benchmarks.chaos.http import HungUp, Pool, error_in
 from benchmarks.chaos.models import WIDTH
 from benchmarks.chaos.scenario import Request
@@ -248,8 +247,6 @@ def _unavailable(text: str) -> str:
 
 def _stream_kind(text: str) -> str:
     """A stream's error has no status of its own."""
-    if "worker of this stream was lost" in text:
-        return CUT
     if "taken workers down" in text or "lost twice" in text:
         return "poison"
     overload = next((sign.kind for sign in _UNAVAILABLE if sign.text in text), None)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from benchmarks.chaos.accounting import ANSWERED, CUT, LEFT, OVERLOAD, Entry
+from benchmarks.chaos.accounting import ANSWERED, LEFT, OVERLOAD, Entry
 from benchmarks.chaos.recovery import Recovery
 from benchmarks.chaos.resources import Trend
 from benchmarks.chaos.run import Run
@@ -45,7 +45,6 @@ def lines_of(run: Run) -> Iterator[str]:
     )
     late = sorted(ledger.sent_late_s)
     yield f"sent later than due: {_percentile_ms(late, 50)} ms (p50), {_percentile_ms(late, 99)} ms"
-    yield f"streams cut after their first chunks, and told so: {counts[CUT]}"
     yield ""
     yield from _table(
         [

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,7 +28,7 @@ class Measure:
 MEASURES = {
     "server_mib": Measure("server: memory of its own", "MiB", 16.0),
     "server_shared_mib": Measure("server: shared memory mapped", "MiB", 4.0),
-    "server_fds": Measure("server: file descriptors", "", 8.0),
+    "server_fds": Measure("server: file descriptors, clients' aside", "", 8.0),
     "server_threads": Measure("server: threads", "", 3.0),
     "processes": Measure("worker processes, spare ones included", "", 1.0),
     "zombies": Measure("ended, not reaped", "", 1.0),
@@ -61,7 +62,7 @@ def sample(pid: int) -> Sample:
     return {
         "server_mib": own["RssAnon"] / 1024,
         "server_shared_mib": _memfd_mib(pid),
-        "server_fds": _fd_count(pid),
+        "server_fds": _fd_count(pid) - _connections(pid),
         "server_threads": own["Threads"],
         "processes": len(living),
         "zombies": len(children) - len(living),
@@ -149,6 +150,20 @@ def _fd_count(pid: int) -> float:
     with suppress(OSError):
         return len(list((PROC / str(pid) / "fd").iterdir()))
     return 0.0
+
+
+def _connections(pid: int) -> int:
+    """Those of clients, which come and go as they like."""
+    tcp = {
+        line.split()[9]
+        for line in (PROC / str(pid) / "net" / "tcp").read_text().splitlines()[1:]
+        if line.split()[3] != "0A"  # listening
+    }
+    count = 0
+    for link in (PROC / str(pid) / "fd").iterdir():
+        with suppress(OSError):
+            count += os.readlink(link).strip("socket:[]") in tcp
+    return count
 
 
 def _memfd_mib(pid: int) -> float:

@@ -1,7 +1,7 @@
 """The account of the chaos runs can fail: it sees what is lost, double, crossed or hurt."""
 
 import pytest
-from benchmarks.chaos.accounting import ANSWERED, CUT, Ledger
+from benchmarks.chaos.accounting import ANSWERED, Ledger
 from benchmarks.chaos.scenario import Request, plan
 
 
@@ -59,17 +59,11 @@ def test_an_answer_that_nobody_asked_for_is_seen() -> None:
     assert broken(ledger) == ["answers that nobody waited for"]
 
 
-@pytest.mark.parametrize("kind", ["model_failed", "poison", "not_ready", "hung_up", CUT, "left"])
+@pytest.mark.parametrize("kind", ["model_failed", "poison", "not_ready", "hung_up", "left"])
 def test_a_healthy_request_that_fails_is_seen(kind: str) -> None:
     ledger = sent(request(1))
     ledger.failed(request(1), kind, "why", 0.1)
     assert broken(ledger) == ["healthy requests that failed"]
-
-
-def test_a_stream_may_be_cut_if_it_is_told_so() -> None:
-    ledger = sent(request(1, model="stories"))
-    ledger.failed(request(1, model="stories"), CUT, "the worker of this stream was lost", 0.1)
-    assert not broken(ledger)
 
 
 @pytest.mark.parametrize(
