@@ -13,6 +13,7 @@ from benchmarks.chaos.server import Server
 
 PROC = Path("/proc")
 SHM = Path("/dev/shm")
+_LISTENING = "0A"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def sample(pid: int) -> Sample:
     return {
         "server_mib": own["RssAnon"] / 1024,
         "server_shared_mib": _memfd_mib(pid),
-        "server_fds": _fd_count(pid) - _connections(pid),
+        "server_fds": _fd_count(pid),
         "server_threads": own["Threads"],
         "processes": len(living),
         "zombies": len(children) - len(living),
@@ -147,23 +148,23 @@ def shm_files() -> set[str]:
 
 
 def _fd_count(pid: int) -> float:
+    """Without clients' connections: those come and go as the clients like."""
+    links = []
     with suppress(OSError):
-        return len(list((PROC / str(pid) / "fd").iterdir()))
-    return 0.0
+        for fd in (PROC / str(pid) / "fd").iterdir():
+            with suppress(OSError):
+                links.append(os.readlink(fd))
+    connections = _connections(pid)
+    return sum(link not in connections for link in links)
 
 
-def _connections(pid: int) -> int:
-    """Those of clients, which come and go as they like."""
-    tcp = {
-        line.split()[9]
-        for line in (PROC / str(pid) / "net" / "tcp").read_text().splitlines()[1:]
-        if line.split()[3] != "0A"  # listening
-    }
-    count = 0
-    for link in (PROC / str(pid) / "fd").iterdir():
-        with suppress(OSError):
-            count += os.readlink(link).strip("socket:[]") in tcp
-    return count
+def _connections(pid: int) -> set[str]:
+    """As the links of their descriptors read."""
+    fields = []
+    with suppress(OSError):
+        table = (PROC / str(pid) / "net" / "tcp").read_text()
+        fields = [line.split() for line in table.splitlines()[1:]]
+    return {f"socket:[{each[9]}]" for each in fields if each[3] != _LISTENING}
 
 
 def _memfd_mib(pid: int) -> float:
