@@ -15,6 +15,7 @@ class Placement:
 
 
 def place(
+    name: str,
     asked: str,
     *,
     is_async: bool,
@@ -27,7 +28,7 @@ def place(
     if not has_processes and (asked == "process" or needs_process):
         raise ConfigError("processes of its own need Linux", field=needs_process or "worker")
     if asked != "auto":
-        return _granted(asked, is_async=is_async, needs_process=needs_process)
+        return _granted(name, asked, is_async=is_async, needs_process=needs_process)
     if needs_process:
         return Placement("process", f"{needs_process} is set")
     if is_async:
@@ -37,7 +38,7 @@ def place(
     return Placement("thread", "its calls would block the event loop")
 
 
-def _granted(asked: str, *, is_async: bool, needs_process: str) -> Placement:
+def _granted(name: str, asked: str, *, is_async: bool, needs_process: str) -> Placement:
     if asked not in ("inline", "thread", "process"):
         raise ConfigError(
             f"{asked!r} is not one of 'auto', 'inline', 'thread', 'process'", field="worker"
@@ -45,5 +46,5 @@ def _granted(asked: str, *, is_async: bool, needs_process: str) -> Placement:
     if needs_process and asked != "process":
         raise ConfigError(f"{needs_process} needs worker 'process'", field="worker")
     if asked == "thread" and is_async:
-        raise ConfigError("it is async: it runs in the event loop", field="worker")
+        raise ConfigError(f"{name} is async: it runs in the event loop", field="worker")
     return Placement(cast(WorkerKind, asked), "as it was asked to")

@@ -92,5 +92,10 @@ class Supervision:
         self.state = WorkerState.WAITING
         self._start_at = now + self._policy.wait_s(self._failures, was_ready=was_ready)
 
+    def fail(self, reason: str) -> None:
+        """Give it up now, whatever it does."""
+        self.state, self.last_error = WorkerState.FAILED, reason
+
     def stop(self) -> None:
-        self.state = WorkerState.STOPPED
+        if self.state is not WorkerState.FAILED:
+            self.state = WorkerState.STOPPED

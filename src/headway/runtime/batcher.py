@@ -154,6 +154,7 @@ class Batcher(Generic[In, Out]):
         if execute_timeout_s is not None:
             self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
         self._placement = place(
+            self.name,
             worker,
             is_async=self._runner.is_async,
             workers=workers,

@@ -484,6 +484,7 @@ def _placement(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> P
         )
     needs_process = "worker_memory_mb" if config.worker_memory_mb is not None else ""
     return place(
+        config.name,
         config.worker,
         is_async=is_async,
         workers=config.workers,

@@ -10,7 +10,7 @@ from headway.errors import ConfigError
 
 def placed(asked: str = "auto", **facts: Any) -> str:
     known = {"is_async": False, "workers": 1, "is_python": True, "needs_process": "", **facts}
-    return place(asked, **known).kind
+    return place("m", asked, **known).kind
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_wish_is_granted(kind: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "facts", "message"),
     [
-        ("thread", {"is_async": True}, "runs in the event loop"),
+        ("thread", {"is_async": True}, "m is async: it runs in the event loop"),
         ("thread", {"needs_process": "pin"}, "pin needs worker 'process'"),
         ("fork", {}, "is not one of"),
         ("process", {"has_processes": False}, "worker: processes of its own need Linux"),
@@ -53,5 +53,5 @@ def test_a_wish_that_cannot_be_is_a_mistake(
 
 
 def test_the_reason_is_for_people() -> None:
-    chosen = place("auto", is_async=False, workers=3, is_python=True, needs_process="")
+    chosen = place("m", "auto", is_async=False, workers=3, is_python=True, needs_process="")
     assert chosen.reason == "3 workers in one process would share its Python lock"

@@ -84,6 +84,14 @@ def test_an_answer_or_a_quiet_while_forgives_everything(ready_s: float, answered
     assert worker.restarts == 20
 
 
+def test_one_that_is_given_up_at_once_stays_so() -> None:
+    worker = ready()
+    worker.fail("broke")
+    worker.stop()
+    assert (worker.state, worker.last_error) == (WorkerState.FAILED, "broke")
+    assert worker.next_action(100.0) == Wait(math.inf)
+
+
 def test_one_that_was_stopped_stays_so() -> None:
     worker = ready()
     worker.stop()

@@ -1,4 +1,4 @@
-"""The model's process: `python -m headway.runtime.workers.process.child SOCKET CONTROL PARENT`.
+"""The model's process, as `spawning` starts it.
 
 It waits to be told which model it is, loads it, and answers one call after the other. It ends with
 the line to its parent, and with its parent, whatever ends that.
@@ -10,6 +10,7 @@ import faulthandler
 import logging
 import os
 import pickle
+import resource
 import runpy
 import signal
 import socket
@@ -34,6 +35,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
+    """With the numbers of the socket, of the control page's file, and of the parent."""
     socket_fd, control_fd, parent = map(int, arguments)
     _die_with(parent)
     for each in (signal.SIGINT, signal.SIGTERM):  # sent to all of a group: the parent decides
@@ -221,11 +223,14 @@ def _closable(steps: Any) -> Iterator[Any]:
 
 def _settle(order: Order) -> None:
     """As the order says, before anything of the model's is imported."""
+    os.environ.clear()  # the parent's may have changed since this process was started
     os.environ.update(order.environment)
-    sys.path[:] = order.path
+    sys.argv[:], sys.path[:] = order.arguments, order.path
     os.chdir(order.folder)
-    if order.cores:
-        os.sched_setaffinity(0, order.cores)
+    for thread in os.listdir("/proc/self/task") if order.cores else ():
+        os.sched_setaffinity(int(thread), order.cores)  # numpy has started some already
+    # A core of gigabytes would be written for minutes, while callers wait. Who wants one raises it.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if order.memory_bytes is not None:
         _limit_memory(order.memory_bytes)
     logging.basicConfig(
@@ -238,8 +243,6 @@ def _settle(order: Order) -> None:
 def _limit_memory(limit_bytes: int) -> None:
     """What the process allocates for itself. (RLIMIT_AS would count what is only mapped: files,
     memory shared with the parent, the whole of a GPU's.)"""
-    import resource
-
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
@@ -250,7 +253,3 @@ def _import_main(path: str) -> None:
     with Importing():
         module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

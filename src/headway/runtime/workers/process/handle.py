@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _TICK_S = 0.5  # between two looks at the heart; the child beats twice as often
 _STOPPED_TICKS = 2  # without a beat, when the process was stopped by a signal
 _REAP_S = 5.0  # from the end of the line to the end of the process
+_MOST_CALLS = 2**32 - 1  # their numbers have four bytes, and 0 is no call
 _OOM_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 
 
@@ -124,7 +125,7 @@ class ModelProcess:
                 self._channel.set_timeout(self._limit_s)
 
     def _begin(self, kind: Kind, value: Any, keywords: dict[str, Any]) -> int:
-        self._call = call = self._call + 1
+        self._call = call = self._call % _MOST_CALLS + 1
         token: BatchCancel | None = keywords.get(CANCEL)
         if token is not None:
             keywords[CANCEL] = token.deadline  # it makes its own there

@@ -40,10 +40,11 @@ class ProcessOptions:
         return Order(
             name=name,
             recipe=recipe,
+            arguments=list(sys.argv),
             path=list(sys.path),
             folder=os.getcwd(),
             main=_main_file() if recipe.needs_main else None,
-            environment=environment,
+            environment={**os.environ, **environment},
             cores=cores,
             memory_bytes=self.memory_bytes,
             log_level=logging.getLogger().getEffectiveLevel(),

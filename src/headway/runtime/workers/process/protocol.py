@@ -27,10 +27,11 @@ class Order(NamedTuple):
 
     name: str
     recipe: Recipe
+    arguments: list[str]  # sys.argv
     path: list[str]  # sys.path
     folder: str  # where it runs
     main: str | None  # the file of `__main__`, where the model lies in it
-    environment: dict[str, str]  # set before the model is imported
+    environment: dict[str, str]  # all of it
     cores: tuple[int, ...]  # none: all
     memory_bytes: int | None
     log_level: int

@@ -167,8 +167,10 @@ class _Life:
                     self._do(item)
                 else:
                     self._held.append(item)
-        except BaseException:  # noqa: BLE001  a bug of ours; nobody may wait for it for ever
+        except BaseException as error:  # noqa: BLE001  a bug of ours; nobody may wait for it for ever
             _log.exception("%s: its worker broke", self._order.name)
+            self._supervision.fail(f"broke: {type(error).__name__}: {error}")
+            self._tell_lost(None)
         finally:
             self._end()
 
@@ -249,6 +251,9 @@ class _Life:
             process.close()
         self._supervision.ended(time.monotonic(), reason, has_answered=has_answered)
         _log.error("%s: worker %s %s", self._order.name, pid or "process", reason)
+        self._tell_lost(pid)
+
+    def _tell_lost(self, pid: int | None) -> None:
         if self._supervision.state is WorkerState.FAILED:
             self._give_back()  # first: whoever is given up must be among the queued
         worker, team = self._worker(), self._team()
@@ -261,8 +266,10 @@ class _Life:
             item = self.inbox.get()
             if not isinstance(item, _Wake):
                 self._held.append(item)
+        process, self._process = self._process, None
         while self._held:
             self._held.pop(0).run()
+        self._process = process
 
     def _end(self) -> None:
         self.is_stopping = True
