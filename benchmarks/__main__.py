@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    composing,
     faults,
     http_overload,
     metrics,
@@ -20,6 +21,7 @@ from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
     **scheduling.BENCHMARKS,
+    **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
     **serving.BENCHMARKS,
     **repository.BENCHMARKS,

@@ -21,8 +21,9 @@ _EXPECTED: dict[str, frozenset[str]] = {
     "fine": frozenset([ANSWERED]),
     "big": frozenset([ANSWERED]),
     "raise": frozenset(["model_failed"]),
-    "huge": frozenset(["model_failed"]),
-    "leak": frozenset([ANSWERED, "model_failed"]),  # full: it may not take still more
+    # Both say why. Poison: it took what memory a new process had, too.
+    "huge": frozenset(["model_failed", "poison"]),
+    "leak": frozenset([ANSWERED]),  # where a full worker has no room for it, a new one has
     "exit": frozenset(["poison"]),
     "segfault": frozenset(["poison"]),
     "hang": frozenset(["poison"]),

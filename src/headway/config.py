@@ -59,6 +59,19 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     order: Annotated[Literal["fifo", "shortest"], Meta(description="who is next in a class")] = (
         "fifo"
     )
+    compose: Annotated[
+        Literal["auto", "dp", "buckets", "sort", "fifo", "packed"],
+        Meta(description="who shares a batch where sizes differ"),
+    ] = "auto"
+    buckets: Annotated[
+        str,
+        Meta(
+            description="for compose = buckets: largest size of each, as 64,128; pow2; quantile:N"
+        ),
+    ] = "pow2"
+    pad_sizes: Annotated[
+        tuple[int, ...], Meta(description="the only sizes the model runs at; shorter are padded")
+    ] = ()
     worker: Annotated[
         Literal["auto", "inline", "thread", "process"],
         Meta(description="where the model runs: event loop, threads, processes of its own"),

@@ -54,6 +54,12 @@ class Model(Generic[In, Out]):
     rerun: ClassVar[bool] = True  # False: a failed batch must not be run again to find the culprit
     # Keywords that a whole batch has in common: items that differ in one never share a batch.
     batch_parameters: ClassVar[Sequence[str]] = ()
+    # True: `predict` pads nothing (it takes lists, or packs them itself), so a batch costs what its
+    # items' sizes come to, and lengths may be mixed.
+    packed: ClassVar[bool] = False
+    # The only sizes the model runs at (it was compiled for them): items are padded up to the next,
+    # by `predict`; what a batch costs is reckoned so. Empty: any size.
+    pad_sizes: ClassVar[Sequence[int]] = ()
 
     def setup(self) -> None:
         """Light preparation, in every process that has the model: tokenizer, labels."""
@@ -112,6 +118,11 @@ class TensorModel:
     # False: `predict` only reads its arrays. Those of a lone caller are then passed as they came,
     # perhaps read-only; otherwise such arrays are copied first.
     writes_inputs: ClassVar[bool] = True
+    # Inputs that may be filled up along their second axis so that lengths can share a batch, each
+    # with what it is filled up with, e.g. {"input_ids": 0, "attention_mask": 0}. None: a model that
+    # takes a mask is tried out before traffic, any other is not padded. {}: never.
+    pads: "ClassVar[Mapping[str, float] | None]" = None
+    pad_sizes: ClassVar[Sequence[int]] = ()  # the only lengths it runs at; empty: any
 
     def setup(self) -> None:
         """Light preparation, in every process that has the model."""

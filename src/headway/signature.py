@@ -87,6 +87,8 @@ class Field:
                 f"input {self.name!r} has shape {list(array.shape)}; "
                 f"{list(self.tensor.shape)} is expected"
             )
+        if self._is_json:
+            return [self._from_json(row, index) for index, row in enumerate(array.tolist())]
         if self.tensor.dtype == BYTES:
             return [self._text(row, index) for index, row in enumerate(array.tolist())]
         if self.is_scalar or _is_sequence(self.hint):
@@ -152,6 +154,12 @@ class Field:
         return bytes not in _alternatives(_innermost(self.hint))
 
     @property
+    def _is_json(self) -> bool:
+        """One text a row, of what has more parts than a tensor can say."""
+        is_text = self.tensor.dtype == BYTES and self.is_scalar
+        return is_text and (_is_sequence(self.hint) or bool(_record_parts(self.hint)))
+
+    @property
     def _is_array(self) -> bool:
         return (
             not self.is_scalar
@@ -180,13 +188,19 @@ class Field:
         except UnicodeDecodeError as error:
             raise InvalidInput(f"input {self.name!r} row {index} is not UTF-8: {error}") from error
 
+    def _from_json(self, row: Any, index: int) -> Any:
+        try:
+            return msgspec.json.decode(row, type=self.hint)
+        except (msgspec.DecodeError, UnicodeError, TypeError, RecursionError) as error:
+            raise InvalidInput(f"input {self.name!r} row {index}: {error}") from error
+
     def _stacked(self, rows: Sequence[Any]) -> Array:
         if self.tensor.dtype == BYTES:
-            encoded = [_encoded(row) for row in rows]
             if not self.is_scalar:
-                return numpy.array(encoded, dtype=object)
-            array = numpy.empty(len(encoded), dtype=object)
-            array[:] = encoded
+                return numpy.array([_encoded(row) for row in rows], dtype=object)
+            encode = msgspec.json.encode if self._is_json else _encoded_text
+            array = numpy.empty(len(rows), dtype=object)
+            array[:] = [encode(row) for row in rows]
             return array
         if rows and isinstance(rows[0], numpy.ndarray):
             return numpy.stack(rows).astype(self.tensor.array_dtype, copy=False)
@@ -440,7 +454,7 @@ def _derived(hint: Any, name: str) -> Side | None:
 def _field(hint: Any, name: str, *, key: str | None) -> Field | None:
     tensor = _tensor_in(hint)
     if tensor is not None:
-        return Field(tensor, key=key)
+        return Field(tensor, _plain(hint) if tensor.dtype == BYTES else None, key)
     axes, inner = [-1], _plain(hint)
     while _is_sequence(inner):
         axes.append(-1)
@@ -527,10 +541,14 @@ def _get(row: Any, key: str) -> Any:
 
 
 def _encoded(row: Any) -> Any:
-    if isinstance(row, str):
-        return row.encode()
-    if isinstance(row, bytes):
-        return row
     if isinstance(row, list | tuple | numpy.ndarray):
         return [_encoded(each) for each in row]
-    raise TypeError(f"{row!r:.40} is no text")
+    return _encoded_text(row)
+
+
+def _encoded_text(text: Any) -> bytes:
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes):
+        return text
+    raise TypeError(f"{text!r:.40} is no text")

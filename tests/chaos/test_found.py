@@ -15,7 +15,6 @@ import headway
 from headway.errors import Poison
 
 PATIENCE_S = 60.0
-not_yet = pytest.mark.xfail(reason="known, not yet mended", strict=False)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -36,7 +35,6 @@ async def all_of(batcher: "headway.Batcher[str, str]", *values: str) -> list[Any
     return await asyncio.gather(*map(batcher.submit, values), return_exceptions=True)
 
 
-@not_yet
 def test_an_input_that_hangs_does_not_fail_those_who_came_with_it() -> None:
     async def main() -> None:
         async with texts(execute_timeout_ms=500, policy="static", max_batch_size=4) as batcher:
@@ -48,7 +46,6 @@ def test_an_input_that_hangs_does_not_fail_those_who_came_with_it() -> None:
     run(main())
 
 
-@not_yet
 def test_a_model_that_has_met_poison_is_still_open() -> None:
     async def main() -> None:
         async with texts() as batcher:
@@ -60,7 +57,6 @@ def test_a_model_that_has_met_poison_is_still_open() -> None:
     run(main())
 
 
-@not_yet
 def test_a_worker_that_has_leaked_all_of_its_memory_is_replaced() -> None:
     async def main() -> None:
         async with texts(worker_memory_mb=384) as batcher:
@@ -79,7 +75,6 @@ def control_pages() -> int:
     return count
 
 
-@not_yet
 def test_lost_workers_leave_no_file_descriptors() -> None:
     async def main() -> None:
         async with texts() as batcher:

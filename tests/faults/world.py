@@ -148,6 +148,8 @@ class World:
             family = "raise" if kind == "raise" else "kill"
             if self.at_hand[family] >= (1 if kind == "raise" else MOST_KILLERS):
                 kind = "healthy"
+            else:
+                self.at_hand[family] += 1
         return Value(self.ids, kind, self.random.randrange(1000))
 
     def _wishes(self) -> Wishes:
@@ -163,7 +165,6 @@ class World:
 
     async def _ask(self, value: Value, wishes: Wishes) -> None:
         family = "raise" if value.kind == "raise" else "kill"
-        self.at_hand[family] += value.kind != "healthy"
         self.ledger.asked(value)
         ask = {"submit": self._submit, "direct": self._direct, "stream": self._stream}[wishes.how]
         caller = asyncio.ensure_future(ask(value, wishes))

@@ -25,6 +25,8 @@ FIELDS = {
     "goodput_rps",
     "dropped",
     "fire_reasons",
+    "padding_waste",
+    "long_p99_ms",
 }
 
 
@@ -181,10 +183,10 @@ def test_mistakes_end_the_process_with_2() -> None:
     assert main(["simulat"]) == 2
 
 
-def test_help_explains_and_ends_with_two_examples() -> None:
+def test_help_explains_and_ends_with_examples() -> None:
     done = headway("simulate", "--help")
     assert done.returncode == 0
-    assert done.stdout.count("    headway simulate --arrivals") == 2
+    assert done.stdout.count("    headway simulate --arrivals") == 3
     for word in ("poisson:RATE", "window:MS", "oracle", "--slo-ms"):
         assert word in done.stdout
 
@@ -220,3 +222,59 @@ def test_without_matplotlib_it_says_what_to_install(
     plot = ("--plot", str(tmp_path / "picture.png"))
     assert main(["simulate", "--arrivals", "poisson:300", *MODEL, *plot]) == 2
     assert "--plot: plots need matplotlib: pip install headway[plots]" in capsys.readouterr().err
+
+
+# ---- lengths
+
+LENGTHS = ("--latency", "4,0", "--token-ms", "0.004", "--lengths", "lognormal:64,1,512")
+
+
+def test_lengths_are_composed_side_by_side() -> None:
+    found = results(
+        *("--arrivals", "poisson", "--load", "0.5", *LENGTHS, "--requests", "2000"),
+        *("--max-batch-cost", "16384", "--max-queue", "512", "--policy", "auto"),
+        *("--compose", "dp", "--compose", "packed", "--compose", "buckets", "--buckets", "64,512"),
+    )
+    assert [each["compose"] for each in found] == ["dp", "packed", "buckets"]
+    assert found[1]["padding_waste"] == 0.0 < found[0]["padding_waste"]
+    assert all(each["long_p99_ms"] > 0 for each in found)
+    assert all(each["load"] == 0.5 for each in found)
+
+
+def test_lengths_come_from_a_trace(tmp_path: Path) -> None:
+    trace = tmp_path / "lengths.csv"
+    trace.write_text("length\n10\n500\n")
+    found = results(
+        *("--arrivals", "poisson:50", "--latency", "4,0", "--token-ms", "0.004"),
+        *("--lengths", f"trace:{trace}", "--requests", "500", "--policy", "auto"),
+    )
+    assert found[0]["answered"] == 500
+
+
+def test_without_lengths_nothing_is_padded() -> None:
+    found = results("--arrivals", "poisson:50", *MODEL, "--policy", "auto")
+    assert (found[0]["padding_waste"], found[0]["long_p99_ms"], found[0]["compose"]) == (
+        0.0,
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--lengths", "normal:3"), "lognormal:MEDIAN,SIGMA"),
+        (("--lengths", "lognormal:64"), "lognormal:MEDIAN,SIGMA"),
+        (("--lengths", "lognormal:0,1"), "more than 0"),
+        (("--lengths", "trace:/nowhere.csv"), "nowhere.csv"),
+        (("--compose", "dp"), "needs --lengths"),
+        (("--token-ms", "1"), "needs --lengths"),
+        (("--lengths", "lognormal:64,1", "--compose", "best"), "not one of"),
+        (("--lengths", "lognormal:64,1", "--buckets", "many"), "pow2"),
+    ],
+)
+def test_a_mistake_about_lengths_is_named(flags: tuple[str, ...], told: str) -> None:
+    done = headway("simulate", "--arrivals", "poisson:50", *MODEL, *flags)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

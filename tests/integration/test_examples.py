@@ -13,6 +13,8 @@ MOST_LINES = 40
 
 SHOWS = {
     "batcher": ["64 answers, last 3969", "the queue is full (100 rows); limit 100", "closed:"],
+    "classify_image": ["grace_hopper.jpg", "military uniform", "refused: input 'image' is not an"],
+    "classify_text": ["injection", "safe", "refused: input 'text' has 1002 tokens", "cut, and "],
     "decorator": ["one: [5.0, 1.0]", "100 callers at once", "in any thread: [4.0, 2.0]"],
     "explain_batches": ["batch  1:", "reason idle", "ran 1"],
     "fan_out_threads": ["320 words from 32 threads", "words each on average"],
@@ -22,6 +24,8 @@ SHOWS = {
         "'gold 2'",
         "of 40 cannot make it",
     ],
+    "read_image": ["Next departure 12:45", "Platform 7"],
+    "rerank": ["Paris is the capital of France.\n "],
     "streaming": ["countdown from 3: [3, 2, 1]", "countdown from 1: [1]"],
     "tensor_model": ["[(1, 2), (2, 2)]", "100 rows at once come back as (100, 2)", "refused:"],
     "virtual_time_test": [

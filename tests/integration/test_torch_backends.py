@@ -54,7 +54,7 @@ def save_program(path: Path, *, fixed: bool = False) -> Net:
     return net
 
 
-def save_folder(folder: Path, kind: str) -> Any:
+def save_folder(folder: Path, kind: str, *, num_labels: int = 3) -> Any:
     """A small BERT with random weights, and a tokenizer of whole words."""
     folder.mkdir(parents=True)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({w for t in TEXTS for w in t.split()})]
@@ -63,7 +63,9 @@ def save_folder(folder: Path, kind: str) -> Any:
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     config = transformers.BertConfig(
@@ -73,7 +75,7 @@ def save_folder(folder: Path, kind: str) -> Any:
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=32,
-        num_labels=3,
+        num_labels=num_labels,
     )
     torch.manual_seed(1)
     model = getattr(transformers, kind)(config).eval()
@@ -171,16 +173,59 @@ async def test_a_sentence_transformers_folder_embeds(tmp_path: Path, pooling: st
         numpy.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
 
 
-async def test_a_classifier_gives_a_probability_for_each_label(tmp_path: Path) -> None:
+async def test_a_classifier_names_its_classes_best_first(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "mood" / "1"
     model, tokenizer = save_folder(folder, "BertForSequenceClassification")
     async with repository(tmp_path / "models") as registry:
-        served: Any = registry.get_ready("mood")
-        assert served.labels == {"scores": ["LABEL_0", "LABEL_1", "LABEL_2"]}
-        found = await served.predict(TEXTS[0], ASK)
-    with torch.no_grad():
-        logits = model(torch.tensor([tokenizer.encode(TEXTS[0]).ids])).logits[0]
-    numpy.testing.assert_allclose(found, torch.softmax(logits, 0).numpy(), atol=1e-5)
+        served = registry.get_ready("mood")
+        values = numpy.array([text.encode() for text in TEXTS], dtype=object)
+        found = await served.infer({"text": values}, ASK)
+    for text, labels, scores in zip(TEXTS, found["labels"], found["scores"], strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([tokenizer.encode(text).ids])).logits[0]
+        expected, order = torch.softmax(logits, 0).sort(descending=True)
+        assert labels.tolist() == [f"LABEL_{n}".encode() for n in order.tolist()]
+        numpy.testing.assert_allclose(scores, expected.numpy(), atol=1e-5)
+
+
+async def test_a_cross_encoder_scores_as_transformers_does(tmp_path: Path) -> None:
+    """Pairs of different lengths, padded together, with the types of their tokens."""
+    folder = tmp_path / "models" / "ranker" / "1"
+    model, tokenizer = save_folder(folder, "BertForSequenceClassification", num_labels=1)
+    async with repository(tmp_path / "models") as registry:
+        served = registry.get_ready("ranker")
+        queries = numpy.array([TEXTS[1].encode()] * len(TEXTS), dtype=object)
+        documents = numpy.array([text.encode() for text in TEXTS], dtype=object)
+        found = (await served.infer({"query": queries, "document": documents}, ASK))["score"]
+    for text, score in zip(TEXTS, found, strict=True):
+        pair = tokenizer.encode(TEXTS[1], text)
+        with torch.no_grad():
+            logit = model(
+                torch.tensor([pair.ids]), token_type_ids=torch.tensor([pair.type_ids])
+            ).logits[0, 0]
+        assert score == pytest.approx(float(torch.sigmoid(logit)), abs=1e-5)
+
+
+async def test_a_program_whose_axes_vary_takes_any_length(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "mean" / "1"
+    folder.mkdir(parents=True)
+
+    class Mean(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return x.mean(1)
+
+    rows, length = torch.export.Dim("rows", min=1, max=64), torch.export.Dim("length", min=1)
+    program = torch.export.export(
+        Mean(), (torch.randn(2, 3, 4),), dynamic_shapes=({0: rows, 1: length},)
+    )
+    torch.export.save(program, folder / "model.pt2")
+    async with repository(tmp_path / "models") as registry:
+        served = registry.get_ready("mean")
+        assert served.inputs[0].shape == (-1, -1, 4)
+        for count in (1, 5, 9):
+            x = numpy.random.default_rng(count).normal(size=(2, count, 4)).astype(numpy.float32)
+            found = await served.infer({"x": x}, ASK)
+            numpy.testing.assert_allclose(found["output"], x.mean(1), atol=1e-6)
 
 
 async def test_pickled_weights_are_not_read(tmp_path: Path) -> None:

@@ -26,15 +26,16 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 TABLE = {
     "__init__": row("core events model observe runtime config"),
     "errors": row(""),
-    "core": row("", lazily="numpy"),
+    "core": row(""),
     "model": row("core", lazily="numpy"),
     "config": row("core", "msgspec"),
+    "padding": row("", "numpy"),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
     "backends": row("model", lazily="*"),
     "engine": row("core model", lazily="torch triton safetensors numpy"),
     "signature": row("model", "numpy msgspec"),
-    "models": row("model backends engine config", "numpy", lazily="*"),
+    "models": row("model backends engine config padding", "numpy", lazily="*"),
     "repository": row("model backends engine config"),
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),

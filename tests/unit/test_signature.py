@@ -257,9 +257,25 @@ def test_records_become_one_array_for_each_field() -> None:
     assert output(Pair).arrays([Pair(1, b"r")])["left"].tolist() == [1]
 
 
+Points = Annotated[list[Point], Tensor("points", "object", (-1,))]
+POINTS = [{"x": 1.0, "label": "a"}, {"x": 2.0, "label": "b"}]
+
+
+def test_what_has_more_parts_than_a_tensor_can_say_is_json() -> None:
+    array = output(Points).arrays([POINTS, []])["points"]
+    assert array.tolist() == [b'[{"x":1.0,"label":"a"},{"x":2.0,"label":"b"}]', b"[]"]
+    assert output(Points).json_schema()["type"] == "array"
+    assert side(Points).values({"points": array}) == [POINTS, []]
+    assert side(Points).decode(POINTS) == POINTS
+    for wrong in (b"[{}]", b"text", b"\xff", 3):
+        with pytest.raises(InvalidInput, match="input 'points' row 1"):
+            side(Points).values({"points": objects(b"[]", wrong)})
+
+
 @pytest.mark.parametrize(
     ("hint", "results", "message"),
     [
+        (str, [["a"]], "output 'output' is not object: \\['a'\\] is no text"),
         (str, [3], "output 'output' is not object: 3 is no text"),
         (int, ["a"], "output 'output' is not int64"),
         (list[float], [[1.0], [1.0, 2.0]], "output 'output' is not float64"),

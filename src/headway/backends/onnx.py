@@ -49,11 +49,12 @@ class OnnxModel(TensorModel):
         return dict(zip(self._names, self._session.run(self._names, batch), strict=True))
 
 
-def open_session(path: Path, *, threads: int = 1) -> Any:
-    """An onnxruntime session on the CPU. `threads`: for one batch."""
+def open_session(model: Path | bytes, *, threads: int = 1) -> Any:
+    """An onnxruntime session on the CPU, of a file or of what would be in one. `threads`: for one
+    batch."""
     onnxruntime = _onnxruntime()
-    if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file")
+    if isinstance(model, Path) and not model.is_file():
+        raise ConfigError(f"{model}: there is no such file")
     if not (isinstance(threads, int) and threads >= 1):
         raise ConfigError(f"must be a whole number of at least 1, not {threads!r}", field="threads")
     options = onnxruntime.SessionOptions()
@@ -61,9 +62,14 @@ def open_session(path: Path, *, threads: int = 1) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors; it warns of harmless things on every start
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else str(model),
+            options,
+            providers=["CPUExecutionProvider"],
+        )
     except Exception as error:  # its own tree of exceptions: not a model, too new, weights missing
-        raise ConfigError(f"{path}: onnxruntime cannot load it: {error}") from error
+        name = "the network" if isinstance(model, bytes) else model
+        raise ConfigError(f"{name}: onnxruntime cannot load it: {error}") from error
 
 
 def _onnxruntime() -> Any:

@@ -3,6 +3,7 @@
 import numpy
 
 from headway.model import Tensor
+from headway.server.openapi.schemas import IMAGE
 from headway.server.serving import Registry, ServedModel
 
 _KEY = '-H "Authorization: Bearer $KEY" '
@@ -51,7 +52,8 @@ def _example(model: ServedModel) -> str:
 
 def _row(tensor: Tensor) -> str:
     kind = "O" if tensor.dtype == "object" else numpy.dtype(tensor.array_dtype).kind
-    row = {"O": '"hello"', "b": "true", "f": "1.0"}.get(kind, "1")
+    text = f'"{IMAGE}"' if tensor.name == "image" else '"hello"'
+    row = {"O": text, "b": "true", "f": "1.0"}.get(kind, "1")
     for size in reversed(tensor.shape[1:]):
         row = "[" + ", ".join([row] * abs(size)) + "]"
     return row

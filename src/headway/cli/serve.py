@@ -127,11 +127,14 @@ def _allow_open_files() -> None:
 
 
 def is_repository(target: str) -> bool:
-    """A folder of models; one with a config.json is itself a model."""
-    from headway.models.catalogue import CATALOGUE
+    """A folder of models; one with a config.json, or with a program and no folders, is a model."""
+    from headway.models.catalogue import CATALOGUE, is_model_folder
 
     path = Path(target)
-    return target not in CATALOGUE and path.is_dir() and not (path / "config.json").is_file()
+    if target in CATALOGUE or not path.is_dir():
+        return False
+    has_folders = any(each.is_dir() for each in path.iterdir())
+    return not ((path / "config.json").is_file() or (is_model_folder(path) and not has_folders))
 
 
 def name_for(target: str) -> str:

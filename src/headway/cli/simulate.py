@@ -12,18 +12,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headway.core import CostTable, Firing
+from headway.core import Compose, CostTable, Firing
+from headway.core.policy import read_buckets
 from headway.errors import ConfigError
 from headway.lab import report, workload
 from headway.lab.oracle import oracle
-from headway.lab.profiles import PowerProfile, Profile, TableProfile, batch_seconds, capacity_rps
+from headway.lab.profiles import (
+    PowerProfile,
+    SizedProfile,
+    TableProfile,
+    TokenProfile,
+    batch_seconds,
+    capacity_rps,
+    packed_capacity_rps,
+)
 from headway.lab.report import Result
-from headway.lab.simulate import DEFAULT_MAX_QUEUE, Scenario, simulate
+from headway.lab.simulate import DEFAULT_MAX_QUEUE, Lengths, Scenario, simulate
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _DEFAULT_POLICIES = ("auto", "window:5", "static")
+_OF_LENGTHS = {
+    "token_ms": "--token-ms",
+    "max_batch_cost": "--max-batch-cost",
+    "composes": "--compose",
+}
 _MAX_LOAD = 20.0
 _MAX_NOISE = 10.0
 _LONG_RUN = 300_000  # items to simulate, all policies and loads together
@@ -44,6 +58,10 @@ arrivals (RATE is requests per second; leave it out when --load sets it):
   trace:FILE[@RATE]    times from a CSV file (a TIMESTAMP column, dates or seconds), at their
                        own pace or at RATE; repeated where more requests are asked for
 
+lengths (where items differ in length, a batch is padded to its longest):
+  lognormal:MEDIAN,SIGMA[,CLIP]   drawn, none longer than CLIP
+  trace:FILE           from a CSV file: its column size, length, tokens or contexttokens
+
 policies:
   auto                 the default of Headway: fires when idle, learns when to linger
   idle                 fires whenever a worker is free (auto with no linger)
@@ -60,6 +78,11 @@ examples:
 
   a recorded trace at 200 requests/s on measured batch times, answers wanted within 50 ms:
     headway simulate --arrivals trace:azure.csv@200 --profile minilm.json --slo-ms 50
+
+  texts of very different lengths, 0.004 ms for each token of a padded batch, two ways to mix them:
+    headway simulate --arrivals poisson --load 0.7 --latency 4,0 --token-ms 0.004 \\
+        --lengths lognormal:64,1,512 --max-batch-cost 16384 --policy auto \\
+        --compose dp --compose fifo
 """
 
 
@@ -88,6 +111,7 @@ def add_parser(commands: "Commands") -> None:
         help='measured times: JSON {"rows": [1,2,...], "sizes": null, "ms": [[...],...]}',
     )
     add("--size", type=_count(2**31), help="item size at which to read a profile with sizes")
+    _add_lengths(parser)
     add("--max-batch-size", type=_count(65_536), default=64, metavar="B", help="rows; default 64")
     add(
         "--slo-ms",
@@ -126,6 +150,38 @@ def add_parser(commands: "Commands") -> None:
     parser.set_defaults(run=run)
 
 
+def _add_lengths(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--lengths", type=_lengths, metavar="SPEC", help="how long the items are; see above")
+    add(
+        "--token-ms",
+        type=_not_negative,
+        metavar="MS",
+        help="a batch takes so much more for each of its rows times its longest item",
+    )
+    add(
+        "--max-batch-cost",
+        type=_count(2**53),
+        metavar="TOKENS",
+        help="most rows times longest item in one batch",
+    )
+    add(
+        "--compose",
+        type=_compose,
+        action="append",
+        dest="composes",
+        metavar="HOW",
+        help="who goes together: dp (default), fifo, buckets, sort, packed; may be repeated",
+    )
+    add(
+        "--buckets",
+        type=_buckets,
+        default=((), 0),
+        metavar="SPEC",
+        help="for --compose buckets: 64,128,256 (largest size of each), pow2 (default), quantile:N",
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     policies: list[_PolicySpec] = arguments.policies or [
         _policy(name) for name in _DEFAULT_POLICIES
@@ -135,14 +191,20 @@ def run(arguments: argparse.Namespace) -> int:
         with _naming("--plot"):
             report.check_plot(plot)
     has_curve = len(arguments.load) > 0
-    runs = len(policies) * max(1, len(arguments.load))
+    composes: list[Compose] = arguments.composes or [Compose.DP]
+    runs = len(policies) * len(composes) * max(1, len(arguments.load))
     with _progress(arguments.requests * runs) as on_progress:
         points = _points(arguments, on_progress)
         _check_batch_sizes(policies, points[0].scenario.max_rows)
         results = [
-            point.result(policy, record=plot is not None and not has_curve)
+            point.result(
+                policy,
+                _Composing(compose, *arguments.buckets),
+                record=plot is not None and not has_curve,
+            )
             for point in points
             for policy in policies
+            for compose in composes
         ]
     title = _title(arguments, points[0].scenario)
     if arguments.json:
@@ -182,6 +244,28 @@ class _PolicySpec:
     max_rows: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _LengthSpec:
+    text: str
+    file: Path | None = None
+    median: float = 0.0
+    sigma: float = 0.0
+    clip: int | None = None
+
+    def sizes(self, requests: int, seed: int) -> workload.Sizes:
+        if self.file is not None:
+            return np.resize(workload.read_sizes(self.file), requests)
+        rng = np.random.default_rng([seed, 3])
+        return workload.lognormal_sizes(requests, self.median, self.sigma, self.clip, rng)
+
+
+@dataclass(frozen=True, slots=True)
+class _Composing:
+    compose: Compose
+    buckets: tuple[int, ...] = ()
+    quantiles: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Point:
     """One load."""
@@ -190,22 +274,29 @@ class _Point:
     load: float | None
     rate_rps: float | None
 
-    def result(self, spec: _PolicySpec, *, record: bool) -> Result:
+    def result(self, spec: _PolicySpec, composing: _Composing, *, record: bool) -> Result:
         scenario, config = self.scenario, spec.text
         if spec.firing is None:
             best, outcome = oracle(scenario)
             config = str(best)
         else:
             policy = scenario.policy(
-                spec.firing, max_wait_s=spec.max_wait_s, max_rows=spec.max_rows
+                spec.firing,
+                max_wait_s=spec.max_wait_s,
+                max_rows=spec.max_rows,
+                compose=composing.compose,
+                buckets=composing.buckets,
+                quantiles=composing.quantiles,
             )
             outcome = simulate(scenario, policy, record=record and spec.firing is Firing.AUTO)
-        return Result(spec.text, config, self.load, self.rate_rps, scenario.slo_s, outcome)
+        compose = None if scenario.lengths is None else composing.compose.value
+        return Result(spec.text, config, self.load, self.rate_rps, scenario.slo_s, outcome, compose)
 
 
 def _points(arguments: argparse.Namespace, on_progress: Callable[[int], object]) -> list[_Point]:
     profile = _profile(arguments)
-    capacity = capacity_rps(batch_seconds(profile, arguments.max_batch_size), arguments.workers)
+    lengths = _lengths_of(arguments, profile)
+    capacity = _capacity(arguments, profile, lengths)
     with _naming("--arrivals"):
         stream = _Stream(arguments.arrivals, arguments.requests, arguments.seed)
         rates = [stream.own_rate_rps]
@@ -223,6 +314,7 @@ def _points(arguments: argparse.Namespace, on_progress: Callable[[int], object])
             max_queue=arguments.max_queue,
             slo_s=None if arguments.slo_ms is None else arguments.slo_ms / 1e3,
             on_progress=on_progress,
+            lengths=lengths,
         )
         for each in arrivals
     ]
@@ -266,7 +358,38 @@ class _Stream:
         return workload.OPEN_LOOPS[spec.kind](requests, rate_rps, rng)
 
 
-def _profile(arguments: argparse.Namespace) -> Profile:
+def _lengths_of(
+    arguments: argparse.Namespace, profile: PowerProfile | TableProfile
+) -> Lengths | None:
+    spec: _LengthSpec | None = arguments.lengths
+    if spec is None:
+        for flag in ("token_ms", "max_batch_cost", "composes"):
+            if getattr(arguments, flag) is not None:
+                raise ConfigError(
+                    "needs --lengths", field="--" + flag.rstrip("s").replace("_", "-")
+                )
+        return None
+    with _naming("--lengths"):
+        sizes = spec.sizes(arguments.requests, arguments.seed)
+    sized: SizedProfile
+    if isinstance(profile, TableProfile) and arguments.token_ms is None:
+        sized = profile
+    else:
+        sized = TokenProfile(profile, (arguments.token_ms or 0.0) / 1e3)
+    return Lengths(sizes, sized, arguments.max_batch_cost)
+
+
+def _capacity(
+    arguments: argparse.Namespace, profile: PowerProfile | TableProfile, lengths: Lengths | None
+) -> float:
+    max_rows, workers = arguments.max_batch_size, arguments.workers
+    if lengths is None:
+        return capacity_rps(batch_seconds(profile, max_rows), workers)
+    max_cost = lengths.max_cost or math.inf
+    return packed_capacity_rps(lengths.profile, lengths.mean, max_rows, max_cost, workers)
+
+
+def _profile(arguments: argparse.Namespace) -> PowerProfile | TableProfile:
     latency: PowerProfile | None = arguments.latency
     if latency is not None:
         return latency
@@ -318,6 +441,37 @@ def _arrivals(text: str) -> _ArrivalSpec:
         return _ArrivalSpec(text, kind, file=Path(rest))
     kinds = ", ".join([*workload.OPEN_LOOPS, "closed:CLIENTS,MS", "trace:FILE"])
     raise argparse.ArgumentTypeError(f"{text!r} is not one of {kinds}")
+
+
+def _lengths(text: str) -> _LengthSpec:
+    kind, _, rest = text.partition(":")
+    if kind == "trace" and rest:
+        return _LengthSpec(text, file=Path(rest))
+    form = "lognormal:MEDIAN,SIGMA[,CLIP] or trace:FILE"
+    if kind != "lognormal":
+        raise argparse.ArgumentTypeError(f"{text!r} does not read {form}")
+    median, sigma, *clip = _fields(rest, form, at_least=2, at_most=3)
+    return _LengthSpec(
+        text,
+        median=_positive(median),
+        sigma=_not_negative(sigma),
+        clip=_count(2**31)(clip[0]) if clip else None,
+    )
+
+
+def _compose(text: str) -> Compose:
+    try:
+        return Compose(text)
+    except ValueError:
+        choices = ", ".join(Compose)
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {choices}") from None
+
+
+def _buckets(text: str) -> tuple[tuple[int, ...], int]:
+    try:
+        return read_buckets(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _policy(text: str) -> _PolicySpec:
@@ -405,13 +559,19 @@ def _noise(text: str) -> float:
 
 
 def _title(arguments: argparse.Namespace, scenario: Scenario) -> str:
-    seconds = scenario.seconds
+    seconds, lengths = scenario.seconds, scenario.lengths
+    one_s, full_s, capacity = seconds[1], seconds[-1], "capacity"
     spec: _ArrivalSpec = arguments.arrivals
     arrivals = spec.text_without_rate if arguments.load else spec.text
-    parts = [
-        f"{arrivals}, {scenario.requests} requests, seed {arguments.seed}",
-        f"batch of 1 {seconds[1] * 1e3:.4g} ms, of {scenario.max_rows} {seconds[-1] * 1e3:.4g} ms",
-        f"capacity {scenario.capacity_rps:.0f}/s",
+    parts = [f"{arrivals}, {scenario.requests} requests, seed {arguments.seed}"]
+    if lengths is not None:
+        parts.append(f"lengths {arguments.lengths.text}, mean {lengths.mean:.4g}")
+        one_s = lengths.profile.seconds_at(1, lengths.mean)
+        full_s = lengths.profile.seconds_at(scenario.max_rows, lengths.mean)
+        capacity = "capacity without padding"
+    parts += [
+        f"batch of 1 {one_s * 1e3:.4g} ms, of {scenario.max_rows} {full_s * 1e3:.4g} ms",
+        f"{capacity} {scenario.capacity_rps:.0f}/s",
     ]
     if scenario.workers > 1:
         parts.append(f"{scenario.workers} workers")

@@ -16,12 +16,13 @@ from headway.core.items import (
     new_item,
     split,
 )
-from headway.core.policy import Firing, Order, Policy
+from headway.core.policy import Compose, Firing, Order, Policy
 from headway.core.scheduler import Scheduler
 
 __all__ = [
     "Action",
     "Batch",
+    "Compose",
     "CostTable",
     "Costs",
     "FireReason",

@@ -6,18 +6,20 @@ to save its head costs more per item exactly when capacity is short, and never r
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headway.core.costs import Costs
 from headway.core.fitting import Fitting
 from headway.core.items import FireReason, Item, Priority
-from headway.core.planning import Limits, fills, plan
-from headway.core.policy import Firing, Order, Policy
+from headway.core.planning import Limits, Part, Plan, fills, plan, sorted_chunks, take
+from headway.core.policy import Compose, Firing, Order, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
 
-PLANNED_BATCHES = 8  # as many batches' worth of those who wait are looked at for one …
-MOST_PLANNED = 512  # … but no more than this
+MOST_PLANNED = 1024  # of those who wait are looked at for one batch
+SORTED_BATCHES = 4  # likewise, where they are only sorted
+STALE = 1 / 8  # of those who wait have come since: a plan is as good as new before that
 FILLED = 1.25  # of its planned time: how long a batch may take with lower classes in it
 _CLASSES = tuple(Priority)
 _arrival = operator.itemgetter(1, 0)
@@ -35,6 +37,7 @@ class Composition:
     items: list[Item] = field(default_factory=list)
     rows: int = 0
     size: int = 0
+    total: int = 0  # rows × size of each, which is all that a packed batch costs
     size_cap: int = 0  # the rows that pay at that size
     stopped_by: FireReason | None = None  # the limit that kept somebody out, if one did
     late: list[Item] = field(default_factory=list)  # left out: no answer could be in time
@@ -49,6 +52,15 @@ class Composition:
         return due < self.late_before and due - item.arrived_at >= self.alone_s
 
 
+class _Ahead(NamedTuple):
+    """A plan, and whom it was made for."""
+
+    plan: Plan | None  # None: too little was known
+    lane: Lane
+    priority: Priority
+    pushed: int  # the lane's, then
+
+
 class Composer:
     def __init__(self, policy: Policy, costs: Costs, queue: Queue, fitting: Fitting) -> None:
         self._is_auto = policy.firing is Firing.AUTO
@@ -60,8 +72,18 @@ class Composer:
         self._costs = costs
         self._queue = queue
         self._fitting = fitting
-        self._may_plan = self._is_auto and policy.order is Order.FIFO
-        self._limits = Limits(policy.max_batch_size, self._max_cost, policy.batch_sizes, fitting)
+        self._is_packed = policy.compose is Compose.PACKED
+        self._sorts = policy.compose is Compose.SORT
+        self._may_plan = (
+            self._is_auto
+            and policy.order is Order.FIFO
+            and policy.compose in (Compose.DP, Compose.SORT)
+        )
+        self._most = SORTED_BATCHES * self._max_rows if self._sorts else MOST_PLANNED
+        self._limits = Limits(
+            policy.max_batch_size, self._max_cost, policy.batch_sizes, policy.pad_sizes, fitting
+        )
+        self._ahead: _Ahead | None = None
 
     def compose(self, lane: Lane, now: float, *, cap_rows: int, aged_turn: bool) -> Composition:
         """Take the next batch out of the lane.
@@ -92,19 +114,56 @@ class Composer:
 
     # ---- where sizes differ
 
+    def needs_plan(self, lane: Lane) -> bool:
+        """Would a batch of this lane have to wait for its plan?"""
+        head = lane.head() if self._may_plan and lane.size_rows else None
+        return head is not None and not self._is_planned(lane, head[3].priority)
+
+    def plan_ahead(self, lane: Lane) -> None:
+        """The workers are busy, and this lane is next: make its plan now rather than then."""
+        head = lane.head()
+        assert head is not None
+        priority = head[3].priority
+        self._plan(lane, priority, lane.next_up(priority, self._most))
+
+    def _is_planned(self, lane: Lane, priority: Priority) -> bool:
+        ahead = self._ahead
+        return (
+            ahead is not None
+            and ahead.lane is lane
+            and ahead.priority is priority
+            and lane.pushed - ahead.pushed <= STALE * lane.items
+        )
+
+    def _plan(self, lane: Lane, priority: Priority, waiting: list[Item]) -> Plan | None:
+        if self._sorts:
+            made: Plan | None = sorted_chunks(waiting, self._limits)
+        else:
+            made = plan(waiting, self._costs, self._limits)
+        self._ahead = _Ahead(made, lane, priority, lane.pushed)
+        return made
+
+    def _part(self, lane: Lane, anchor: Item, waiting: list[Item]) -> Part | None:
+        """Who may go with the anchor. None: too little is known yet."""
+        ahead = self._ahead
+        if ahead is not None and ahead.plan and self._is_planned(lane, anchor.priority):
+            return ahead.plan.part_of(anchor.size)
+        made = self._plan(lane, anchor.priority, waiting)
+        return None if made is None else made.part_of(anchor.size)
+
     def _compose_planned(self, lane: Lane, now: float, *, aged_turn: bool) -> Composition | None:
         """The batch that wastes least around whoever is next. None: in order will do."""
         late: list[Item] = []
         while lane.items > len(late):
             anchor, waiting = self._candidates(lane, now, aged_turn=aged_turn)
-            chosen = None
+            part = None
             if lane.size_rows != lane.rows * anchor.size:  # else all are of one size
-                chosen = plan(waiting, anchor, self._costs, self._limits)
-            if chosen is None:
+                part = self._part(lane, anchor, waiting)
+            if part is None:
                 if late:
                     break  # refuse them first; whoever asks next composes in order
                 return None
-            made = self._in_time(chosen, now)
+            made = self._in_time(take(waiting, anchor, part, self._limits), now)
             late += made.late
             if made.items:
                 self._fill(lane, anchor.priority, made, now)
@@ -118,7 +177,7 @@ class Composer:
         oldest, head = lane.oldest(), lane.head()
         assert oldest is not None
         assert head is not None, "compose() from an empty lane"
-        most = min(PLANNED_BATCHES * self._max_rows, MOST_PLANNED)
+        most = self._most
         if aged_turn and now - oldest.arrived_at > self._ageing_s:
             anchor, waiting = oldest, lane.lines[oldest.priority].first(most)
         else:
@@ -143,8 +202,8 @@ class Composer:
         return made
 
     def _batch_s(self, rows: int, size: int) -> float:
-        seconds = self._costs.predict(self.padded_rows(rows), size) or 0.0
-        return seconds + self._costs.margin_s(self.padded_rows(rows), size)
+        rows, size = self.padded_rows(rows), self._limits.padded_size(size)
+        return (self._costs.predict(rows, size) or 0.0) + self._costs.margin_s(rows, size)
 
     def _is_late(self, made: Composition, item: Item) -> bool:
         """As `Composition.is_late`; what one item takes alone depends on its size."""
@@ -240,14 +299,25 @@ class Composer:
         size = item.size if item.size > made.size else made.size
         if not size:
             return None
-        if self.padded_rows(rows) * size > self._max_cost:
+        if self._cost_with(made, item, rows, size) > self._max_cost:
             return FireReason.BUDGET
         if self._fitting.limits and rows > self._fitting.rows_at(size):
             return FireReason.BUDGET
-        if not self._is_auto:
+        if not self._is_auto or self._is_packed:
             return None
         cap = made.size_cap if size == made.size else self._costs.best_rows(size)
         return FireReason.KNEE if rows > cap else None
+
+    def _cost_with(self, made: Composition, item: Item, rows: int, size: int) -> int:
+        if self._is_packed:
+            return made.total + item.rows * item.size
+        return self.padded_rows(rows) * self._limits.padded_size(size)
+
+    def run_size(self, items: Sequence[Item], rows: int, size: int) -> int:
+        """What a batch of these costs for each of its rows: what the model pads them to."""
+        if self._is_packed and size:
+            return -(-sum(item.rows * item.size for item in items) // rows)
+        return self._limits.padded_size(size)
 
     # ---- taking
 
@@ -287,6 +357,7 @@ class Composer:
     def _add(self, made: Composition, item: Item) -> None:
         made.items.append(item)
         made.rows += item.rows
+        made.total += item.rows * item.size
         if item.size > made.size:
             made.size = item.size
             made.size_cap = self._costs.best_rows(item.size)

@@ -10,12 +10,8 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from headway.errors import ConfigError
-
-if TYPE_CHECKING:
-    import numpy  # loaded only where sizes differ
 
 TRUSTED_SAMPLES = 3  # a cell seen fewer times than this is a rumour (first calls are slow)
 _PROBED_SAMPLES = 50  # what a probe counts for, against single observations
@@ -24,9 +20,11 @@ _REFINE_RATE = 0.01  # … and of what is left, this much into its own cell
 _OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
 _ERRORS_KEPT = 256
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
+_REDRAW_EVERY = 256  # and of the curves for planning, of which there are many
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))  # where nobody probed but items differ
 KNEE_RATE = 0.98  # of the best rate: where the knee is
 KNEE_ROWS = 0.75  # of the best size: a knee beyond that shortens no batch worth mentioning
+_BATCH_SHARE = 1 / 3  # of what a batch takes whatever is in it counts in a plan
 _WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
 
 
@@ -132,7 +130,7 @@ class Costs:
         self._points_by_size: dict[int, list[tuple[int, float]]] = {}
         self._best: dict[int, int] = {}
         self._knees: dict[int, int] = {}
-        self._by_rows: dict[int, numpy.ndarray[Any, Any]] = {}
+        self._curves: dict[int, tuple[list[float], list[int]]] = {}
         if table:
             self.adopt(table)
 
@@ -148,6 +146,7 @@ class Costs:
         }
         self._errors = deque(table.errors, maxlen=_ERRORS_KEPT)
         self._scale = 1.0
+        self._curves.clear()
         self._forget_derived()
 
     def predict(self, rows: int, size: int = 0) -> float | None:
@@ -173,41 +172,51 @@ class Costs:
         Of sizes that are as good as equal the largest: a rate that probes cannot tell apart from
         the best must not shrink batches.
         """
-        size = _rounded(size)
+        size = size_class(size)
         best = self._best.get(size)
         if best is None:
             best = self._best[size] = self._find_best(self._points(size))
         return best
 
-    def seconds_by_rows(self, size: int) -> "numpy.ndarray[Any, Any] | None":
-        """The times of batches of 0…max_rows rows at that size, for planning; None: unknown.
+    def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None:
+        """For planning, by rows: the time of a batch of that size, and of all smaller ones and
+        itself the one with the best rate. None: unknown.
 
         With fixed batch sizes, of what is run for so many rows. More than one row must pay by more
-        than probes can tell: where they cannot, each is better off alone.
+        than probes can tell: where they cannot, each is better off alone. And what a batch takes
+        whatever is in it counts only in part: whoever is left out now meets more of his size in the
+        next plan, so company that needs much padding is worth less than one plan alone would say.
         """
-        size = _rounded(size)
-        seconds = self._by_rows.get(size)
-        if seconds is None:
-            import numpy
-
+        size = size_class(size)
+        curve = self._curves.get(size)
+        if curve is None:
             points = self._points(size)
             if not points:
                 return None
-            known_rows, known_s = zip(*points, strict=True)
-            rows = numpy.arange(self._max_rows + 1)
-            if self._batch_sizes:
-                fixed = numpy.array(self._batch_sizes)
-                rows = fixed[numpy.searchsorted(fixed, rows).clip(max=len(fixed) - 1)]
-            seconds = numpy.interp(rows, known_rows, known_s)
-            beyond = rows > known_rows[-1]
-            seconds[beyond] = known_s[-1] * rows[beyond] / known_rows[-1]
-            seconds[2:] *= 1.0 + _WORTH_IT
-            self._by_rows[size] = seconds
-        return seconds
+            curve = self._curves[size] = self._draw_planning_curve(points)
+        return curve
+
+    def _draw_planning_curve(
+        self, points: list[tuple[int, float]]
+    ) -> tuple[list[float], list[int]]:
+        by_rows = _line_through(points, self._max_rows)
+        spared_s = (1.0 - _BATCH_SHARE) * _fixed_s(points)
+        seconds, best, best_each_s = [0.0], [0], math.inf
+        for rows in range(1, self._max_rows + 1):
+            run_s = by_rows[self._run_rows(rows)]
+            seconds.append((run_s if rows == 1 else run_s * (1.0 + _WORTH_IT)) - spared_s)
+            each_s = seconds[rows] / rows
+            best.append(rows if each_s <= best_each_s else best[-1])
+            best_each_s = min(best_each_s, each_s)
+        return seconds, best
+
+    def _run_rows(self, rows: int) -> int:
+        sizes = self._batch_sizes
+        return sizes[min(bisect.bisect_left(sizes, rows), len(sizes) - 1)] if sizes else rows
 
     def knee_rows(self, size: int = 0) -> int:
         """The smallest batch size with nearly the best rate: more rows only make everyone wait."""
-        size = _rounded(size)
+        size = size_class(size)
         knee = self._knees.get(size)
         if knee is None:
             knee = self._knees[size] = self._find_knee(size)
@@ -220,6 +229,7 @@ class Costs:
         if size and self._sizes is None and not self._was_probed:
             self._sizes = _DEFAULT_SIZES
             self._cells.clear()
+            self._curves.clear()
             self._forget_derived()
         predicted = self.predict(rows, size)
         if predicted is not None:
@@ -241,8 +251,12 @@ class Costs:
             self._cells[i, j] = _Cell(at_cell, 1)
         else:
             cell.refine(at_cell)
+        self._note_observed(is_news=cell is not None and cell.samples == TRUSTED_SAMPLES)
+
+    def _note_observed(self, *, is_news: bool) -> None:
         self._observed += 1
-        is_news = cell is not None and cell.samples == TRUSTED_SAMPLES
+        if is_news or self._observed % _REDRAW_EVERY == 0:
+            self._curves.clear()
         if is_news or self._observed % _REBUILD_EVERY == 0:
             self._forget_derived()
 
@@ -251,7 +265,6 @@ class Costs:
         self._points_by_size.clear()
         self._best.clear()
         self._knees.clear()
-        self._by_rows.clear()
         self._margin = None
 
     # ---- reading the grid
@@ -276,7 +289,7 @@ class Costs:
 
     def _points(self, size: int) -> list[tuple[int, float]]:
         """What is known at that size, by rows; kept until the cells change."""
-        size = _rounded(size)
+        size = size_class(size)
         points = self._points_by_size.get(size)
         if points is None:
             points = self._points_by_size[size] = [
@@ -341,6 +354,27 @@ class Costs:
         return best
 
 
+def _line_through(points: list[tuple[int, float]], max_rows: int) -> list[float]:
+    """Seconds at 0…max_rows rows: lines between the points, in proportion beyond the last."""
+    rows, seconds = points[0]
+    line = [seconds] * (rows + 1)
+    for next_rows, next_s in points[1:]:
+        row_s = (next_s - seconds) / (next_rows - rows)
+        line += [seconds + row_s * more for more in range(1, next_rows - rows + 1)]
+        rows, seconds = next_rows, next_s
+    line += [seconds * more / rows for more in range(rows + 1, max_rows + 1)]
+    return line
+
+
+def _fixed_s(points: list[tuple[int, float]]) -> float:
+    """What a batch takes however few are in it: where the line through the ends meets no rows."""
+    (first_rows, first_s), (last_rows, last_s) = points[0], points[-1]
+    if first_rows == last_rows:
+        return 0.0
+    row_s = (last_s - first_s) / (last_rows - first_rows)
+    return min(max(0.0, first_s - first_rows * row_s), first_s)
+
+
 def _is_trusted(cell: _Cell) -> bool:
     return cell.samples >= TRUSTED_SAMPLES
 
@@ -362,7 +396,7 @@ def _interpolated(points: list[tuple[int, float]], rows: int, *, extend: bool) -
     return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
 
 
-def _rounded(size: int) -> int:
+def size_class(size: int) -> int:
     """Up to one of 16 steps an octave: as exact as matters, and few enough to remember."""
     shift = size.bit_length() - 5
     return size if shift <= 0 else -(-size >> shift) << shift

@@ -72,14 +72,14 @@ class StaticRule:
         urgent = queue.earliest_deadline()
         latest_start = math.inf if urgent is None else self._latest_start(urgent, queue)
         if urgent is not None and now >= latest_start:
-            return Fire(queue.lanes[urgent.partition], FireReason.DEADLINE)
+            return Fire(queue.lanes[urgent.lane], FireReason.DEADLINE)
         full = queue.oldest_full_lane()
         if full is None and (queue.is_overflowing or queue.rows >= self._max_queue):
             full = queue.oldest_lane()  # rests fill the queue, and nobody else fits: nothing moves
         return HoldUntil(latest_start) if full is None else Fire(full, FireReason.FULL)
 
     def _latest_start(self, urgent: Item, queue: Queue) -> float:
-        lane = queue.lanes[urgent.partition]
+        lane = queue.lanes[urgent.lane]
         # One more may come until then, and make the batch longer.
         batch_s = latest_batch_s(self._costs, lane.rows + 1, lane.mean_size)
         if batch_s == 0.0:  # nobody knows how long it takes: leave it half of its time

@@ -30,6 +30,12 @@ class Item(NamedTuple):
     deadline: float = math.inf  # the caller's own; nobody wants the answer afterwards
     partition: Hashable = None  # only items of one partition may share a batch
     request: int | None = None  # items split from one request carry its id and fail together
+    bucket: int = 0  # of its size, where only one bucket's items share a batch; see `buckets`
+
+    @property
+    def lane(self) -> Hashable:
+        """Those who may share a batch wait in one lane."""
+        return (self.partition, self.bucket) if self.bucket else self.partition
 
 
 # Item's own constructor spends most of its time on defaults; this takes the fields as one tuple.
@@ -101,11 +107,12 @@ class Batch(NamedTuple):
     batch_cap: int  # caps in force at that moment
     linger_cap_s: float
     predicted_s: float | None  # None: nothing is known about this size yet
+    is_packed: bool = False  # nobody is padded; `size` is the mean
 
     @property
     def padding(self) -> float:
         """The share of the computed slots that hold no item's data."""
-        if not self.size:
+        if not self.size or self.is_packed:
             return 1.0 - self.rows / self.padded_rows
         return 1.0 - sum(item.rows * item.size for item in self.items) / (
             self.padded_rows * self.size

@@ -1,35 +1,40 @@
-"""Who goes with the one who is next, where sizes differ and everyone is padded to the longest.
+"""Which sizes go together, where everyone in a batch is padded to its longest.
 
-Sorted by size, those who wait are cut into batches so that all of them together take least time
-(a dynamic programme: the best cut before each item is known when its turn comes). The batch that
-holds the *anchor*, whose turn it is, leaves; the rest is planned anew next time. So nobody starves,
-the long do not wait for the short, and where batching does not pay, each runs alone.
+Those who wait are cut by size into batches so that all of them together take least time (a dynamic
+programme over the sizes that are waiting: the best cut before each is known when its turn comes).
+What comes out are bounds, not names: so a plan can be made while the workers are busy, and whoever
+has come or gone meanwhile needs no new one. Of the batches that are planned, the one of the
+*anchor*, whose turn it is, leaves. So nobody starves, the long do not wait for the short, and where
+batching does not pay, each runs alone.
 """
 
 import bisect
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from headway.core.costs import Costs
+from headway.core.costs import Costs, size_class
 from headway.core.fitting import Fitting
 from headway.core.items import Item
-
-NEIGHBOURS = 128  # at most, on either side of the anchor: who is further off matters little
 
 
 class Limits(NamedTuple):
     max_rows: int
     max_cost: float  # rows × size, as run
     batch_sizes: tuple[int, ...] = ()  # the only ones the model runs at; empty: any
+    sizes: tuple[int, ...] = ()  # likewise of the items' sizes; longer ones run as they are
     fitting: Fitting | None = None
 
     def padded_rows(self, rows: int) -> int:
         """What the model runs for so many rows."""
         return next((size for size in self.batch_sizes if size >= rows), rows)
 
+    def padded_size(self, size: int) -> int:
+        """What the model runs where the longest has that size."""
+        return next((each for each in self.sizes if each >= size), size) if self.sizes else size
+
     def rows_at(self, size: int) -> int:
         """The most rows of a batch of that size; 0: even the smallest costs too much."""
+        size = self.padded_size(size)
         most = int(min(self.max_rows, self.max_cost // size)) if size else self.max_rows
         if self.fitting is not None and self.fitting.limits:
             most = min(most, self.fitting.rows_at(size))
@@ -38,62 +43,132 @@ class Limits(NamedTuple):
         return max((each for each in self.batch_sizes if each <= most), default=0)
 
 
-def plan(items: Sequence[Item], anchor: Item, costs: Costs, limits: Limits) -> list[Item] | None:
-    """The items that leave with the anchor, itself included. None: too little is known yet.
+class Part(NamedTuple):
+    """Who may share one batch: sizes above `low`, up to `high`."""
 
-    `items`: who may leave, in their order; the anchor is before all others of its kind.
-    """
-    # Of equal sizes the newest first: a cut through them leaves the newest behind.
-    ordered = sorted(items, key=lambda item: (item.size, -item.arrived_at, -item.id))
-    at = ordered.index(anchor)
-    reach = min(NEIGHBOURS, 2 * limits.max_rows)
-    first = max(0, at - reach)
-    ordered = ordered[first : at + reach + 1]
-    starts = _cuts(ordered, costs, limits)
-    if starts is None:
-        return None
-    stop = len(ordered)
-    while starts[stop - 1] > at - first:
-        stop = starts[stop - 1]
-    return _oldest_alike(ordered[starts[stop - 1] : stop], items)
+    low: int
+    high: int
+    rows: int  # planned for one batch
+    best_rows: Sequence[int] = ()  # of so many or fewer, how many have the best rate; empty: all
+
+    def cap(self, rows: int) -> int:
+        """How many of so many leave together."""
+        return max(self.rows, self.best_rows[rows]) if self.best_rows else rows
 
 
-def _oldest_alike(chosen: Sequence[Item], items: Sequence[Item]) -> list[Item]:
-    """As many of each kind, but nobody before those of his own kind who are before him."""
-    kinds: dict[tuple[object, ...], deque[Item]] = {}
-    for item in items:
-        kinds.setdefault(_kind(item), deque()).append(item)
-    return [kinds[_kind(item)].popleft() for item in chosen]
+class Plan(NamedTuple):
+    parts: tuple[Part, ...]  # by size; each begins where the last one ends
+
+    def part_of(self, size: int) -> Part:
+        """The part for that size, though nobody of it may have been there when it was made."""
+        parts = self.parts
+        at = bisect.bisect_left(parts, size, key=lambda part: part.high)
+        if at < len(parts):
+            return parts[at]
+        last = parts[-1]
+        return Part(last.high, size, 1, last.best_rows)
 
 
-def _kind(item: Item) -> tuple[object, ...]:
-    return item.size, item.rows, item.priority, item.tenant
-
-
-def _cuts(ordered: Sequence[Item], costs: Costs, limits: Limits) -> list[int] | None:
-    """For each item: where the batch that ends with it starts, if all before it are cut best."""
-    import numpy
-
-    rows = [0]
-    for item in ordered:
-        rows.append(rows[-1] + item.rows)
-    rows_before = numpy.array(rows)
-    least_s = numpy.zeros(len(ordered) + 1)  # for all before each item
+def plan(waiting: Iterable[Item], costs: Costs, limits: Limits) -> Plan | None:
+    """The best cut of those who wait. None: too little is known yet."""
+    rows_of = _rows_by_class(waiting, limits)
+    sizes = sorted(rows_of)
+    rows_before, least_s = [0], [0.0]  # of all before each size
+    parts: list[Part] = []  # that end with each size, if all before it are cut best
     starts: list[int] = []
-    for index, item in enumerate(ordered):
-        seconds = costs.seconds_by_rows(item.size)
-        if seconds is None:
+    first = 0
+    for index, size in enumerate(sizes):
+        curve = costs.planning_curve(size)
+        if curve is None:
             return None
-        end = rows[index + 1]
-        start = min(bisect.bisect_left(rows, end - limits.rows_at(item.size)), index)
-        if item.rows >= len(seconds):  # more than a batch: alone
-            start, taken = index, least_s[index : index + 1] + seconds[-1]
-        else:
-            taken = least_s[start : index + 1] + seconds[end - rows_before[start : index + 1]]
-        best = int(taken.argmin())
-        starts.append(start + best)
-        least_s[index + 1] = taken[best]
-    return starts
+        seconds, best_rows = curve
+        most = max(1, min(limits.rows_at(size), len(seconds) - 1))
+        end = rows_before[-1] + rows_of[size]
+        batch_rows, best_s = _alone(rows_of[size], most, seconds, best_rows)
+        best, best_s = index, best_s + least_s[index]
+        while end - rows_before[first] > most and first < index:
+            first += 1
+        for start in range(first, index):
+            taken = least_s[start] + seconds[end - rows_before[start]]
+            if taken < best_s:
+                best, best_s, batch_rows = start, taken, end - rows_before[start]
+        rows_before.append(end)
+        least_s.append(best_s)
+        starts.append(best)
+        parts.append(Part(sizes[best - 1] if best else 0, size, batch_rows, best_rows))
+        first = best  # longer ones have no use for shorter ones that this one left behind
+    return Plan(tuple(_walked_back(parts, starts)))
+
+
+def sorted_chunks(waiting: Sequence[Item], limits: Limits) -> Plan:
+    """Batches as full as they may be, one after the other, in the order of sizes."""
+    parts: list[Part] = []
+    low, size, rows = 0, 0, 0
+    for item in sorted(waiting, key=lambda item: item.size):
+        most = max(1, limits.rows_at(item.size))
+        if rows and rows + item.rows > most and item.size > size:
+            parts.append(Part(low, size, rows))
+            low, rows = size, 0
+        size, rows = item.size, rows + item.rows
+    return Plan((*parts, Part(low, size, rows)))
+
+
+def take(waiting: Iterable[Item], anchor: Item, part: Part, limits: Limits) -> list[Item]:
+    """The anchor and those of its part, in their order, up to every limit."""
+    low, high = part.low, part.high
+    chosen, rows, size = [anchor], anchor.rows, anchor.size
+    most = limits.rows_at(size)
+    for item in waiting:
+        if rows >= most:
+            break
+        if not low < item[3] <= high or item is anchor:  # size
+            continue
+        fewer = most if item[3] <= size else limits.rows_at(item[3])
+        if rows + item[2] > fewer:
+            continue
+        size, most = max(size, item[3]), fewer
+        chosen.append(item)
+        rows += item[2]
+    cap = part.cap(rows) if rows <= limits.max_rows else rows
+    while rows > cap and len(chosen) > 1:
+        rows -= chosen.pop().rows
+    return chosen
+
+
+def _rows_by_class(waiting: Iterable[Item], limits: Limits) -> dict[int, int]:
+    """Sizes that cost the same are not told apart: few are left, however many wait."""
+    by_size: dict[int, int] = {}
+    for item in waiting:
+        size = item[3]
+        by_size[size] = by_size.get(size, 0) + item[2]
+    class_of: Callable[[int], int] = limits.padded_size if limits.sizes else size_class
+    by_class: dict[int, int] = {}
+    for size, rows in by_size.items():
+        cost_class = class_of(size)
+        by_class[cost_class] = by_class.get(cost_class, 0) + rows
+    return by_class
+
+
+def _alone(
+    rows: int, most: int, seconds: Sequence[float], best_rows: Sequence[int]
+) -> tuple[int, float]:
+    """The rows of one size among themselves, in several batches where that is better: how many
+    in each, and what they take together."""
+    each = best_rows[min(rows, most)]
+    batches, rest = divmod(rows, each)
+    several_s = batches * seconds[each] + seconds[rest]
+    if rows <= most and seconds[rows] <= several_s:
+        return rows, seconds[rows]
+    return each, several_s
+
+
+def _walked_back(parts: Sequence[Part], starts: Sequence[int]) -> list[Part]:
+    walked: list[Part] = []
+    stop = len(parts)
+    while stop:
+        walked.append(parts[stop - 1])
+        stop = starts[stop - 1]
+    return walked[::-1]
 
 
 def fills(
@@ -106,7 +181,7 @@ def fills(
         return None
     before = costs.predict(limits.padded_rows(rows), size)
     after = costs.predict(limits.padded_rows(more), size)
-    elsewhere = costs.predict(limits.padded_rows(own), item.size)
+    elsewhere = costs.predict(limits.padded_rows(own), limits.padded_size(item.size))
     if before is None or after is None or elsewhere is None:
         return None
     return after if after - before <= elsewhere * item.rows / own else None

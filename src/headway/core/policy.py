@@ -19,6 +19,16 @@ class Order(StrEnum):
     SHORTEST = "shortest"
 
 
+class Compose(StrEnum):
+    """Who goes together, where sizes differ."""
+
+    DP = "dp"  # the cut that takes least time, made anew for every batch
+    BUCKETS = "buckets"  # only those of one bucket of sizes
+    SORT = "sort"  # full batches in the order of sizes
+    FIFO = "fifo"  # in order of arrival, whatever the padding
+    PACKED = "packed"  # likewise; the model takes them without padding
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     firing: Firing = Firing.AUTO
@@ -29,9 +39,13 @@ class Policy:
     slo_percentile: float = 99.0
     max_queue: int = 4096  # rows
     order: Order = Order.FIFO
+    compose: Compose = Compose.DP
+    buckets: tuple[int, ...] = ()  # the largest size of each; neither here nor below: powers of two
+    quantiles: int = 0  # so many buckets, each with as many items as any other
     workers: int = 1
     tenant_weights: Mapping[str, float] = field(default_factory=dict)  # absent: 1
-    batch_sizes: tuple[int, ...] = ()  # the only sizes the model runs at; empty: any
+    batch_sizes: tuple[int, ...] = ()  # the only numbers of rows the model runs at; empty: any
+    pad_sizes: tuple[int, ...] = ()  # the only sizes it runs at: items are padded up to the next
     ageing_s: float = 1.0  # waited longer: a share of every batch is yours, whatever your class
 
     def __post_init__(self) -> None:
@@ -47,6 +61,10 @@ class Policy:
         _check_number("slo_percentile", self.slo_percentile, above=0.0, below=100.0)
         for tenant, weight in self.tenant_weights.items():
             _check_number(f"tenants[{tenant!r}]", weight, above=0.0)
+        _check_ascending("buckets", self.buckets)
+        _check_ascending("pad_sizes", self.pad_sizes)
+        if self.quantiles < 0 or (self.quantiles and self.buckets):
+            raise ConfigError("are either given or learned from what comes", field="buckets")
         self._check_firing()
         self._check_batch_sizes()
 
@@ -69,10 +87,7 @@ class Policy:
         sizes = self.batch_sizes
         if not sizes:
             return
-        for size in sizes:
-            _check_count("batch_sizes", size)
-        if sorted(set(sizes)) != list(sizes):
-            raise ConfigError(f"must be ascending, not {sizes}", field="batch_sizes")
+        _check_ascending("batch_sizes", sizes)
         if sizes[-1] != self.max_batch_size:
             raise ConfigError(
                 f"must end with max_batch_size ({self.max_batch_size}), not {sizes[-1]}",
@@ -87,6 +102,33 @@ def choice(enum: type[Enum], value: str, name: str) -> Enum:
     except ValueError:
         choices = ", ".join(repr(member.value) for member in enum)
         raise ConfigError(f"{value!r} is not one of {choices}", field=name) from None
+
+
+def read_buckets(text: str) -> tuple[tuple[int, ...], int]:
+    """What a person typed, as `Policy.buckets` and `Policy.quantiles`."""
+    kind, colon, number = text.partition(":")
+    try:
+        if text == "pow2":
+            return (), 0
+        if kind == "quantile" and colon:
+            count = int(number)
+            if count >= 2:
+                return (), count
+            raise ValueError
+        return tuple(int(part) for part in text.split(",")), 0
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is none of 64,128,256 (the largest size of each), pow2, quantile:N "
+            "(N from 2)",
+            field="buckets",
+        ) from None
+
+
+def _check_ascending(name: str, values: tuple[int, ...]) -> None:
+    for value in values:
+        _check_count(name, value)
+    if sorted(set(values)) != list(values):
+        raise ConfigError(f"must be ascending, not {values}", field=name)
 
 
 def _check_count(name: str, value: object) -> None:

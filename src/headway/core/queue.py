@@ -89,13 +89,14 @@ class Line:
 
 
 class Lane:
-    """The items of one partition. Only these may share a batch."""
+    """The items of one partition, or of one bucket of it. Only these may share a batch."""
 
-    __slots__ = ("_live", "arrivals", "items", "lines", "partition", "rows", "size_rows")
+    __slots__ = ("_live", "arrivals", "items", "lines", "partition", "pushed", "rows", "size_rows")
 
     def __init__(self, partition: Hashable, live: dict[int, Item]) -> None:
         self.partition = partition
         self.items = 0
+        self.pushed = 0  # ever
         self.rows = 0
         self.size_rows = 0  # the sum of rows × size: what it would cost unpadded
         self.lines = (Line(live), Line(live), Line(live))  # by class
@@ -341,7 +342,9 @@ class Queue:
         self._push_in_order(item)
 
     def _push_in_order(self, item: Item) -> None:
-        item_id, _, rows, size, priority, tenant, deadline, partition, _ = item
+        item_id, _, rows, size, priority, tenant, deadline, partition, _, bucket = item
+        if bucket:
+            partition = item.lane
         lane = self.lanes.get(partition)
         if lane is None:
             lane = self.lanes[partition] = self._new_lane(partition)
@@ -353,6 +356,7 @@ class Queue:
         self.rows += rows
         self._class_rows[priority] += rows
         lane.items += 1
+        lane.pushed += 1
         lane.rows += rows
         if size:
             lane.size_rows += rows * size
@@ -448,7 +452,7 @@ class Queue:
             self._count_out_plain(lane, 1)
             lane.compact()
         elif item is not None:
-            self._count_out((item,), self.lanes[item.partition], served=served)
+            self._count_out((item,), self.lanes[item.lane], served=served)
         return item
 
     def lead_leaves(self, priority: Priority, entry: Entry) -> None:
@@ -473,7 +477,7 @@ class Queue:
     def _count_out(self, items: Sequence[Item], lane: Lane, *, served: bool) -> None:
         all_rows, run_rows, last = 0, 0, items[0]
         for item in items:
-            _, _, rows, size, priority, tenant, _, _, _ = item
+            _, _, rows, size, priority, tenant, _, _, _, _ = item
             if size:
                 lane.size_rows -= rows * size
             if tenant != last[5] or priority != last[4]:  # mostly they are all one tenant's

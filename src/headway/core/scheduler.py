@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headway.core.admission import Admission
+from headway.core.buckets import Buckets
 from headway.core.composing import Composer, Composition
 from headway.core.costs import Costs, CostTable
 from headway.core.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
@@ -24,7 +25,7 @@ from headway.core.items import (
     Wait,
 )
 from headway.core.linger import Linger
-from headway.core.policy import Firing, Policy
+from headway.core.policy import Compose, Firing, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
 from headway.core.suspects import Suspects
 from headway.errors import HeadwayError, InvalidInput
@@ -57,6 +58,11 @@ class Scheduler:
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
+        self._is_packed = policy.compose is Compose.PACKED
+        self.has_sizes = False  # has there ever been an item with one?
+        self._buckets: Buckets | None = None
+        if policy.compose is Compose.BUCKETS:
+            self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._auto = AutoRule(policy, self.costs, self._linger, self._fitting)
         self._rule = self._choose_rule()
         self._suspects = Suspects()
@@ -123,6 +129,10 @@ class Scheduler:
                 self._refused += self._admission.admit(
                     item, rows, self.cap_rows, self._running.values()
                 )
+        if item.size:
+            self.has_sizes = True
+            if self._buckets is not None:
+                item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item)
 
     def cancel(self, item_id: int) -> bool:
@@ -204,6 +214,22 @@ class Scheduler:
 
     # ---- what to do
 
+    def needs_plan(self, now: float) -> bool:
+        """Is there something that `plan_ahead` would spare the next free worker?"""
+        if not self.has_sizes or len(self._running) < self._workers or not self._queue.live:
+            return False
+        return self._composer.needs_plan(self._next_lane(now))
+
+    def plan_ahead(self, now: float) -> None:
+        """Call when there is time: what a worker would wait for, once it is free, is done now."""
+        if self.needs_plan(now):
+            self._composer.plan_ahead(self._next_lane(now))
+
+    def _next_lane(self, now: float) -> Lane:
+        lane = self._queue.lead(now, aged_turn=self._batches % AGED_SHARE == AGED_SHARE - 1)
+        assert lane is not None, "nobody waits"
+        return lane
+
     def next_action(self, now: float) -> Action:
         """Call until it answers `Wait`, after every event and at the moment it names."""
         queue = self._queue
@@ -246,11 +272,9 @@ class Scheduler:
         return run
 
     def _decide(self, now: float) -> Fire | HoldUntil:
-        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
         if self._draining:
-            lane = self._queue.lead(now, aged_turn=aged_turn)
-            assert lane is not None
-            return Fire(lane, FireReason.DRAIN)
+            return Fire(self._next_lane(now), FireReason.DRAIN)
+        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
         assert self._idle_since is not None
         return self._rule.decide(self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn)
 
@@ -293,6 +317,8 @@ class Scheduler:
     ) -> Run:
         self._batches += 1
         padded_rows = self._composer.padded_rows(rows)
+        if size:
+            size = self._composer.run_size(items, rows, size)
         assert self._idle_since is not None
         batch = Batch(
             self._batches,
@@ -306,6 +332,7 @@ class Scheduler:
             cap_rows,
             self._rule.linger_cap_s if self._auto.allowed else 0.0,
             self.costs.predict(padded_rows, size),
+            self._is_packed,
         )
         self._running[batch.id] = batch
         self._running_items += len(items)

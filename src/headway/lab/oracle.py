@@ -77,7 +77,8 @@ def best_single(grids: Sequence[Mapping[Fixed, Score]]) -> tuple[Fixed, float]:
 
 def score_grid(scenario: Scenario, windows_s: Sequence[float] = WINDOWS_S) -> dict[Fixed, Score]:
     """Every window with every batch size: powers of two, and the largest."""
-    if scenario.workers == 1 and not isinstance(scenario.arrivals, ClosedLoop):
+    is_open = not isinstance(scenario.arrivals, ClosedLoop)
+    if scenario.workers == 1 and is_open and scenario.lengths is None:
         scores = _score_all(scenario, windows_s, _replayed)
         if any(score.dropped == 0 for score in scores.values()):
             return scores

@@ -32,6 +32,7 @@ class Result:
     rate_rps: float | None
     slo_s: float | None
     outcome: Outcome
+    compose: str | None = None  # where lengths differ
 
     def to_json(self) -> dict[str, object]:
         outcome = self.outcome
@@ -44,6 +45,7 @@ class Result:
         return {
             "policy": self.policy,
             "config": self.config,
+            "compose": self.compose,
             "load": _number(self.load),
             "rate_rps": _number(self.rate_rps),
             "mean_ms": _number(outcome.mean_s * 1e3),
@@ -52,6 +54,8 @@ class Result:
             "throughput_rps": _number(outcome.throughput_rps),
             "goodput_rps": _number(outcome.goodput_rps(self.slo_s)),
             "slo_attainment": _number(outcome.within(self.slo_s) / offered if offered else None),
+            "padding_waste": _number(outcome.padding_waste),
+            "long_p99_ms": _number(outcome.long_p99_s * 1e3),
             "answered": answered,
             "dropped": outcome.dropped,
             "batch_cap": _number(outcome.mean_batch_cap),
@@ -71,10 +75,12 @@ def _number(value: float | None) -> float | None:
 def to_table(results: Sequence[Result]) -> str:
     """Aligned columns; a blank line between loads."""
     has_slo = any(result.slo_s is not None for result in results)
+    has_lengths = any(result.compose is not None for result in results)
     header = ["load", "policy", "mean ms", "p50", "p95", "p99", "batch", "answers/s"]
+    header += ["long p99", "padding"] if has_lengths else []
     header += ["in SLO/s"] if has_slo else []
     header += ["dropped", "batches left because"]
-    rows = [_row(result, has_slo=has_slo) for result in results]
+    rows = [_row(result, has_slo=has_slo, has_lengths=has_lengths) for result in results]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     lines = [_aligned(header, widths)]
     for i, row in enumerate(rows):
@@ -84,9 +90,13 @@ def to_table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def _row(result: Result, *, has_slo: bool) -> list[str]:
+def _row(result: Result, *, has_slo: bool, has_lengths: bool) -> list[str]:
     outcome = result.outcome
     name = result.policy if result.config == result.policy else f"{result.policy} = {result.config}"
+    lengths = []
+    if has_lengths:
+        name = f"{name}, {result.compose}"
+        lengths = [_short(outcome.long_p99_s * 1e3), f"{outcome.padding_waste:.1%}"]
     times = (outcome.mean_s, *(outcome.percentile_s(percent) for percent in (50, 95, 99)))
     return [
         "-" if result.load is None else f"{result.load:.3g}",
@@ -94,6 +104,7 @@ def _row(result: Result, *, has_slo: bool) -> list[str]:
         *(_short(seconds * 1e3) for seconds in times),
         _short(outcome.mean_batch),
         _short(outcome.throughput_rps),
+        *lengths,
         *([_short(outcome.goodput_rps(result.slo_s))] if has_slo else []),
         str(outcome.dropped),
         _shares(outcome.fire_reasons)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from headway.core import (
     Batch,
+    Compose,
     CostTable,
     FireReason,
     Firing,
@@ -28,12 +29,35 @@ from headway.core import (
     Wait,
 )
 from headway.errors import Unavailable
-from headway.lab.profiles import Profile, batch_seconds, capacity_rps, noise_factors, probe
-from headway.lab.workload import ClosedLoop, Times
+from headway.lab.profiles import (
+    Profile,
+    SizedProfile,
+    batch_seconds,
+    capacity_rps,
+    noise_factors,
+    packed_capacity_rps,
+    probe,
+    probe_sizes,
+)
+from headway.lab.workload import ClosedLoop, Sizes, Times
 
 DEFAULT_MAX_QUEUE = 4096
 _PROGRESS_EVERY = 10_000  # items
+_LONG = 90  # percent of all lengths: those from here on are the long ones
 _SPINS_ALLOWED = 3  # answers "ask again right now" in a row; rounding makes one of them possible
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lengths:
+    """How long each item is, what that costs, and how much of it a batch may hold."""
+
+    sizes: Sizes  # by item, in the order of arrival
+    profile: SizedProfile
+    max_cost: int | None = None  # rows × longest
+
+    @property
+    def mean(self) -> float:
+        return float(self.sizes.mean())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +72,7 @@ class Scenario:
     max_queue: int = DEFAULT_MAX_QUEUE
     slo_s: float | None = None
     on_progress: Callable[[int], object] | None = None  # told how many more have arrived
+    lengths: Lengths | None = None  # None: all alike
 
     @classmethod
     def build(
@@ -62,19 +87,26 @@ class Scenario:
         max_queue: int = DEFAULT_MAX_QUEUE,
         slo_s: float | None = None,
         on_progress: Callable[[int], object] | None = None,
+        lengths: Lengths | None = None,
     ) -> "Scenario":
         seconds = batch_seconds(profile, max_rows)
         noise_rng, probe_rng = (np.random.default_rng([seed, stream]) for stream in (1, 2))
         requests = arrivals.requests if isinstance(arrivals, ClosedLoop) else len(arrivals)
+        if lengths is None:
+            table = probe(seconds, noise_cv, probe_rng)
+        else:
+            largest = int(lengths.sizes.max())
+            table = probe_sizes(lengths.profile, max_rows, largest, noise_cv, probe_rng)
         return cls(
             arrivals=arrivals,
             seconds=seconds,
-            table=probe(seconds, noise_cv, probe_rng),
+            table=table,
             factors=noise_factors(requests, noise_cv, noise_rng) if noise_cv else None,
             workers=workers,
             max_queue=max_queue,
             slo_s=slo_s,
             on_progress=on_progress,
+            lengths=lengths,
         )
 
     @property
@@ -88,15 +120,33 @@ class Scenario:
 
     @property
     def capacity_rps(self) -> float:
-        return capacity_rps(self.seconds, self.workers)
+        """Where lengths differ: of a model that pads nothing."""
+        lengths = self.lengths
+        if lengths is None:
+            return capacity_rps(self.seconds, self.workers)
+        max_cost = math.inf if lengths.max_cost is None else lengths.max_cost
+        return packed_capacity_rps(
+            lengths.profile, lengths.mean, self.max_rows, max_cost, self.workers
+        )
 
     def policy(
-        self, firing: Firing, *, max_wait_s: float | None = None, max_rows: int | None = None
+        self,
+        firing: Firing,
+        *,
+        max_wait_s: float | None = None,
+        max_rows: int | None = None,
+        compose: Compose = Compose.DP,
+        buckets: tuple[int, ...] = (),
+        quantiles: int = 0,
     ) -> Policy:
         """A policy for this scenario's model. Only `auto` is told the SLO: the others have none."""
         return Policy(
             firing=firing,
             max_wait_s=max_wait_s,
+            max_batch_cost=None if self.lengths is None else self.lengths.max_cost,
+            compose=compose,
+            buckets=buckets,
+            quantiles=quantiles,
             max_batch_size=max_rows or self.max_rows,
             max_queue=self.max_queue,
             workers=self.workers,
@@ -128,6 +178,8 @@ class Outcome:
     is_stuck: bool  # all clients of a closed loop wait, and still no batch is full
     arrived_at: Times
     fired: list[Fired] | None = None  # where recorded
+    padding_waste: float = 0.0  # the share of what was computed that nobody asked for
+    sizes: Sizes | None = None  # by item, where lengths differ
 
     @property
     def answered_s(self) -> Times:
@@ -145,6 +197,15 @@ class Outcome:
 
     def percentile_s(self, percent: float) -> float:
         return percentile_s(self.answered_s, percent)
+
+    @property
+    def long_p99_s(self) -> float:
+        """Of the longest tenth; NaN where all are alike."""
+        if self.sizes is None or not len(self.sizes):
+            return math.nan
+        is_long = self.sizes >= np.percentile(self.sizes, _LONG)
+        latencies_s = self.latencies_s[is_long]
+        return percentile_s(latencies_s[~np.isnan(latencies_s)], 99)
 
     @property
     def mean_batch(self) -> float:
@@ -242,6 +303,10 @@ class _World:
         )
         self._scheduler = Scheduler(policy, scenario.table)
         self._seconds = scenario.seconds
+        lengths = scenario.lengths
+        self._sized = None if lengths is None else lengths.profile
+        self._sizes: list[int] | None = None if lengths is None else lengths.sizes.tolist()
+        self._tokens = self._run_tokens = 0.0
         self._factors = iter(repeat(1.0) if scenario.factors is None else scenario.factors.tolist())
         # A rest of `static` leaves in time for a deadline or never; under an SLO it has one.
         has_deadline = policy.firing is Firing.STATIC and scenario.slo_s is not None
@@ -300,6 +365,8 @@ class _World:
         while source.next_at <= now:
             at = source.take()
             item = Item(len(arrived), at)
+            if self._sizes is not None:
+                item = item._replace(size=self._sizes[item.id])
             if deadline_s is not None:
                 item = item._replace(deadline=at + deadline_s)
             arrived.append(at)
@@ -316,6 +383,7 @@ class _World:
             action = next_action(now)
             if isinstance(action, Wait):
                 if action.until > now:
+                    self._scheduler.plan_ahead(now)
                     return action.until
                 spins += 1
                 assert spins <= _SPINS_ALLOWED, f"{action} at {now}: a driver would spin"
@@ -327,7 +395,7 @@ class _World:
                     self._submit_due(now)
 
     def _start(self, batch: Batch, now: float) -> None:
-        ran_s = self._seconds[batch.padded_rows] * next(self._factors)
+        ran_s = self._batch_s(batch) * next(self._factors)
         heapq.heappush(self._running, (now + ran_s, batch.id, batch, ran_s))
         self._batches += 1
         if batch.rows > self._largest_batch:
@@ -348,6 +416,15 @@ class _World:
                 )
             )
 
+    def _batch_s(self, batch: Batch) -> float:
+        if self._sized is None:
+            return self._seconds[batch.padded_rows]
+        tokens = sum(item.rows * item.size for item in batch.items)
+        size = tokens / batch.rows if batch.is_packed else batch.size
+        self._tokens += tokens
+        self._run_tokens += batch.padded_rows * size
+        return self._sized.seconds_at(batch.padded_rows, size)
+
     def _drain(self) -> bool:
         """Nothing will happen any more. True: but some wait, a rest of `static`, and may go now."""
         if not self._scheduler.queued_items:
@@ -356,6 +433,9 @@ class _World:
         if not self._is_stuck:
             self._scheduler.drain()
         return not self._is_stuck
+
+    def _padding_waste(self) -> float:
+        return max(0.0, 1.0 - self._tokens / self._run_tokens) if self._run_tokens else 0.0
 
     def outcome(self) -> Outcome:
         self._report_progress()
@@ -372,4 +452,8 @@ class _World:
             is_stuck=self._is_stuck,
             arrived_at=arrived,
             fired=self._fired,
+            padding_waste=max(0.0, 1.0 - self._tokens / (self._run_tokens or 1.0))
+            if self._sized
+            else 0.0,
+            sizes=None if self._sizes is None else np.array(self._sizes[: len(arrived)]),
         )

@@ -1,4 +1,4 @@
-"""Who arrives when: arrival times drawn from a law or read from a trace.
+"""Who arrives when, and how long: drawn from a law or read from a trace.
 
 Open loops are arrays of seconds, ascending, the same whoever serves them. In a closed loop the
 arrivals depend on the answers, so only the think times are drawn here.
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headway.errors import ConfigError
 
 Times: TypeAlias = NDArray[np.float64]
+Sizes: TypeAlias = NDArray[np.int64]
 OpenLoop: TypeAlias = Callable[[int, float, np.random.Generator], Times]
 
 _BURST_S, _CALM_S = 0.2, 0.4  # mean length of the two states of `mmpp`
@@ -25,6 +26,8 @@ _LOW_RATE, _HIGH_RATE = 2 * 20 / 110, 2 * 90 / 110  # 20 to 90, with a mean of 1
 _MAX_SPAN_S = 1e6  # of a rate that varies: its states are kept in memory
 _GROUP_SIZE = 8
 _GROUP_S = 0.002
+_LONGEST = 2**31
+_SIZE_COLUMNS = ("size", "length", "tokens", "contexttokens")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +113,48 @@ def _at_varying_rate(
         lengths = np.concatenate([lengths, draw(len(lengths) // 2)])
 
 
+# ---- lengths
+
+
+def lognormal_sizes(
+    requests: int, median: float, sigma: float, clip: int | None, rng: np.random.Generator
+) -> Sizes:
+    """Lengths whose logarithm is normal: many short ones, a few long ones, none beyond `clip`."""
+    sizes = np.rint(median * np.exp(sigma * rng.standard_normal(requests)))
+    return np.clip(sizes, 1, clip or _LONGEST).astype(np.int64)
+
+
+def read_sizes(path: Path) -> Sizes:
+    """Lengths, in their order, from a CSV file: its column `size`, `length`, `tokens` or
+    `contexttokens`, or its only one."""
+    rows = _read_csv(path)
+    names = [cell.strip().lower() for cell in rows[0]]
+    found = [names.index(name) for name in _SIZE_COLUMNS if name in names]
+    if not found and len(names) > 1:
+        raise ConfigError(f"the trace {path} has no column named {', '.join(_SIZE_COLUMNS)}")
+    column = found[0] if found else 0
+    is_header = bool(found) or not names[0].replace(".", "").isdigit()
+    try:
+        sizes = np.array([float(row[column]) for row in rows[is_header:]])
+    except (IndexError, ValueError) as error:
+        raise ConfigError(f"the trace {path} has a bad length: {error}") from error
+    if not len(sizes) or not np.all(np.isfinite(sizes)) or sizes.max() > _LONGEST:
+        raise ConfigError(f"the trace {path} needs lengths from 1 to {_LONGEST}")
+    whole: Sizes = np.maximum(1, np.rint(sizes)).astype(np.int64)
+    return whole
+
+
+def _read_csv(path: Path) -> list[list[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"cannot read the trace {path}: {error}") from error
+    if not rows:
+        raise ConfigError(f"the trace {path} is empty")
+    return rows
+
+
 # ---- traces
 
 
@@ -118,13 +163,7 @@ def read_trace(path: Path) -> Times:
 
     A time is a number of seconds or a date like `2023-11-16 18:17:03.97`.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"cannot read the trace {path}: {error}") from error
-    if not rows:
-        raise ConfigError(f"the trace {path} is empty")
+    rows = _read_csv(path)
     column, has_header = _time_column(rows[0])
     try:
         times = _parse_times([row[column] for row in rows[has_header:]])

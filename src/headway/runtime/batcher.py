@@ -11,10 +11,20 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
-from headway.core import Batch, CostTable, Firing, Order, Policy, Priority, Scheduler, probe_rows
+from headway.core import (
+    Batch,
+    Compose,
+    CostTable,
+    Firing,
+    Order,
+    Policy,
+    Priority,
+    Scheduler,
+    probe_rows,
+)
 from headway.core.bisecting import MAX_RERUNS
 from headway.core.placing import Placement, place
-from headway.core.policy import choice
+from headway.core.policy import choice, read_buckets
 from headway.core.supervision import MAX_RESTARTS
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
 from headway.model import CANCEL, END, Model, TensorModel, overrides
@@ -27,7 +37,7 @@ from headway.runtime.front import FrontThread, Kind, call_user_code
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.parameters import BatchParameters, Parameters, Sharing
-from headway.runtime.probing import ProbeWatcher, probe
+from headway.runtime.probing import ProbeWatcher, probe, try_padding
 from headway.runtime.runner import TensorRunner, runner_for
 from headway.runtime.threads import run_in_thread
 from headway.runtime.watchdog import Watchdog
@@ -43,7 +53,6 @@ Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
 _POLICIES = ("auto", "idle", "window", "static")
 _NONE: Mapping[str, Any] = {}
-_GRACE_S = 0.25
 HAS_PROCESSES = hasattr(os, "pidfd_open") and hasattr(os, "memfd_create")
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
@@ -89,6 +98,9 @@ class Batcher(Generic[In, Out]):
         max_queue: int = 4096,
         policy: Literal["auto", "idle", "window", "static"] = "auto",
         order: Literal["fifo", "shortest"] = "fifo",
+        compose: Literal["auto", "dp", "buckets", "sort", "fifo", "packed"] = "auto",
+        buckets: Sequence[int] | str = "pow2",
+        pad_sizes: Sequence[int] = (),
         workers: int = 1,
         tenants: Mapping[str, float] | None = None,
         batch_sizes: Sequence[int] = (),
@@ -125,6 +137,9 @@ class Batcher(Generic[In, Out]):
         if max_batch_cost is not None and self._size is None and self._shape is None:
             raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
         firing = _firing(policy, max_wait_ms=max_wait_ms, slo_ms=slo_ms)
+        bounds, quantiles = (
+            read_buckets(buckets) if isinstance(buckets, str) else (tuple(buckets), 0)
+        )
         self._policy = Policy(
             firing=firing,
             max_batch_size=max_batch_size,
@@ -134,6 +149,10 @@ class Batcher(Generic[In, Out]):
             slo_percentile=slo_percentile,
             max_queue=max_queue,
             order=cast(Order, choice(Order, order, "order")),
+            compose=_compose(compose, self._model),
+            buckets=bounds,
+            quantiles=quantiles,
+            pad_sizes=tuple(pad_sizes) or tuple(getattr(self._model, "pad_sizes", ())),
             workers=workers,
             tenant_weights=dict(tenants or {}),
             batch_sizes=tuple(batch_sizes),
@@ -150,9 +169,6 @@ class Batcher(Generic[In, Out]):
             and not any((self._prepare, self._size, self._finish, self._parameters))
         )
         self._observers = Observers(observers)
-        execute_timeout_s = _seconds(execute_timeout_ms, "execute_timeout_ms")
-        if execute_timeout_s is not None:
-            self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
         self._placement = place(
             self.name,
             worker,
@@ -162,6 +178,9 @@ class Batcher(Generic[In, Out]):
             needs_process=_only_in_process(worker_memory_mb, pin),
             has_processes=HAS_PROCESSES,
         )
+        execute_timeout_s = _seconds(execute_timeout_ms, "execute_timeout_ms")
+        if execute_timeout_s is not None and self._placement.kind != "process":
+            self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
         self._team: ProcessTeam | None = None
         if self._placement.kind == "process":
             from headway.runtime.workers.process import team
@@ -170,8 +189,7 @@ class Batcher(Generic[In, Out]):
             options = ProcessOptions(
                 max_restarts=max_restarts,
                 load_timeout_s=load_timeout_s,
-                # The watchdog first: it answers the callers, so that nothing is run again.
-                execute_timeout_s=execute_timeout_s and execute_timeout_s + _GRACE_S,
+                execute_timeout_s=execute_timeout_s,  # a process can be ended; its batch runs again
                 heartbeat_timeout_s=heartbeat_timeout_s,
                 memory_bytes=None if worker_memory_mb is None else int(worker_memory_mb * 2**20),
                 pin=tuple(pin),
@@ -211,6 +229,11 @@ class Batcher(Generic[In, Out]):
         except BaseException:
             await self._wait_stopped()
             raise
+        try:
+            await self._try_padding(home)
+        except BaseException:
+            await self.close(drain_s=0.0)
+            raise
         return self
 
     async def _load(self, home: Home) -> None:
@@ -225,6 +248,15 @@ class Batcher(Generic[In, Out]):
     async def _wait_stopped(self) -> None:
         if self._team is not None:
             await self._team.wait_stopped()
+
+    async def _try_padding(self, home: Home) -> None:
+        """Nobody knows this batcher yet: its model may be asked a thing or two."""
+        runner = self._runner
+        if isinstance(runner, TensorRunner):
+            runner.varying.pad_sizes = self._policy.pad_sizes
+            if runner.varying.candidates:
+                sizes = self._policy.batch_sizes
+                await try_padding(self._driver.start_probe, runner, home.clock, sizes)
 
     async def __aexit__(
         self,
@@ -784,6 +816,13 @@ def _firing(policy: str, *, max_wait_ms: float | None, slo_ms: float | None) -> 
             f"policy {policy!r} knows no latency goal; 'auto' and 'idle' do", field="slo_ms"
         )
     return Firing(policy)
+
+
+def _compose(name: str, model: object) -> Compose:
+    """'auto': as the model takes them."""
+    if name == "auto":
+        return Compose.PACKED if getattr(model, "packed", False) else Compose.DP
+    return cast(Compose, choice(Compose, name, "compose"))
 
 
 def _seconds(milliseconds: object, name: str) -> float | None:

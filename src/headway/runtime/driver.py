@@ -140,7 +140,7 @@ class Driver:
     @property
     def takes_calls(self) -> bool:
         """Open, and with a worker that is there or will be."""
-        return self._takes_plain
+        return self._state is State.OPEN and self._given_up is None
 
     def _open_doors(self) -> None:
         """The hot path is for when nothing needs a look: all else goes through `enqueue`."""
@@ -471,6 +471,8 @@ class Driver:
         self._start(jobs)
         if refusals:
             self._in_this(home, lambda: self._tell_refused(refusals))
+        if self.scheduler.has_sizes:
+            self._order_plan(home)
         if self._is_closing:
             self._check_drained()
         elif self._is_over:
@@ -568,6 +570,8 @@ class Driver:
         self._start(jobs)
         deliver = self._deliver if job.lost is None else self._tell_lost
         self._in_this(home, lambda: deliver(job, refusals))
+        if self.scheduler.has_sizes:
+            self._in_this(home, self._plan_ahead)
 
     def _deliver(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
         """Answer everyone in a finished batch: the one place where results reach callers."""
@@ -592,6 +596,22 @@ class Driver:
             self._tell_finished(job, failed)
         if self._is_closing:
             self._check_drained()
+
+    def _order_plan(self, home: Home) -> None:
+        """In the home loop, but behind the first step of what has just been started there."""
+        with self.lock:
+            is_due = not self._is_over and self.scheduler.needs_plan(home.clock())
+        if is_due:
+            self._post(home, self._plan_ahead)
+
+    def _plan_ahead(self) -> None:
+        """While the workers are busy: their next batch, so that none waits for its plan."""
+        try:
+            with self.lock:
+                if not self._is_over:
+                    self.scheduler.plan_ahead(self.current_home().clock())
+        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+            self._crashed(error)
 
     def _tell_finished(self, job: BatchJob, failed: int) -> None:
         batch = job.batch

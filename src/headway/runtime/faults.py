@@ -8,10 +8,10 @@ from collections.abc import Iterator
 _LONGEST_CHAIN = 32
 _OUT_OF_MEMORY = (
     "Failed to allocate memory",  # onnxruntime
-    "bad allocation",  # the same on Windows
+    "bad allocation",
     "std::bad_alloc",
     "can't allocate memory",  # torch on a CPU
-    "not enough memory",
+    "not enough memory: you tried",  # the same on Windows
     "CUDA out of memory",
     "STATUS_ALLOC_FAILED",  # of CUDA's libraries
 )

@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from headway.core import CostTable
-from headway.errors import Closed, HeadwayError, NotReady
+from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
 from headway.runtime.jobs import Job, raise_if_cancelled
 from headway.runtime.rerunning import model_failed
-from headway.runtime.runner import Runner
+from headway.runtime.runner import Runner, TensorRunner
+from headway.runtime.varying import LONG, SHORT
 
 
 class ProbeWatcher(Protocol):
@@ -31,7 +32,7 @@ class ProbeWatcher(Protocol):
         ...
 
 
-class _Probe:
+class Probe:
     """One timed call of the model, as a job for a worker."""
 
     def __init__(
@@ -43,11 +44,12 @@ class _Probe:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.seconds: asyncio.Future[float] = self._loop.create_future()
+        self.results: list[Any] = []
 
     def run(self) -> None:
         started = self._clock()
         try:
-            self._runner.predict(self._values, self._rows)
+            self.results = self._runner.predict(self._values, self._rows)
             outcome: float | HeadwayError = self._clock() - started
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
             outcome = model_failed(self._runner.name, error)
@@ -57,7 +59,7 @@ class _Probe:
     async def run_async(self) -> None:
         started = self._clock()
         try:
-            await self._runner.predict_async(self._values, self._rows)
+            self.results = await self._runner.predict_async(self._values, self._rows)
             self._settle(self._clock() - started)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
             raise_if_cancelled(error)
@@ -110,6 +112,31 @@ async def probe(
     )
 
 
+async def try_padding(
+    start: Callable[[Job], None],  # on a worker
+    runner: TensorRunner,
+    clock: Callable[[], float],
+    batch_sizes: Sequence[int],
+) -> bool:
+    """Does padding change what the model answers? It is padded from now on if not."""
+
+    async def answers(*values: Any) -> list[Any]:
+        rows = next((size for size in batch_sizes if size >= len(values)), len(values))
+        job = Probe(runner, list(values), rows, clock)
+        start(job)
+        await job.seconds
+        return job.results
+
+    varying = runner.varying
+    short, long = varying.sample(SHORT), varying.sample(LONG)
+    try:
+        apart = [(await answers(short))[0], (await answers(long))[0]]
+        together = await answers(varying.sample(SHORT, full=LONG), long)
+    except ModelFailed:  # of our samples, not of anybody's request: it is not padded, that is all
+        return False
+    return varying.judge(apart[0], apart[1], together)
+
+
 class _Probes:
     """Times one cell of the table after the other."""
 
@@ -145,7 +172,7 @@ class _Probes:
         for attempt in range(self._repeats + 1):
             await self._watcher.wait_turn(self._last_s)
             # A model may do with its list as it likes.
-            job = _Probe(self._runner, list(values), rows, self._clock)
+            job = Probe(self._runner, list(values), rows, self._clock)
             self._start(job)
             self._last_s = seconds = max(await job.seconds, 1e-9)
             if attempt > 0:  # the first call of a shape pays for what is built lazily

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 from headway.errors import ConfigError, InvalidInput, ModelFailed
 from headway.model import Model, Tensor, TensorModel, overrides
+from headway.runtime.varying import Varying
 
 if TYPE_CHECKING:
     import numpy
@@ -150,6 +151,7 @@ class TensorRunner(_Caller):
         self._writes_inputs = model.writes_inputs
         self._inputs = {tensor.name: tensor for tensor in model.inputs}
         self._outputs = {tensor.name for tensor in model.outputs}
+        self.varying = Varying.of(model)
         # Nothing varies but the rows: whoever passes the checks may share a batch with anyone. Else
         # a row costs by its elements.
         self.is_uniform = bool(self._inputs) and not any(
@@ -168,11 +170,27 @@ class TensorRunner(_Caller):
             self._check(name, array)
         if self.is_uniform:
             return rows.pop(), 0, None
+        length = self._length(value)
+        if length is not None:
+            return rows.pop(), length, self._partition_but_length(value)
         partition = tuple(
             (name, array.dtype.str, array.shape[1:]) for name, array in sorted(value.items())
         )
         size = sum(math.prod(shape) for _, _, shape in partition)
         return rows.pop(), size, partition
+
+    def _length(self, value: Value) -> int | None:
+        """None: only its like in shape may share a batch with it."""
+        padding = self.varying.padding
+        return None if padding is None else padding.length_of(value)
+
+    def _partition_but_length(self, value: Value) -> Hashable:
+        padding = self.varying.padding
+        assert padding is not None
+        return tuple(
+            (name, array.dtype.str, array.shape[2 if name in padding.values else 1 :])
+            for name, array in sorted(value.items())
+        )
 
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
         same = super().elsewhere(predict)
@@ -223,13 +241,33 @@ class TensorRunner(_Caller):
         self, values: list[Value], padded_rows: int
     ) -> "dict[str, numpy.ndarray[Any, Any]]":
         batch = {}
+        full = self._full_length(values)
         for name in values[0]:
             arrays = [value[name] for value in values]
+            if full is not None:
+                arrays = [self._filled(name, array, full) for array in arrays]
             missing = padded_rows - sum(len(array) for array in arrays)
             if missing:  # a fixed batch size: rows that are dropped again
                 arrays.append(self._numpy.repeat(arrays[-1][-1:], missing, axis=0))
             batch[name] = self._concatenate(arrays) if len(arrays) > 1 else self._own(*arrays)
         return batch
+
+    def _full_length(self, values: list[Value]) -> int | None:
+        """What all are filled up to; None: they run as they are."""
+        lengths = [self._length(value) for value in values]
+        known = [length for length in lengths if length is not None]
+        return self.varying.full_length(max(known)) if len(known) == len(lengths) else None
+
+    def _filled(
+        self, name: str, array: "numpy.ndarray[Any, Any]", full: int
+    ) -> "numpy.ndarray[Any, Any]":
+        padding = self.varying.padding
+        if padding is None or name not in padding.values or array.shape[1] == full:
+            return array
+        rows, length, *rest = array.shape
+        filled = self._numpy.full((rows, full, *rest), padding.values[name], array.dtype)
+        filled[:, :length] = array
+        return filled
 
     def _own(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
         """A lone caller's array, for the model to write into if it does such things: tensors off
@@ -239,11 +277,19 @@ class TensorRunner(_Caller):
     def _split(self, outputs: Any, values: list[Value], padded_rows: int) -> list[Any]:
         self._check_outputs(outputs, padded_rows)
         results, start = [], 0
+        full = self._full_length(values)
         for value in values:
             stop = start + len(next(iter(value.values())))
-            results.append(self.cut(outputs, start, stop))
+            result = self.cut(outputs, start, stop)
+            results.append(result if full is None else self._cut_back(result, value, full))
             start = stop
         return results
+
+    def _cut_back(self, result: Value, value: Value, full: int) -> Value:
+        padding, length = self.varying.padding, self._length(value)
+        assert padding is not None
+        assert length is not None
+        return {name: padding.cut_back(name, array, length, full) for name, array in result.items()}
 
     def _check_outputs(self, outputs: Any, rows: int) -> None:
         if not isinstance(outputs, Mapping) or not outputs:

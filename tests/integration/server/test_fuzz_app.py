@@ -76,7 +76,8 @@ PATHS = st.sampled_from(
         *("/v2/models/upper/generate", "/v2/models/upper/generate_stream"),
         *("/v2/repository/index", "/v2/logging", "/v2/trace/setting"),
         *("/v2/systemsharedmemory/region/r/register", "/v2/cudasharedmemory/region/r/register"),
-        *("/v1/embeddings", *(f"/v1/predict/{name}" for name in MODELS)),
+        *("/v1/embeddings", "/v1/rerank", "/v2/rerank"),
+        *(f"/v1/predict/{name}" for name in MODELS),
     ]
 )
 SCALARS = (

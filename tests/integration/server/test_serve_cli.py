@@ -128,9 +128,11 @@ def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     assert "minilm" in capsys.readouterr().out
     assert main(["models", "--json"]) == 0
-    [entry] = json.loads(capsys.readouterr().out)
-    assert entry["name"] == "minilm"
-    assert isinstance(entry["is_installed"], bool)
+    entries = json.loads(capsys.readouterr().out)
+    names = ["minilm", "minilm-rerank", "cloneguard", "efficientnet", "rapidocr"]
+    assert set(names) <= {entry["name"] for entry in entries}
+    assert all("==" in entry["weights"] for entry in entries), "pinned"
+    assert all(isinstance(entry["is_installed"], bool) for entry in entries)
 
 
 def test_listing_models_loads_no_model_runtime() -> None:

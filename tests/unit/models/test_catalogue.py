@@ -40,7 +40,7 @@ def test_a_class_is_built_with_its_options() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("nothing", "'nothing' is no model: neither module:Class.*one of minilm"),
+        ("nothing", "'nothing' is no model: neither module:Class.*one of .*minilm"),
         ("no_such_module_here:M", "there is no module 'no_such_module_here' in"),
         (
             "catalogue_app:Eco",
@@ -75,4 +75,5 @@ def test_the_default_is_in_the_catalogue() -> None:
     for name, entry in CATALOGUE.items():
         assert entry.name == name
         assert entry.summary
-        assert "==" in entry.install, "pinned"
+        assert "==" in entry.weights.requirement, "pinned"
+        assert entry.maker()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 import pytest
 
-from headway import ConfigError, InvalidInput
+from headway import ConfigError, InputTooLarge, InvalidInput
 from headway.models.embed import DIMENSIONS, MINILM_WEIGHTS, MiniLM
 
 pytest.importorskip("onnxruntime")
@@ -46,14 +46,14 @@ def test_a_vector_is_float32_of_length_one(model: MiniLM) -> None:
 
 
 def test_company_changes_nothing(model: MiniLM) -> None:
-    texts = ["hi", "a somewhat longer text than the first", "word " * 60, ""]
+    texts = ["hi", "a somewhat longer text than the first", "word " * 60, " "]
     for alone, together in zip(texts, embed(model, *texts), strict=True):
         numpy.testing.assert_allclose(embed(model, alone)[0], together, atol=2e-6)
 
 
 def test_a_text_costs_its_own_tokens_and_no_padding(model: MiniLM) -> None:
     assert model.size(model.prepare("hello")) == 3  # [CLS] hello [SEP]
-    assert model.size(model.prepare("word " * 1_000)) == 256
+    assert model.size(model.prepare("word " * 1_000, truncate=True)) == 256
     assert embed(model, "hello")[0].tokens == 3
 
 
@@ -64,7 +64,27 @@ def test_samples_cover_the_lengths_it_takes(model: MiniLM) -> None:
 def test_token_ids_are_taken_as_they_are(model: MiniLM) -> None:
     ids = model.prepare("eating food")
     numpy.testing.assert_array_equal(embed(model, ids)[0], embed(model, "eating food")[0])
-    assert len(model.prepare([101] * 1_000)) == 256
+    assert len(model.prepare([101] * 1_000, truncate=True)) == 256
+
+
+def test_a_text_beyond_the_limit_is_refused_unless_it_may_be_cut(model: MiniLM) -> None:
+    for long in ("word " * 1_000, [101] * 1_002):
+        with pytest.raises(InputTooLarge, match="has 1002 tokens; the limit is 256") as caught:
+            model.prepare(long)
+        assert caught.value.limit == 256
+    whole = model.prepare("word " * 254)
+    assert model.prepare("word " * 1_000, truncate=True) == whole
+
+
+def test_a_text_that_no_tokens_could_be_is_refused_before_it_is_read(model: MiniLM) -> None:
+    with pytest.raises(InputTooLarge, match="51201 characters"):
+        model.prepare("a" * 51_201)
+    assert len(model.prepare("a" * 10_000_000, truncate=True)) <= 256
+
+
+def test_an_empty_text_is_refused(model: MiniLM) -> None:
+    with pytest.raises(InvalidInput, match="'text' is empty"):
+        model.prepare("")
 
 
 @pytest.mark.parametrize("ids", [[], [-1], [30_522], [True], [1.5]], ids=str)
@@ -74,7 +94,9 @@ def test_token_ids_beyond_the_vocabulary_are_refused(model: MiniLM, ids: list[in
 
 
 def test_a_folder_of_ones_own_serves_as_well(model: MiniLM) -> None:
-    mine = loaded(MiniLM(weights=str(MINILM_WEIGHTS.find()), threads=2, max_tokens=16))
+    mine = loaded(
+        MiniLM(weights=str(MINILM_WEIGHTS.find()), threads=2, max_tokens=16, truncate=True)
+    )
     assert mine.size(mine.prepare("word " * 100)) == 16
     numpy.testing.assert_allclose(embed(mine, "hi")[0], embed(model, "hi")[0], atol=2e-6)
 

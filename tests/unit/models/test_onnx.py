@@ -1,5 +1,6 @@
 """ONNX files as tensor models, on the small ones that onnxruntime brings along."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from headway import Batcher, ConfigError, InvalidInput, Tensor
 from headway.backends.onnx import OnnxModel
+from headway.testing import Recorder
 
 pytest.importorskip("onnxruntime")
 
@@ -101,3 +103,29 @@ def test_weights_outside_the_models_folder_are_not(folder: Path, location: str) 
     (folder / "m.onnx").write_bytes(with_weights_at(location))
     with pytest.raises(ConfigError, match="onnxruntime cannot load it"):
         OnnxModel(folder / "m.onnx")
+
+
+async def test_texts_of_different_lengths_are_padded_without_being_told() -> None:
+    """A real encoder: its mask is found, padding shown to be harmless, and answers are as alone."""
+    from headway.models.embed import MINILM_WEIGHTS
+
+    if not MINILM_WEIGHTS.is_installed:
+        pytest.skip(f"the weights are not installed: {MINILM_WEIGHTS.requirement}")
+    model = OnnxModel(MINILM_WEIGHTS.find() / "onnx" / "model.onnx")
+    recorder, rng = Recorder(), numpy.random.default_rng(0)
+    values = [
+        {
+            "input_ids": rng.integers(1000, 20_000, (1, length)),
+            "attention_mask": numpy.ones((1, length), numpy.int64),
+            "token_type_ids": numpy.zeros((1, length), numpy.int64),
+        }
+        for length in (5, 30, 17, 9)
+    ]
+    async with Batcher[Any, Any](model, compose="fifo", observers=[recorder]) as batcher:
+        alone = [await batcher.submit(value) for value in values]
+        batched = await asyncio.gather(*(batcher.submit(value) for value in values))
+    assert recorder.batches[-1].batch.rows == 4
+    for one, other, value in zip(alone, batched, values, strict=True):
+        state, same = one["last_hidden_state"], other["last_hidden_state"]
+        assert same.shape == (1, value["input_ids"].shape[1], 384)
+        numpy.testing.assert_allclose(state, same, atol=1e-4)

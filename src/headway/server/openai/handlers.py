@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import time
+from collections.abc import Coroutine, Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -29,6 +30,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True):
     input: str | list[Any]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1)] | None = None
+    truncate: bool | None = None  # not OpenAI's: cut a text that is too long, or refuse it
 
 
 class OpenAI:
@@ -52,10 +54,11 @@ class OpenAI:
         if served is None:
             served = await wake(self._registry, request, asked.model)
         _check_embeds(served)
-        ask = ask_of({}, request.headers)
+        wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
+        ask = ask_of(wishes, request.headers)
         texts = _inputs(asked.input)
         with served.held():  # its tasks come to the queue later
-            vectors = await _all(served.predict(text, ask) for text in texts)
+            vectors = await together(served.predict(text, ask) for text in texts)
         tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
@@ -102,7 +105,7 @@ def _check_embeds(served: ServedModel) -> None:
         raise InvalidInput(f"model {served.name!r} does not make embeddings")
 
 
-async def _all(calls: Any) -> list[Any]:
+async def together(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Together, so that they share batches; the first error withdraws the rest."""
     tasks: list[asyncio.Task[Any]] = []
     try:

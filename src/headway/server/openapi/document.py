@@ -12,6 +12,7 @@ import msgspec
 from headway.model import Tensor
 from headway.server.guard.access import Access, access_of_route
 from headway.server.openai.handlers import EmbeddingsRequest
+from headway.server.openai.rerank import RerankRequest
 from headway.server.openapi import schemas
 from headway.server.openapi.operating import operating
 from headway.server.openapi.parts import (
@@ -38,13 +39,13 @@ def document_of(
     """Of these models, as they are now. `has_keys`: whoever calls needs one."""
     served = sorted(models, key=lambda model: model.name)
     components = dict(schemas.COMPONENTS)
-    (_, embeddings) = msgspec.json.schema_components([EmbeddingsRequest], ref_template=_COMPONENT)
-    components |= embeddings
+    kinds = [EmbeddingsRequest, RerankRequest]
+    components |= msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
     paths: dict[str, dict[str, Operation]] = {}
     for model in served:
         if _answers(model):
             paths[f"/v1/predict/{model.name}"] = {"post": _predict(model, components)}
-    paths |= _openai(served) | _v2(served)
+    paths |= _openai(served) | _rerank(served) | _v2(served)
     document = {
         "openapi": "3.1.0",
         "info": {
@@ -158,7 +159,7 @@ def _example(schema: Schema) -> Any:
         return _example(schema["anyOf"][0])
     match schema.get("type"):
         case "string":
-            return "hello"
+            return schemas.IMAGE if "contentEncoding" in schema else "hello"
         case "integer" | "number":
             return 1
         case "boolean":
@@ -201,6 +202,32 @@ def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
                 "responses": {"200": json_of("in the order given", ref("Embeddings")), **errors},
             }
         },
+    }
+
+
+def _rerank(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
+    names = [each.name for each in served if any(i.name == "query" for i in each.inputs)]
+    example = {
+        "model": next(iter(names), "name of a model"),
+        "query": "what is the capital of France?",
+        "documents": ["Paris is the capital of France.", "Berlin is a city."],
+        "top_n": 1,
+    }
+    return {
+        f"/{version}/rerank": {
+            "post": {
+                **operation_of(
+                    "openai", name, "Documents by how well they fit a query, as Cohere has it"
+                ),
+                "parameters": _URGENCY,
+                "requestBody": body_of(ref("RerankRequest"), example=example),
+                "responses": {"200": json_of("best first", ref("Ranked")), **errors},
+            }
+        }
+        for version, name, errors in (
+            ("v1", "rerank", errors_of(_RUNNING, shape="OpenAIError")),
+            ("v2", "rerank_v2", errors_of(_RUNNING)),
+        )
     }
 
 
@@ -305,7 +332,8 @@ def _infer_examples(served: Sequence[ServedModel]) -> dict[str, Any]:
 def _sample(tensor: Tensor) -> dict[str, Any]:
     datatype = of_tensor(tensor)
     shape = [1, *(1 if axis == -1 else axis for axis in tensor.shape[1:])]
-    value: Any = {"bytes": "hello", "bool": True}.get(datatype.kind, 1)
+    text = schemas.IMAGE if tensor.name == "image" else "hello"
+    value: Any = {"bytes": text, "bool": True}.get(datatype.kind, 1)
     for axis in reversed(shape):
         value = [value] * axis
     return {"name": tensor.name, "shape": shape, "datatype": datatype.name, "data": value}

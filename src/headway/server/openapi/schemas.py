@@ -6,6 +6,10 @@ from headway.server.v2.dtypes import DATATYPES
 
 Schema: TypeAlias = dict[str, Any]
 
+# One white pixel as PNG in base64: an example for whatever takes bytes, images above all.
+IMAGE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
+)
 _TEXT: Schema = {"type": "string"}
 _WHOLE: Schema = {"type": "integer"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -183,6 +187,20 @@ COMPONENTS: dict[str, Schema] = {
                 )
             ),
             "usage": record({"prompt_tokens": _COUNT, "total_tokens": _COUNT}),
+        }
+    ),
+    # ---- Cohere
+    "Ranked": record(
+        {
+            "id": _TEXT,
+            "model": _TEXT,
+            "results": array(
+                record(
+                    {"index": _COUNT, "relevance_score": {"type": "number"}},
+                    {"document": closed(text=_TEXT)},
+                )
+            ),
+            "usage": record({"total_tokens": _COUNT}),
         }
     ),
 }

@@ -33,12 +33,8 @@ def _maker(
         return _from_target(config.target)
     if (path / "model.py").is_file():
         return _class_in(path / "model.py", f"headway_models.{name}.v{folder.version}")
-    if (path / "model.onnx").is_file():
-        return catalogue.maker(str(path / "model.onnx"))
-    if (path / "model.pt2").is_file():
-        return catalogue.maker(str(path / "model.pt2"))
-    if (path / "config.json").is_file():
-        return catalogue.maker(str(path))
+    if catalogue.is_model_folder(path):
+        return catalogue.folder_maker(path)
     pickles = [file.name for pattern in _PICKLES for file in path.glob(pattern)]
     if pickles:
         raise ConfigError(

@@ -4,6 +4,7 @@ which call is no longer wanted. One writer for each number; eight aligned bytes 
 
 import mmap
 import os
+from contextlib import suppress
 from typing import Final
 
 _BEATS: Final = 0
@@ -12,7 +13,8 @@ _CANCELLED: Final = 1
 
 class ControlPage:
     def __init__(self, fd: int) -> None:
-        self._numbers = memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
+        self._map = mmap.mmap(fd, mmap.PAGESIZE)
+        self._numbers = memoryview(self._map).cast("Q")
 
     @property
     def beats(self) -> int:
@@ -27,7 +29,13 @@ class ControlPage:
         return self._numbers[_CANCELLED]
 
     def cancel(self, call: int) -> None:
-        self._numbers[_CANCELLED] = call
+        with suppress(ValueError):  # closed: there is nobody to tell
+            self._numbers[_CANCELLED] = call
+
+    def close(self) -> None:
+        """At once: the map keeps its file open until the garbage collector comes by."""
+        self._numbers.release()
+        self._map.close()
 
 
 def create() -> tuple[ControlPage, int]:

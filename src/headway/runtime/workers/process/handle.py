@@ -19,7 +19,7 @@ from typing import Any
 from headway.errors import HeadwayError, ModelFailed
 from headway.model import CANCEL
 from headway.runtime.cancelling import BatchCancel
-from headway.runtime.faults import WorkerLost
+from headway.runtime.faults import WorkerLost, is_out_of_memory
 from headway.runtime.workers.process.channel import Message, Unreadable, Unsendable
 from headway.runtime.workers.process.failures import Failure, error_of
 from headway.runtime.workers.process.output import Output
@@ -94,12 +94,18 @@ class ModelProcess:
         """The model's answer. Raises what the model raises, or WorkerLost."""
         call = self._begin(Kind.PREDICT, value, keywords)
         message = self._receive(call)
-        self.has_answered = True
+        is_fresh, self.has_answered = not self.has_answered, True
         if message.kind == Kind.RESULT:
             return message.value
         if message.kind == Kind.RESULT_WITH_FAILURES:
             return _restored(message.value)
-        raise error_of(message.value)
+        error = error_of(message.value)
+        if not is_fresh and is_out_of_memory(error) and _rows(value) == 1:
+            # What a leak has left is too little for one. A new process may have enough.
+            self.kill(f"ran out of memory on one row ({type(error).__name__}: {error})")
+            self.wait_end(_REAP_S)
+            raise WorkerLost(self.reason, out_of_memory=True)
+        raise error
 
     def stream(self, value: Any, /, **keywords: Any) -> Iterator[Any]:
         """The model's steps, as they come. Closed early, the model is told to stop."""
@@ -195,6 +201,7 @@ class ModelProcess:
     def close(self) -> None:
         """Once it has ended: nothing of it is left."""
         self._channel.close()
+        self._page.close()
 
     def wait_end(self, timeout_s: float) -> bool:
         return self._has_ended.wait(timeout_s)
@@ -310,6 +317,14 @@ def _oom_kills() -> int:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
+
+
+def _rows(value: Any) -> int:
+    """Of a batch: a list, or named arrays with rows first."""
+    if isinstance(value, dict):
+        rows: int = next(iter(value.values())).shape[0]
+        return rows
+    return len(value)
 
 
 def _restored(results: list[Any]) -> list[Any]:

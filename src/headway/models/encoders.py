@@ -1,0 +1,153 @@
+"""The networks under the models of texts, on onnxruntime or on torch: padded tokens in, states or
+logits out. What they mean is not known here.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy
+
+from headway.backends.onnx import open_session
+from headway.backends.torch import choose_device, import_torch
+from headway.errors import ConfigError
+
+Array = numpy.ndarray[Any, Any]
+
+
+class Batch(NamedTuple):
+    """Tokens of several texts, padded: rows × length."""
+
+    ids: Array
+    mask: Array  # 1: a token, 0: padding
+    types: Array  # 0: the first text of a pair, 1: the second
+
+
+# From what the network gives and the mask, both as its runtime's own arrays, to one row a text. It
+# runs where the network does: of the states of every token, only what is made of them is moved.
+Head = Callable[[Any, Any], Any]
+
+
+def all_of(given: Any, mask: Any) -> Any:
+    return given
+
+
+def first_of(states: Any, mask: Any) -> Any:
+    """The first token's state."""
+    return states[:, 0]
+
+
+def mean_of(states: Any, mask: Any) -> Any:
+    """The mean over the tokens, without the padding. Works on numpy's arrays and torch's alike."""
+    return (mask[:, None, :] @ states)[:, 0] / mask.sum(1)[:, None]
+
+
+class Encoder(Protocol):
+    """Weights in a folder, and what runs them."""
+
+    def find(self) -> Path:
+        """The folder, checked. Raises ConfigError."""
+        ...
+
+    def load(self) -> None: ...
+
+    def files(self) -> list[Path]: ...
+
+    def run(self, batch: Batch, head: Head) -> Array:
+        """One row of float32 for each text."""
+        ...
+
+
+class OnnxEncoder:
+    """An .onnx file: the first of `names` that the folder has. `output`: of several, this one."""
+
+    def __init__(
+        self,
+        find: Callable[[], Path],
+        *,
+        names: Sequence[str] = ("onnx/model.onnx", "model.onnx"),
+        output: str | None = None,
+        threads: int = 1,
+    ) -> None:
+        self._find = find
+        self._folder: Path | None = None
+        self._names = names
+        self._output = None if output is None else [output]
+        self._threads = threads
+
+    def find(self) -> Path:
+        if self._folder is None:
+            self._folder = self._find()
+        return self._folder
+
+    def load(self) -> None:
+        self._session = open_session(self._file(), threads=self._threads)
+        self._inputs = {each.name for each in self._session.get_inputs()}
+
+    def files(self) -> list[Path]:
+        file = self._file()
+        beside = sorted(file.parent.glob(f"{file.name}[_.]data"))
+        return [each for each in (file, *beside, self.find() / "tokenizer.json") if each.is_file()]
+
+    def run(self, batch: Batch, head: Head) -> Array:
+        feeds = {
+            "input_ids": batch.ids,
+            "attention_mask": batch.mask,
+            "token_type_ids": batch.types,
+        }
+        given = self._session.run(
+            self._output, {name: array for name, array in feeds.items() if name in self._inputs}
+        )[0]
+        row: Array = head(given, batch.mask.astype(given.dtype))
+        return row.astype(numpy.float32, copy=False)
+
+    def _file(self) -> Path:
+        files = [self.find() / name for name in self._names]
+        return next((file for file in files if file.is_file()), files[-1])
+
+
+class TorchEncoder:
+    """A folder of transformers. Only safetensors are read, and code in the folder never runs."""
+
+    def __init__(self, path: Path, auto_class: str, *, device: str = "", threads: int = 1) -> None:
+        self._path = path
+        self._auto_class = auto_class
+        self._device_asked = device
+        self._threads = threads
+
+    def find(self) -> Path:
+        return self._path
+
+    def load(self) -> None:
+        torch = self._torch = import_torch()
+        try:
+            import transformers
+        except ImportError as error:
+            raise ConfigError(
+                "this model needs transformers: pip install 'headway[torch]'"
+            ) from error
+        torch.set_num_threads(self._threads)
+        self._device = choose_device(torch, self._device_asked)
+        try:
+            model = getattr(transformers, self._auto_class).from_pretrained(
+                str(self._path),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+            )
+        except Exception as error:  # transformers' own, of many kinds
+            raise ConfigError(f"{self._path}: transformers cannot load it: {error}") from error
+        self._model = model.eval().to(self._device)
+        self._has_types = getattr(model.config, "type_vocab_size", 0) > 1
+
+    def files(self) -> list[Path]:
+        return [each for each in self._path.rglob("*") if each.is_file()]
+
+    def run(self, batch: Batch, head: Head) -> Array:
+        torch = self._torch
+        with torch.inference_mode():
+            ids, mask, types = (torch.as_tensor(each, device=self._device) for each in batch)
+            more = {"token_type_ids": types} if self._has_types else {}
+            given = self._model(input_ids=ids, attention_mask=mask, **more)[0]
+            row: Array = head(given, mask.to(given.dtype)).float().cpu().numpy()
+        return row

@@ -1,0 +1,143 @@
+"""What models of texts have in common: a text becomes tokens before it is queued, its size is their
+number, and a batch is padded to its longest. Which weights run, and what is made of what they give,
+is for the tasks to say.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from headway.errors import ConfigError, InputTooLarge, InvalidInput
+from headway.model import Model, Tensor
+from headway.models.encoders import Batch, Encoder
+
+# No language needs so many: what is longer is refused before a second is spent on its tokens.
+_CHARACTERS_PER_TOKEN = 200
+_SAMPLE_TOKENS = (5, 32, 128, 256)  # from a search query to a long paragraph
+
+
+class TextModel(Model[Any, Any]):
+    """Tokens in, rows of numbers out. A text of more than `max_tokens` is refused, or cut where the
+    caller (the parameter `truncate`) or whoever serves it (the option) says so."""
+
+    inputs: Sequence[Tensor] = (Tensor("text", "object", (-1,)),)
+    outputs: Sequence[Tensor] = ()
+
+    def __init__(
+        self, encoder: Encoder, *, max_tokens: int, truncate: bool = False, pad_id: int = 0
+    ) -> None:
+        self._encoder = encoder
+        self._max_tokens = max_tokens
+        self._truncate = truncate
+        self._pad_id = pad_id
+
+    def setup(self) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise ConfigError("texts need tokenizers: pip install 'headway[onnx]'") from error
+        file = self._encoder.find() / "tokenizer.json"
+        if not file.is_file():
+            raise ConfigError(f"{file}: there is no such file")
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # its own, of no particular kind
+            raise ConfigError(f"{file}: tokenizers cannot load it: {error}") from error
+        tokenizer.no_padding()  # as shipped, many pad every text to 128 tokens
+        tokenizer.enable_truncation(self._max_tokens)
+        self._tokenizer = tokenizer
+        self._vocabulary = tokenizer.get_vocab_size()
+
+    def load(self) -> None:
+        self._encoder.load()
+
+    def files(self) -> list[Path]:
+        """What it is made of: a warm-up table counts as long as these are the same."""
+        return self._encoder.files()
+
+    def samples(self) -> list[Any]:
+        """Texts to time the model with."""
+        special = self._tokenizer.num_special_tokens_to_add(False)
+        return [words(tokens - special) for tokens in self._sample_tokens()]
+
+    def prepare(self, raw: str | list[int], *, truncate: bool | None = None) -> Any:
+        if isinstance(raw, str):
+            return self._encode("text", raw, truncate=truncate).ids
+        if not raw or not all(type(each) is int and 0 <= each < self._vocabulary for each in raw):
+            raise InvalidInput(
+                f"input 'text': a text, or token ids from 0 to {self._vocabulary - 1}, is expected"
+            )
+        if len(raw) > self._max_tokens and not self._cuts(truncate):
+            raise self._too_long("text", len(raw))
+        return raw[: self._max_tokens]
+
+    def size(self, item: Any) -> int:
+        return len(item)
+
+    # ---- for the tasks
+
+    def _sample_tokens(self) -> list[int]:
+        return sorted({min(tokens, self._max_tokens) for tokens in _SAMPLE_TOKENS})
+
+    def _encode(self, name: str, text: str, *, truncate: bool | None) -> Any:
+        """The tokens of a text, with the special ones that the model expects. Raises InvalidInput,
+        InputTooLarge."""
+        encoding = self._tokenizer.encode(self._checked(name, text, truncate=truncate))
+        if encoding.overflowing and not self._cuts(truncate):
+            special = self._tokenizer.num_special_tokens_to_add(False)
+            raise self._too_long(name, length_of(encoding, special))
+        return encoding
+
+    def _checked(self, name: str, text: str, *, truncate: bool | None) -> str:
+        if not text:
+            raise InvalidInput(f"input {name!r} is empty")
+        most = self._max_tokens * _CHARACTERS_PER_TOKEN
+        if len(text) > most and not self._cuts(truncate):
+            raise InputTooLarge(
+                f"input {name!r} has {len(text)} characters; the model reads {self._max_tokens} "
+                f"tokens, which are never more than {most}",
+                limit=self._max_tokens,
+            )
+        return text[:most]
+
+    def _cuts(self, truncate: bool | None) -> bool:
+        return self._truncate if truncate is None else truncate
+
+    def _plain_tokens(self, text: str) -> Any:
+        """Of the text alone, without special ones, as far as the model reads."""
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _too_long(self, name: str, tokens: int, limit: int | None = None) -> InputTooLarge:
+        limit = self._max_tokens if limit is None else limit
+        advice = "" if name == "query" else " (truncate=true cuts it)"
+        return InputTooLarge(
+            f"input {name!r} has {tokens} tokens; the limit is {limit}{advice}", limit=limit
+        )
+
+    def _batch(
+        self, items: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
+    ) -> Batch:
+        ids = _padded(items, self._pad_id)
+        lengths = numpy.array([len(item) for item in items])
+        mask = (numpy.arange(ids.shape[1]) < lengths[:, None]).astype(numpy.int64)
+        return Batch(ids, mask, numpy.zeros_like(ids) if types is None else _padded(types, 0))
+
+
+def words(count: int) -> str:
+    """A text of about so many tokens."""
+    return " ".join(["hello"] * max(1, count))
+
+
+def length_of(encoding: Any, special: int = 0) -> int:
+    """How many tokens there would be had nothing been cut; special ones are in every part."""
+    more = sum(len(part.ids) - special for part in encoding.overflowing)
+    return len(encoding.ids) + more
+
+
+def _padded(rows: Sequence[Sequence[int]], value: int) -> "numpy.ndarray[Any, Any]":
+    padded = numpy.full((len(rows), max(map(len, rows))), value, numpy.int64)
+    for line, row in zip(padded, rows, strict=True):
+        line[: len(row)] = row
+    return padded
