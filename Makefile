@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve demo check format test test-all test-torch faults bench clean
+.PHONY: help setup serve demo check format test test-all test-torch faults chaos soak bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -60,6 +60,14 @@ test-all: $(VENV)/.ready .venv-kserve ## and the slow ones: long fuzzing
 
 faults: $(VENV)/.ready ## 10,000 seeds of trouble and a day of it, on virtual time (about 15 minutes)
 	@$(BIN)/python tests/faults/run.py
+
+SEED ?= 1
+chaos: $(VENV)/.ready ## a real server under load while its workers are killed, hang and leak (2 minutes)
+	@$(BIN)/python -m benchmarks.chaos --seed $(SEED)
+	@$(BIN)/python tests/faults/run.py --first $(SEED) --seeds 500 --hours 0
+
+soak: $(VENV)/.ready ## the same for ten minutes: does anything grow?
+	@$(BIN)/python -m benchmarks.chaos --seed $(SEED) --soak 600
 
 $(VENV)/.torch: $(VENV)/.ready
 	@echo "Installing torch and transformers (once; about 1 GB) …"

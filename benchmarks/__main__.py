@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks import (
     attacks,
     composing,
+    faults,
     http_overload,
     metrics,
     overhead,
@@ -27,6 +28,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **http_overload.BENCHMARKS,
     **metrics.BENCHMARKS,
     **attacks.BENCHMARKS,
+    **faults.BENCHMARKS,
     **workers.BENCHMARKS,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
