@@ -169,6 +169,7 @@ def _transformers_maker(path: Path) -> Callable[..., AnyModel]:
         task: str = "",
         max_tokens: int = 512,
         truncate: bool = False,
+        dtype: str = "",
     ) -> AnyModel:
         from headway.models.transformers import model_in
 
@@ -179,6 +180,7 @@ def _transformers_maker(path: Path) -> Callable[..., AnyModel]:
             task=task,
             max_tokens=max_tokens,
             truncate=truncate,
+            dtype=dtype,
         )
 
     return make

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy
 
+from headway.backends import packed
 from headway.backends.onnx import open_session
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
@@ -45,6 +46,8 @@ def mean_of(states: Any, mask: Any) -> Any:
 class Encoder(Protocol):
     """Weights in a folder, and what runs them."""
 
+    packs: bool  # it computes no padding: a batch costs what its tokens come to
+
     def find(self) -> Path:
         """The folder, checked. Raises ConfigError."""
         ...
@@ -60,6 +63,8 @@ class Encoder(Protocol):
 
 class OnnxEncoder:
     """An .onnx file: the first of `names` that the folder has. `output`: of several, this one."""
+
+    packs = False
 
     def __init__(
         self,
@@ -109,7 +114,20 @@ class OnnxEncoder:
 class TorchEncoder:
     """A folder of transformers. Only safetensors are read, and code in the folder never runs."""
 
-    def __init__(self, path: Path, auto_class: str, *, device: str = "", threads: int = 1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        auto_class: str,
+        *,
+        device: str = "",
+        threads: int = 1,
+        dtype: str = "",
+        packs: bool = False,
+    ) -> None:
+        if dtype not in ("", "float32", *packed.SHORT_DTYPES):
+            raise ConfigError(f"{dtype!r} is none of float32, bfloat16, float16", field="dtype")
+        self.packs = packs
+        self._dtype = dtype or "float32"
         self._path = path
         self._auto_class = auto_class
         self._device_asked = device
@@ -131,6 +149,7 @@ class TorchEncoder:
         try:
             model = getattr(transformers, self._auto_class).from_pretrained(
                 str(self._path),
+                dtype=getattr(torch, self._dtype),
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -139,15 +158,28 @@ class TorchEncoder:
             raise ConfigError(f"{self._path}: transformers cannot load it: {error}") from error
         self._model = model.eval().to(self._device)
         self._has_types = getattr(model.config, "type_vocab_size", 0) > 1
+        if self.packs:
+            packed.use(self._model)
 
     def files(self) -> list[Path]:
         return [each for each in self._path.rglob("*") if each.is_file()]
 
     def run(self, batch: Batch, head: Head) -> Array:
         torch = self._torch
+        if self.packs:
+            return self._run_packed(batch, head)
         with torch.inference_mode():
             ids, mask, types = (torch.as_tensor(each, device=self._device) for each in batch)
             more = {"token_type_ids": types} if self._has_types else {}
             given = self._model(input_ids=ids, attention_mask=mask, **more)[0]
             row: Array = head(given, mask.to(given.dtype)).float().cpu().numpy()
+        return row
+
+    def _run_packed(self, batch: Batch, head: Head) -> Array:
+        torch = self._torch
+        types = batch.types if self._has_types else None
+        with torch.inference_mode():
+            states = packed.run(self._model, batch.ids, batch.mask, types)
+            mask = torch.as_tensor(batch.mask, device=self._device).to(states.dtype)
+            row: Array = head(states, mask).float().cpu().numpy()
         return row

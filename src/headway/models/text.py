@@ -29,6 +29,7 @@ class TextModel(Model[Any, Any]):
         self, encoder: Encoder, *, max_tokens: int, truncate: bool = False, pad_id: int = 0
     ) -> None:
         self._encoder = encoder
+        self.packed = encoder.packs
         self._max_tokens = max_tokens
         self._truncate = truncate
         self._pad_id = pad_id

@@ -12,6 +12,7 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.models.classify import TextClassifier, sigmoid
 from headway.models.embed import TextEmbedder
+from headway.backends.packed import SHORT_DTYPES, can_pack
 from headway.models.encoders import Encoder, Head, OnnxEncoder, TorchEncoder, first_of, mean_of
 from headway.models.rerank import CosineReranker, CrossEncoder
 from headway.models.text import TextModel
@@ -27,9 +28,11 @@ def model_in(
     task: str = "",
     max_tokens: int = 512,
     truncate: bool = False,
+    dtype: str = "",
 ) -> TextModel:
     """The model for what the folder is: `task` is embed, classify or rerank, empty: as its files
-    say. Longer texts than `max_tokens`, or than the folder allows, are refused or cut."""
+    say. Longer texts than `max_tokens`, or than the folder allows, are refused or cut. `dtype`:
+    what it computes in (float32, bfloat16, float16); in the short ones it may take texts packed."""
     settings = _json(path / "config.json")
     if not (path / "tokenizer.json").is_file():
         raise ConfigError(f"{path / 'tokenizer.json'}: there is no such file")
@@ -42,7 +45,7 @@ def model_in(
     return made(
         path,
         settings,
-        _encoder(path, auto_class, device=device, threads=threads),
+        _encoder(path, auto_class, settings, device=device, threads=threads, dtype=dtype),
         max_tokens=_longest(path, settings, max_tokens),
         truncate=truncate,
         pad_id=settings.get("pad_token_id") or 0,
@@ -56,10 +59,24 @@ def _task(settings: Mapping[str, Any], *, is_head: bool) -> str:
     return "rerank" if len(_labels(settings)) == 1 else "classify"
 
 
-def _encoder(path: Path, auto_class: str, *, device: str, threads: int) -> Encoder:
+def _encoder(
+    path: Path,
+    auto_class: str,
+    settings: Mapping[str, Any],
+    *,
+    device: str,
+    threads: int,
+    dtype: str,
+) -> Encoder:
     if list(path.glob("*.safetensors")):
-        return TorchEncoder(path, auto_class, device=device, threads=threads)
+        # A head of its own looks at the first token of a row, not of each text in it.
+        packs = dtype in SHORT_DTYPES and auto_class == "AutoModel" and can_pack(settings)
+        return TorchEncoder(
+            path, auto_class, device=device, threads=threads, dtype=dtype, packs=packs
+        )
     if any((path / name).is_file() for name in _ONNX):
+        if dtype:
+            raise ConfigError("an ONNX file computes as it was exported", field="dtype")
         return OnnxEncoder(lambda: path, names=_ONNX, threads=threads)
     raise ConfigError(
         f"{path} has no safetensors and no model.onnx; pickled weights (*.bin) are not read"

@@ -1,0 +1,291 @@
+"""An encoder of BERT-base size, texts of 16 to 512 tokens: offline, in process, and over HTTP.
+
+Meant for a GPU; without one it runs on the CPU, on a smaller model, to see that it works.
+"""
+
+import asyncio
+import json
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+
+from benchmarks.load import Exchange, Generator, post
+from benchmarks.report import Bar, Benchmark, Report
+from benchmarks.serving import Running, _free_port
+
+SHORTEST, LONGEST = 16, 512
+BATCHES = (16, 32, 64, 128, 256)
+ROWS = 16  # a request, over HTTP
+VOCABULARY = 30_000
+MAX_BATCH_SIZE = 256
+
+
+class Measured(NamedTuple):
+    per_s: float
+    batch_rows: float = 0.0
+    padding: float = 0.0
+    busy: float = 0.0  # the share of the time in which a batch was running
+
+
+def gpu_encoder(quick: bool) -> Report:
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtypes = ("bfloat16", "float32") if device == "cuda" else ("float32",)
+    count = (512 if quick else 16_384) if device == "cuda" else 64
+    rows: list[list[object]] = []
+    bars: list[Bar] = []
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_model(Path(folder) / "encoder", is_small=device == "cpu")
+        for dtype in dtypes:
+            _measure(path, device, dtype, count, rows, bars, notes)
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    notes.append(f"{name}, torch {torch.__version__}; {count} texts of 16 to 512 tokens, uniform")
+    return Report(
+        "G1. An encoder of BERT-base size on a GPU",
+        ["", "texts/s", "rows a batch", "padding", "a batch was running"],
+        rows,
+        bars,
+        notes,
+    )
+
+
+def _measure(
+    path: Path,
+    device: str,
+    dtype: str,
+    count: int,
+    rows: list[list[object]],
+    bars: list[Bar],
+    notes: list[str],
+) -> None:
+    texts = texts_of(count)
+    options = {"device": device, "dtype": dtype}
+    model = loaded(path, options)
+    items = [model.prepare(text) for text in texts]
+    alone = _alone(model, items[: max(16, count // 32)])
+    offline = {size: _offline(model, items, size) for size in BATCHES}
+    best = max(offline, key=offline.__getitem__)
+    notes.append(f"{dtype}: batched and alone differ by at most {_difference(model, items):.1e}")
+    del model
+    inside = asyncio.run(_in_process(path, options, texts))
+    over_http = _over_http(path, options, texts)
+    rows += [
+        [f"{dtype}, one at a time", f"{alone:,.0f}", 1, "0.0 %", ""],
+        [f"{dtype}, offline, sorted, {best} a batch", f"{offline[best]:,.0f}", best, "", ""],
+        _row(f"{dtype}, in process", inside),
+        _row(f"{dtype}, over HTTP, {ROWS} rows a request", over_http),
+    ]
+    for where, found in (("in process", inside), ("over HTTP", over_http)):
+        share = found.per_s / offline[best]
+        bars.append(Bar(f"{dtype} {where}: ≥ 85 % of offline", f"{share:.1%}", share >= 0.85))
+        times = found.per_s / alone
+        bars.append(Bar(f"{dtype} {where}: ≥ 10 × one at a time", f"{times:.1f} ×", times >= 10))
+
+
+def _row(name: str, found: Measured) -> list[object]:
+    return [
+        name,
+        f"{found.per_s:,.0f}",
+        f"{found.batch_rows:.0f}",
+        f"{found.padding:.1%}",
+        f"{found.busy:.1%}",
+    ]
+
+
+# ---- the model and its texts
+
+
+def write_model(path: Path, *, is_small: bool) -> Path:
+    """Random weights: the work is the same."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(1)
+    sizes = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4}
+    config = BertConfig(**(sizes | {"intermediate_size": 256} if is_small else {}))
+    BertModel(config).save_pretrained(path, safe_serialization=True)
+    words = {"[UNK]": 0, **{f"w{number}": number + 1 for number in range(VOCABULARY)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def texts_of(count: int) -> list[str]:
+    rng = random.Random(7)
+    return [
+        " ".join(f"w{rng.randrange(VOCABULARY)}" for _ in range(rng.randint(SHORTEST, LONGEST)))
+        for _ in range(count)
+    ]
+
+
+def loaded(path: Path, options: dict[str, Any]) -> Any:
+    from headway.models import catalogue
+
+    model = catalogue.build(str(path), options)
+    model.setup()
+    model.load()
+    return model
+
+
+def _synchronized() -> float:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _alone(model: Any, items: Sequence[Any]) -> float:
+    model.predict(items[:1])
+    started = _synchronized()
+    for item in items:
+        model.predict([item])
+    return len(items) / (_synchronized() - started)
+
+
+def _offline(model: Any, items: Sequence[Any], size: int) -> float:
+    ordered = sorted(items, key=model.size)
+    batches = [ordered[at : at + size] for at in range(0, len(ordered), size)]
+    for batch in batches[:: max(1, len(batches) // 8)]:
+        model.predict(batch)
+    started = _synchronized()
+    for batch in batches:
+        model.predict(batch)
+    return len(items) / (_synchronized() - started)
+
+
+def _difference(model: Any, items: Sequence[Any]) -> float:
+    some = items[:64]
+    together = [vector for vector, _ in model.predict(list(some))]
+    apart = [model.predict([item])[0][0] for item in some]
+    return float(max(numpy.abs(a - b).max() for a, b in zip(together, apart, strict=True)))
+
+
+# ---- served
+
+
+async def _in_process(path: Path, options: dict[str, Any], texts: Sequence[str]) -> Measured:
+    import headway
+    from headway.events import BatchFinished
+    from headway.models import catalogue
+
+    batches: list[BatchFinished] = []
+
+    def note(event: Any) -> None:
+        if isinstance(event, BatchFinished):
+            batches.append(event)
+
+    model = catalogue.build(str(path), options)
+    async with headway.Batcher[Any, Any](
+        model, max_batch_size=MAX_BATCH_SIZE, workers=2, max_queue=1 << 20
+    ) as batcher:
+        await batcher.warm_up(*model.samples(), limit_s=20.0)
+        batcher.observe(note)
+        waiting = iter(texts)
+
+        async def caller() -> None:
+            for text in waiting:
+                await batcher.submit(text)
+
+        started = time.perf_counter()
+        await asyncio.gather(*(caller() for _ in range(2048)))
+        seconds = time.perf_counter() - started
+    return _summed(len(texts), seconds, batches)
+
+
+def _summed(count: int, seconds: float, batches: Sequence[Any]) -> Measured:
+    rows = [event.batch.rows for event in batches]
+    slots = [event.batch.padded_rows * event.batch.size for event in batches]
+    padded = sum(event.batch.padding * slot for event, slot in zip(batches, slots, strict=True))
+    spans = sorted((event.batch.fired_at, event.batch.fired_at + event.ran_s) for event in batches)
+    busy, until = 0.0, -1.0
+    for start, end in spans:
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return Measured(
+        count / seconds, sum(rows) / len(rows), padded / sum(slots), min(1.0, busy / seconds)
+    )
+
+
+def _over_http(path: Path, options: dict[str, Any], texts: Sequence[str]) -> Measured:
+    port = _free_port()
+    command = [sys.executable, "-m", "headway", "serve", str(path), "--name", "encoder"]
+    command += ["--port", str(port), "--grpc-port", "-1", "--workers", "2"]
+    command += ["--max-batch-size", str(MAX_BATCH_SIZE), "--max-queue", "65536"]
+    command += ["--options", ",".join(f"{key}={value}" for key, value in options.items())]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            Running("encoder", port, process).wait_listening()
+            _wait_ready(port)
+            generator = Generator(port, _requests(texts))
+            generator.closed(64, 2.0)
+            before = _scraped(port)
+            load = generator.closed(64, 8.0)
+            after = _scraped(port)
+            if load.failed:
+                raise RuntimeError(f"{load.failed} requests failed: {generator.last_failure!r}")
+            generator.close()
+        finally:
+            process.terminate()
+            process.wait(30)
+    batches = after["batches"] - before["batches"]
+    rows = after["rows"] - before["rows"]
+    padding = (after["padding"] - before["padding"]) / batches
+    return Measured(load.per_s * ROWS, rows / batches, padding, 0.0)
+
+
+def _requests(texts: Sequence[str]) -> list[Exchange]:
+    found = []
+    for at in range(0, len(texts) - ROWS + 1, ROWS):
+        data = list(texts[at : at + ROWS])
+        each = {"name": "text", "datatype": "BYTES", "shape": [ROWS], "data": data}
+        body = {"inputs": [each], "parameters": {"binary_data_output": True}, "id": f"r{at}"}
+        mark = f'"id":"r{at}"'.encode()
+        found.append(post("/v2/models/encoder/infer", json.dumps(body).encode(), mark))
+    return found
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def _wait_ready(port: int) -> None:
+    for _ in range(600):
+        if _get(port, "/v2/models/encoder/ready")[0] == 200:
+            return
+        time.sleep(0.1)
+    raise RuntimeError("the model does not get ready")
+
+
+def _scraped(port: int) -> dict[str, float]:
+    page = _get(port, "/metrics")[1]
+
+    def total(name: str) -> float:
+        lines = (line for line in page.splitlines() if line.startswith(name + "{"))
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    return {
+        "batches": total("headway_batch_rows_count"),
+        "rows": total("headway_batch_rows_sum"),
+        "padding": total("headway_batch_padding_ratio_sum"),
+    }
+
+
+BENCHMARKS: dict[str, Benchmark] = {"gpu-encoder": gpu_encoder}
