@@ -168,8 +168,8 @@ def _offline(model: Any, items: Sequence[Any], size: int) -> float:
 
 def _difference(model: Any, items: Sequence[Any]) -> float:
     some = items[:64]
-    together = [vector for vector, _ in model.predict(list(some))]
-    apart = [model.predict([item])[0][0] for item in some]
+    together = [vector.values for vector in model.predict(list(some))]
+    apart = [model.predict([item])[0].values for item in some]
     return float(max(numpy.abs(a - b).max() for a, b in zip(together, apart, strict=True)))
 
 
