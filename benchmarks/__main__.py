@@ -9,6 +9,7 @@ from benchmarks import (
     attacks,
     composing,
     faults,
+    gpu,
     http_overload,
     metrics,
     overhead,
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **http_overload.BENCHMARKS,
     **metrics.BENCHMARKS,
     **attacks.BENCHMARKS,
+    **gpu.BENCHMARKS,
     **faults.BENCHMARKS,
     **workers.BENCHMARKS,
 }

@@ -71,6 +71,11 @@ class Model(Generic[In, Out]):
         """Turn one caller's value into the item that is batched; before queueing, off the loop."""
         return raw
 
+    def prepare_many(self, raws: list[Any]) -> Sequence[Any]:
+        """`prepare` for several values at once, where that is faster (a tokenizer with threads).
+        Optional, beside `prepare`; whenever it raises, they are prepared one by one."""
+        return [self.prepare(raw) for raw in raws]
+
     def size(self, item: Any) -> int:
         """What one prepared item costs beyond its row (tokens, samples, pixels); 0: all alike."""
         return 0

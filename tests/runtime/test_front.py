@@ -454,3 +454,91 @@ async def test_under_virtual_time_callbacks_run_inline() -> None:
     async with Batcher(FakeModel(cost_s=0.010), prepare=prepare) as batcher:
         assert await batcher.submit(1) == 2
         assert now() == pytest.approx(0.010)
+
+
+class Words(Model[int, int]):
+    """Counts letters, several texts at once; odd ones one by one."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+        self.singles: list[str] = []
+        self.may_start = threading.Event()
+
+    def prepare(self, raw: str) -> int:
+        self.singles.append(raw)
+        self.may_start.wait(20)
+        if raw == "odd":
+            raise InvalidInput("odd")
+        return len(raw)
+
+    def prepare_many(self, raws: list[str]) -> list[int]:
+        self.groups.append(raws)
+        if "odd" in raws:
+            raise ValueError("one is odd")
+        return [len(raw) for raw in raws]
+
+    def size(self, item: int) -> int:
+        return item
+
+    def predict(self, items: list[int]) -> list[int]:
+        return items
+
+
+async def prepared_together(model: Words, texts: list[str]) -> list[Any]:
+    """The first keeps the thread until all the others wait for it."""
+    async with Batcher[Any, Any](model) as batcher:
+        first = asyncio.create_task(batcher.submit("first"))
+        while not model.singles:  # noqa: ASYNC110  the thread tells nobody
+            await asyncio.sleep(0)
+        others = [asyncio.create_task(batcher.submit(text)) for text in texts]
+        await asyncio.sleep(0)
+        model.may_start.set()
+        assert await first == 5
+        return await asyncio.gather(*others, return_exceptions=True)
+
+
+@pytest.mark.real_time
+async def test_those_who_wait_are_prepared_together() -> None:
+    model = Words()
+    assert await prepared_together(model, ["a", "bb", "ccc"]) == [1, 2, 3]
+    assert model.groups == [["a", "bb", "ccc"]]
+    assert model.singles == ["first"]
+
+
+@pytest.mark.real_time
+async def test_one_that_breaks_the_group_is_found_one_by_one() -> None:
+    model = Words()
+    results = await prepared_together(model, ["a", "odd", "ccc"])
+    assert [results[0], results[2]] == [1, 3]
+    assert isinstance(results[1], InvalidInput)
+    assert model.singles == ["first", "a", "odd", "ccc"]
+
+
+@pytest.mark.real_time
+async def test_a_prepare_of_its_own_is_not_passed_over() -> None:
+    class Shouting(Words):
+        def prepare(self, raw: str) -> int:
+            return super().prepare(raw + "!")
+
+    model = Shouting()
+    async with Batcher[Any, Any](model) as batcher:
+        model.may_start.set()
+        assert await batcher.many(["a", "bb"]) == [2, 3]
+    assert model.groups == []
+
+
+@pytest.mark.real_time
+async def test_who_leaves_before_the_group_is_prepared_hurts_nobody() -> None:
+    model = Words()
+    async with Batcher[Any, Any](model) as batcher:
+        first = asyncio.create_task(batcher.submit("first"))
+        while not model.singles:  # noqa: ASYNC110  the thread tells nobody
+            await asyncio.sleep(0)
+        others = [asyncio.create_task(batcher.submit(text)) for text in ("a", "bb")]
+        await asyncio.sleep(0)
+        for task in others:
+            task.cancel()
+        await asyncio.sleep(0)
+        model.may_start.set()
+        assert await first == 5
+        assert await batcher.submit("later") == 5

@@ -33,7 +33,7 @@ from headway.runtime.cancelling import BatchCancel, takes_cancel
 from headway.runtime.driver import Driver, State
 from headway.runtime.events import Observer, Observers
 from headway.runtime.explaining import Explained, explanation_of
-from headway.runtime.front import FrontThread, Kind, call_user_code
+from headway.runtime.front import FrontThread, Kind, Many, call_user_code
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.parameters import BatchParameters, Parameters, Sharing
@@ -131,6 +131,8 @@ class Batcher(Generic[In, Out]):
         if not (isinstance(max_reruns, int) and max_reruns >= 0):
             raise ConfigError(f"must be at least 0, not {max_reruns}", field="max_reruns")
         self._prepare = prepare or _own(self._model, "prepare")
+        self._prepare_many = None if prepare else _prepare_many_of(self._model)
+        self._many_prepared = None if self._prepare_many is None else self._prepare_and_size_many
         self._size = size or _own(self._model, "size")
         self._finish = _own(self._model, "finish")
         self._parameters = _parameters(self._model, self._prepare)
@@ -547,7 +549,8 @@ class Batcher(Generic[In, Out]):
         function: Callable[[Any], Any] = self._prepare_and_size
         if keywords:
             function = functools.partial(function, **keywords)
-        return cast(tuple[Any, int], await self._off_loop("prepare", function, value))
+        many = None if keywords else self._many_prepared
+        return cast(tuple[Any, int], await self._off_loop("prepare", function, value, many))
 
     def _shaped(self, value: Any) -> tuple[int, int, Hashable]:
         assert self._shape is not None
@@ -572,9 +575,18 @@ class Batcher(Generic[In, Out]):
                 return whole
         raise InvalidInput(f"size must be a whole number of at least 0, not {size!r}")
 
-    async def _off_loop(self, kind: Kind, function: Callable[[Any], Any], value: Any) -> Any:
+    def _prepare_and_size_many(self, values: list[Any]) -> list[tuple[Any, int]]:
+        assert self._prepare_many is not None
+        items = list(self._prepare_many(values))
+        if self._size is None:
+            return [(item, 0) for item in items]
+        return [(item, self._checked_size(item)) for item in items]
+
+    async def _off_loop(
+        self, kind: Kind, function: Callable[[Any], Any], value: Any, many: Many | None = None
+    ) -> Any:
         if not getattr(asyncio.get_running_loop(), "is_virtual", False):
-            return await self._front.run(kind, function, value)
+            return await self._front.run(kind, function, value, many)
         result = call_user_code(kind, function, value)
         if isinstance(result, Exception):
             raise result
@@ -793,6 +805,15 @@ def _cancellable(model: Any) -> frozenset[str]:
         return frozenset(["predict"] if takes_cancel(model) else [])
     written = [method for method in ("predict", "stream") if overrides(model, method)]
     return frozenset(each for each in written if takes_cancel(getattr(model, each)))
+
+
+def _prepare_many_of(model: object) -> Callable[[list[Any]], Sequence[Any]] | None:
+    """Not one that is inherited past a `prepare`: it would do what that replaces."""
+    for kind in type(model).__mro__:
+        if kind is Model or "prepare" in vars(kind) or "prepare_many" in vars(kind):
+            has_many = kind is not Model and "prepare_many" in vars(kind)
+            return cast(Any, model).prepare_many if has_many else None
+    return None
 
 
 def _parameters(model: object, prepare: Callable[..., Any] | None) -> Parameters | None:

@@ -21,11 +21,17 @@ _HAND_OVER_S = 0.001  # values prepared within this time cross back to the loop 
 Kind: TypeAlias = Literal["prepare", "finish"]
 
 
+# Several values at once: a result or an exception for each.
+Many: TypeAlias = Callable[[list[Any]], list[Any]]
+_MOST_TOGETHER = 64  # values; more would keep the first of them waiting
+
+
 class _Task(NamedTuple):
     kind: Kind
     function: Callable[[Any], Any]
     value: Any
     future: "asyncio.Future[Any]"
+    many: Many | None = None  # the same for all who wait, where that is faster
 
 
 class FrontThread:
@@ -48,13 +54,15 @@ class FrontThread:
                 limit=self._max_waiting,
             )
 
-    async def run(self, kind: Kind, function: Callable[[Any], Any], value: Any) -> Any:
+    async def run(
+        self, kind: Kind, function: Callable[[Any], Any], value: Any, many: Many | None = None
+    ) -> Any:
         """`function(value)`, computed in the thread. What has been answered is never refused."""
         if kind == "prepare":
             self.check_room()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._tasks.add(_Task(kind, function, value, future))
+            self._tasks.add(_Task(kind, function, value, future, many))
             if not self._is_running:
                 self._start_thread()
         try:
@@ -117,15 +125,21 @@ class _Tasks:
         """Sleep until there are tasks. False: end."""
         return self._calls.get()
 
-    def next(self) -> _Task | None:
-        """None: nothing is left, and the next task will call."""
+    def next(self) -> list[_Task]:
+        """One task, or several to be done at once. Empty: none is left, and the next will call."""
         with self._lock:
             for waiting in (self._finishes, self._prepares):
                 if waiting:
-                    self._taken += 1
-                    return waiting.popitem(last=False)[1]
+                    tasks = [waiting.popitem(last=False)[1]]
+                    many = tasks[0].many
+                    while many is not None and waiting and len(tasks) < _MOST_TOGETHER:
+                        if next(iter(waiting.values())).many is not many:
+                            break
+                        tasks.append(waiting.popitem(last=False)[1])
+                    self._taken += len(tasks)
+                    return tasks
             self._is_awake = False
-            return None
+            return []
 
     def hand_over(self, count: int) -> None:
         with self._lock:
@@ -146,18 +160,28 @@ def _serve_some(tasks: _Tasks) -> bool:
     hand_over_at = time.monotonic() + _HAND_OVER_S
     taken = 0
     done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
-    while (task := tasks.next()) is not None:
-        taken += 1
-        if task.future.done():
-            continue  # its caller left
-        result = _call_in_thread(task.kind, task.function, task.value)
-        done.setdefault(task.future.get_loop(), []).append((task.future, result))
+    while some := tasks.next():
+        taken += len(some)
+        some = [task for task in some if not task.future.done()]  # else its caller left
+        for task, result in zip(some, _results_of(some), strict=True):
+            done.setdefault(task.future.get_loop(), []).append((task.future, result))
         if time.monotonic() >= hand_over_at:
             break
     tasks.hand_over(taken)  # before: a caller may be back with its next value at once
     for loop, results in done.items():
         _hand_over(loop, results)
-    return task is not None
+    return taken > 0
+
+
+def _results_of(tasks: list[_Task]) -> list[Any]:
+    """One for each, in order; an exception is a result."""
+    many = tasks[0].many if len(tasks) > 1 else None
+    if many is not None:
+        found = _call_in_thread("prepare", many, [task.value for task in tasks])
+        if isinstance(found, list) and len(found) == len(tasks):
+            return found
+        # It broke for somebody: whose fault that was shows one by one.
+    return [_call_in_thread(task.kind, task.function, task.value) for task in tasks]
 
 
 def call_user_code(what: str, function: Callable[[Any], Any], value: Any) -> Any:
