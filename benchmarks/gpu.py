@@ -5,7 +5,6 @@ Meant for a GPU; without one it runs on the CPU, on a smaller model, to see that
 
 import asyncio
 import json
-
 import random
 import subprocess
 import sys

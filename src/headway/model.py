@@ -56,7 +56,7 @@ class Model(Generic[In, Out]):
     batch_parameters: ClassVar[Sequence[str]] = ()
     # True: `predict` pads nothing (it takes lists, or packs them itself), so a batch costs what its
     # items' sizes come to, and lengths may be mixed.
-    packed: ClassVar[bool] = False
+    packed: bool = False
     # The only sizes the model runs at (it was compiled for them): items are padded up to the next,
     # by `predict`; what a batch costs is reckoned so. Empty: any size.
     pad_sizes: ClassVar[Sequence[int]] = ()

@@ -28,6 +28,8 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
 from headway.backends.torch import ExportedModel  # noqa: E402 - once we know that torch is there
+from headway.models import encoders  # noqa: E402
+from headway.models.transformers import model_in  # noqa: E402
 
 pytestmark = [pytest.mark.real_time, pytest.mark.filterwarnings("default")]
 ASK = Ask()
@@ -237,3 +239,39 @@ async def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
         [entry] = registry.index()
         assert "pickled weights" in entry.reason
     assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("head", [encoders.mean_of, encoders.first_of])
+def test_packed_texts_answer_as_padded_ones_do(tmp_path: Path, kind: str, head: Any) -> None:
+    """In float32, where nothing is rounded differently; tolerance: 2e-6."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        kind,
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        pad_token_id=1,
+    )
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    lengths = numpy.array([5, 17, 1, 32])
+    mask = (numpy.arange(32) < lengths[:, None]).astype(numpy.int64)
+    ids = numpy.where(mask, numpy.random.default_rng(0).integers(2, 100, mask.shape), 1)
+    batch = encoders.Batch(ids, mask, numpy.zeros_like(ids))
+    rows = []
+    for packs in (False, True):
+        encoder = encoders.TorchEncoder(tmp_path, "AutoModel", device="cpu", packs=packs)
+        encoder.load()
+        rows.append(encoder.run(batch, head))
+    numpy.testing.assert_allclose(rows[0], rows[1], atol=2e-6)
+
+
+def test_only_short_numbers_and_known_networks_are_packed(tmp_path: Path) -> None:
+    save_folder(tmp_path / "m", "BertModel")
+    for dtype, packs in [("", False), ("float32", False), ("bfloat16", True), ("float16", True)]:
+        assert model_in(tmp_path / "m", dtype=dtype).packed is packs
+    with pytest.raises(ConfigError, match="int8"):
+        model_in(tmp_path / "m", dtype="int8")

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy
 
-from headway.backends import packed
 from headway.backends.onnx import open_session
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
+from headway.models import packed
 
 Array = numpy.ndarray[Any, Any]
 

@@ -12,8 +12,8 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.models.classify import TextClassifier, sigmoid
 from headway.models.embed import TextEmbedder
-from headway.backends.packed import SHORT_DTYPES, can_pack
 from headway.models.encoders import Encoder, Head, OnnxEncoder, TorchEncoder, first_of, mean_of
+from headway.models.packed import SHORT_DTYPES, can_pack
 from headway.models.rerank import CosineReranker, CrossEncoder
 from headway.models.text import TextModel
 

@@ -62,7 +62,7 @@ def test_samples_cover_the_lengths_it_takes(model: MiniLM) -> None:
 
 
 def test_token_ids_are_taken_as_they_are(model: MiniLM) -> None:
-    ids = model.prepare("eating food")
+    ids = model.prepare("eating food").tolist()
     numpy.testing.assert_array_equal(embed(model, ids)[0], embed(model, "eating food")[0])
     assert len(model.prepare([101] * 1_000, truncate=True)) == 256
 
@@ -73,7 +73,16 @@ def test_a_text_beyond_the_limit_is_refused_unless_it_may_be_cut(model: MiniLM) 
             model.prepare(long)
         assert caught.value.limit == 256
     whole = model.prepare("word " * 254)
-    assert model.prepare("word " * 1_000, truncate=True) == whole
+    assert model.prepare("word " * 1_000, truncate=True).tolist() == whole.tolist()
+
+
+def test_texts_together_become_the_same_tokens_as_one_by_one(model: MiniLM) -> None:
+    texts = ["eating food", "a", "word " * 200]
+    together = [tokens.tolist() for tokens in model.prepare_many(texts)]
+    assert together == [model.prepare(text).tolist() for text in texts]
+    for odd in ([101, 102], "", "word " * 1_000):
+        with pytest.raises(InvalidInput):  # who is odd is found one by one
+            model.prepare_many(["eating food", odd])
 
 
 def test_a_text_that_no_tokens_could_be_is_refused_before_it_is_read(model: MiniLM) -> None:

@@ -98,7 +98,7 @@ def _attend(
     if scaling is not None and scaling != default:
         query = query * (scaling / default)
     q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
-    attended = varlen_attn(q, k, v, ends.starts, ends.starts, ends.longest, ends.longest)
+    attended: Any = varlen_attn(q, k, v, ends.starts, ends.starts, ends.longest, ends.longest)
     return attended[None], None
 
 
