@@ -1,5 +1,6 @@
 """A run in words and tables."""
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -61,6 +62,8 @@ def lines_of(run: Run) -> Iterator[str]:
         ],
         list(_recovery_rows(run.recoveries)),
     )
+    yield "(from the fault to the first of 0.25 s of requests that are all answered as promptly as"
+    yield "before; in the surge a model that is overloaded is not at its full rate, faults or not)"
     if run.trends:
         yield ""
         yield from _table(
@@ -112,7 +115,7 @@ def _recovery_rows(recoveries: Iterable[Recovery]) -> Iterator[Row]:
             kind,
             model,
             len(found),
-            _seconds(times[len(times) // 2]),
+            _seconds(statistics.median(times)),
             _seconds(times[-1]),
             _seconds(max(each.slowest_s for each in found)),
             sum(each.refused for each in found),

@@ -29,6 +29,7 @@ FAULTS: dict[Model, tuple[str, ...]] = {
     "stories": ("kill", "exit", "raise", "reload", "stop"),
     "neighbour": ("raise", "reload"),
 }
+SLOW = frozenset(["hang", "freeze"])  # each try to find the culprit waits for its time to be up
 FROM_OUTSIDE = frozenset(["kill", "stop", "reload"])  # the others are inputs
 
 
@@ -106,9 +107,10 @@ def _faults(
         turns = _turns(rng, each)
         at = QUIET_S
         while at + every_s <= seconds - QUIET_S:
+            kind = next(turns)
             moment = at + rng.uniform(0.0, 0.2) * every_s
-            faults.append(Fault(moment, model, next(turns), rng.randrange(8)))
-            at += every_s
+            faults.append(Fault(moment, model, kind, rng.randrange(8)))
+            at += every_s * (2 if kind in SLOW else 1)
     return faults
 
 
