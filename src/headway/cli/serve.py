@@ -58,7 +58,7 @@ def add_parser(commands: "Commands") -> None:
     for title, struct in (("the server", ServerConfig), ("the model", ModelConfig)):
         group = parser.add_argument_group(title)
         for flag in flags(struct):
-            _add(group, flag)
+            add_flag(group, flag)
     parser.set_defaults(run=run)
 
 
@@ -146,7 +146,7 @@ def name_for(target: str) -> str:
     return path.resolve().name if path.is_dir() else path.stem
 
 
-def _add(group: Any, flag: "Flag") -> None:
+def add_flag(group: Any, flag: "Flag") -> None:
     if flag.is_switch:
         group.add_argument(
             flag.name, dest=flag.field, action=argparse.BooleanOptionalAction, help=flag.help
