@@ -86,6 +86,14 @@ CATALOGUE: Mapping[str, Entry] = {
             packaged="ocr:RAPIDOCR_WEIGHTS",
             extra="ocr",
         ),
+        Entry(
+            "moonshine",
+            "speech recognition",
+            "Moonshine base: a clip of English speech becomes its text",
+            model="moonshine:Moonshine",
+            packaged="moonshine:MOONSHINE_WEIGHTS",
+            extra="moonshine",
+        ),
     )
 }
 DEFAULT = "minilm"

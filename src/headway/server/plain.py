@@ -83,4 +83,6 @@ def json_of(result: Any) -> bytes:
 def _plain(value: Any) -> Any:
     if isinstance(value, numpy.ndarray | numpy.generic):
         return value.tolist()
+    if isinstance(value, str):  # of a class of its own, which says more than the text
+        return str(value)
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
