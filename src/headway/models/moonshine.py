@@ -17,7 +17,7 @@ import numpy
 from headway.errors import ConfigError
 from headway.models.audio import RATE, Samples
 from headway.models.moonshine_graph import MASK, decoder_session, encoder_session
-from headway.models.transcribe import SpeechModel
+from headway.models.transcribe import SAMPLES_S, SpeechModel
 from headway.models.weights import PackagedWeights, find_weights
 
 Array = numpy.ndarray[Any, Any]
@@ -52,7 +52,6 @@ _NEVER = -1e9
 _SURE_FRAMES = 40  # a second: what is longer, and not silent, has at least a word
 _FRAME = 384  # samples
 _MOST_FRAMES = 20_480  # padded, in one decoding: 550 MB of keys and values; 16 parts of 30 s
-_SAMPLE_S = (3, 10, 28)
 
 
 class Moonshine(SpeechModel):
@@ -107,8 +106,8 @@ class Moonshine(SpeechModel):
             return super().samples()
         with wave.open(str(self._voice)) as file:
             voice = numpy.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768
-        voice = numpy.tile(voice, 3)
-        return [voice[: seconds * RATE].tolist() for seconds in _SAMPLE_S]
+        voice = numpy.tile(voice, 1 + SAMPLES_S[-1] * RATE // len(voice))
+        return [voice[: seconds * RATE].tolist() for seconds in SAMPLES_S]
 
     def hear(self, parts: list[Samples]) -> list[str]:
         texts = [""] * len(parts)

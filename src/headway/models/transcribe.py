@@ -4,9 +4,9 @@ A clip comes as the bytes of a file or as samples, is cut where it is longer tha
 once, and its parts' texts are joined. What hears the parts is each model's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy
 
@@ -23,6 +23,8 @@ from headway.models.audio import (
     resample,
 )
 
+Hear: TypeAlias = Callable[[list[Samples]], Sequence[str]]  # the text of each part
+SAMPLES_S = (10, 40)  # clips to time a model with
 _SILENCE = 1e-4  # of full scale: what is never louder than this is nobody's speech
 
 
@@ -83,10 +85,10 @@ class SpeechModel(Model[Clip, Heard]):
         import_audio()
 
     def samples(self) -> list[list[float]]:
-        """Clips to time the model with: a voice-like hum, from a word to the longest part."""
-        time = numpy.arange(int(self.heard_s * RATE)) / RATE
+        """Clips to time the model with: a voice-like hum, of one part and of two."""
+        time = numpy.arange(SAMPLES_S[-1] * RATE) / RATE
         voice = numpy.sin(2 * numpy.pi * 140 * time) * numpy.sin(2 * numpy.pi * 3 * time) * 0.1
-        return [voice[: int(seconds * RATE)].tolist() for seconds in (1, 3, 10, self.heard_s)]
+        return [voice[: seconds * RATE].tolist() for seconds in SAMPLES_S]
 
     def prepare(
         self, raw: bytes | list[float], *, sample_rate: int = RATE, language: str = ""
@@ -105,11 +107,16 @@ class SpeechModel(Model[Clip, Heard]):
         return Clip(samples, cuts_of(samples, most_s=self.heard_s))
 
     def size(self, item: Clip) -> int:
-        return len(item.samples)
+        """Samples, and at least those of one part: parts of any length share a batch, since none
+        is padded to another. Longer clips go with their like."""
+        return max(len(item.samples), int(self.heard_s * RATE))
 
     def predict(self, items: list[Clip]) -> list[Heard]:
+        return self._heard(items, self.hear)
+
+    def _heard(self, items: list[Clip], hear: Hear) -> list[Heard]:
         parts = [(clip, cut) for clip in items for cut in clip.cuts]
-        texts = iter(self._texts([clip.samples[cut.start : cut.stop] for clip, cut in parts]))
+        texts = iter(_texts([clip.samples[cut.start : cut.stop] for clip, cut in parts], hear))
         return [
             Heard(
                 [Segment(cut.start / RATE, cut.stop / RATE, next(texts)) for cut in clip.cuts],
@@ -125,15 +132,16 @@ class SpeechModel(Model[Clip, Heard]):
         text.language = self.languages[0] if len(self.languages) == 1 else ""
         return text
 
-    def _texts(self, parts: list[Samples]) -> list[str]:
-        """One for each; silence has none, and costs nothing."""
-        loud = [index for index, part in enumerate(parts) if numpy.abs(part).max() > _SILENCE]
-        texts = [""] * len(parts)
-        if loud:
-            for index, text in zip(loud, self.hear([parts[each] for each in loud]), strict=True):
-                texts[index] = text.strip()
-        return texts
-
     def hear(self, parts: list[Samples]) -> Sequence[str]:
         """The text of each part, none longer than `heard_s`."""
         raise NotImplementedError
+
+
+def _texts(parts: list[Samples], hear: Hear) -> list[str]:
+    """One for each; silence has none, and costs nothing."""
+    loud = [index for index, part in enumerate(parts) if numpy.abs(part).max() > _SILENCE]
+    texts = [""] * len(parts)
+    if loud:
+        for index, text in zip(loud, hear([parts[each] for each in loud]), strict=True):
+            texts[index] = text.strip()
+    return texts

@@ -81,10 +81,10 @@ def _number(name: str, text: str) -> float:
 
 def _format(form: Form) -> Callable[[Any], Response]:
     name = form.one("response_format") or "json"
-    if name not in _FORMATS:
-        known = ", ".join(_FORMATS)
+    if name not in FORMATS:
+        known = ", ".join(FORMATS)
         raise InvalidInput(f"response_format: {name!r} is not one of {known}")
-    return _FORMATS[name]
+    return FORMATS[name]
 
 
 def _json(transcript: Any) -> Response:
@@ -145,7 +145,7 @@ def _clock(seconds: float, point: str) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}{point}{milliseconds:03d}"
 
 
-_FORMATS: dict[str, Callable[[Any], Response]] = {
+FORMATS: dict[str, Callable[[Any], Response]] = {
     "json": _json,
     "text": _text,
     "verbose_json": _verbose,
