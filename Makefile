@@ -70,12 +70,12 @@ soak: $(VENV)/.ready ## the same for ten minutes: does anything grow?
 	@$(BIN)/python -m benchmarks.chaos --seed $(SEED) --soak 600
 
 $(VENV)/.torch: $(VENV)/.ready
-	@echo "Installing torch and transformers (once; about 1 GB) …"
-	@$(BIN)/python -m pip install -qq --editable '.[dev,torch]' torch==2.13.0
+	@echo "Installing torch, transformers and diffusers (once; about 1 GB) …"
+	@$(BIN)/python -m pip install -qq --editable '.[dev,diffusion,speech,torch]' torch==2.13.0
 	@touch $@
 
-test-torch: $(VENV)/.torch ## the torch and transformers backends, which other targets skip
-	@TEST_TORCH=1 $(BIN)/python -m pytest tests/integration/test_torch_backends.py
+test-torch: $(VENV)/.torch ## the torch, transformers and diffusers models, which other targets skip
+	@TEST_TORCH=1 $(BIN)/python -m pytest tests/integration/test_torch_*.py
 
 $(VENV)/.bench: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'

@@ -16,6 +16,7 @@ from benchmarks import (
     repository,
     scheduling,
     serving,
+    speech,
     workers,
 )
 from benchmarks.report import Benchmark, machine
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **gpu.BENCHMARKS,
     **faults.BENCHMARKS,
     **workers.BENCHMARKS,
+    **speech.BENCHMARKS,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

@@ -18,6 +18,7 @@ SHOWS = {
     "decorator": ["one: [5.0, 1.0]", "100 callers at once", "in any thread: [4.0, 2.0]"],
     "explain_batches": ["batch  1:", "reason idle", "ran 1"],
     "fan_out_threads": ["320 words from 32 threads", "words each on average"],
+    "map_lines": ["{'line': 1, 'result': 5}", "{'line': 3, 'result': 3}", '"lines": 0'],
     "model": ["'Great': positive (+2.0)", "'Bad , very bad': negative (-3.0)"],
     "priorities_and_deadlines": [
         "the first batch was ['urgent', 'bulk 0', 'bulk 1', 'bulk 2']",
@@ -28,6 +29,7 @@ SHOWS = {
     "rerank": ["Paris is the capital of France.\n "],
     "streaming": ["countdown from 3: [3, 2, 1]", "countdown from 1: [1]"],
     "tensor_model": ["[(1, 2), (2, 2)]", "100 rows at once come back as (100, 2)", "refused:"],
+    "transcribe": ["a file: Ever tried ever failed", "samples: Ever tried", "refused: this is no"],
     "virtual_time_test": [
         "passed: calls that come while the model is busy leave together",
         "passed: an hour passes in no time",
@@ -45,7 +47,7 @@ def test_the_example_runs_and_shows_what_it_says(path: Path, tmp_path: Path) -> 
         [sys.executable, "-W", "error", str(path)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},

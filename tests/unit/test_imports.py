@@ -37,6 +37,7 @@ TABLE = {
     "signature": row("model", "numpy msgspec"),
     "models": row("model backends engine config padding", "numpy", lazily="*"),
     "repository": row("model backends engine config"),
+    "offline": row("", "msgspec"),  # `headway map`
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
     "server": row("core runtime repository model models signature config observe", "*"),

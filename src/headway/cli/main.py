@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from headway.cli import demo, health, keys, models, serve, simulate
+from headway.cli import demo, health, keys, mapping, models, serve, simulate
 from headway.errors import ConfigError
 
 
@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         title="commands", metavar="COMMAND", required=True, parser_class=_Parser
     )
     serve.add_parser(commands)
+    mapping.add_parser(commands)
     models.add_parser(commands)
     keys.add_parser(commands)
     health.add_parser(commands)

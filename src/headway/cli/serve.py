@@ -52,13 +52,14 @@ def add_parser(commands: "Commands") -> None:
         nargs="?",
         metavar="MODEL",
         help="module:Class, module:function, a .onnx or .pt2 file, a name from `headway models`, a "
-        ".toml file, or a folder: of models, or of one transformers model (default: minilm)",
+        ".toml file, or a folder: of models, or of one transformers or diffusers model (default: "
+        "minilm)",
     )
     parser.add_argument("--name", metavar="TEXT", help="what clients call it (not with a file)")
     for title, struct in (("the server", ServerConfig), ("the model", ModelConfig)):
         group = parser.add_argument_group(title)
         for flag in flags(struct):
-            _add(group, flag)
+            add_flag(group, flag)
     parser.set_defaults(run=run)
 
 
@@ -128,13 +129,15 @@ def _allow_open_files() -> None:
 
 def is_repository(target: str) -> bool:
     """A folder of models; one with a config.json, or with a program and no folders, is a model."""
-    from headway.models.catalogue import CATALOGUE, is_model_folder
+    from headway.models.catalogue import CATALOGUE, is_model_folder, is_saved_model
 
     path = Path(target)
     if target in CATALOGUE or not path.is_dir():
         return False
+    if is_saved_model(path):
+        return False
     has_folders = any(each.is_dir() for each in path.iterdir())
-    return not ((path / "config.json").is_file() or (is_model_folder(path) and not has_folders))
+    return has_folders or not is_model_folder(path)
 
 
 def name_for(target: str) -> str:
@@ -146,7 +149,7 @@ def name_for(target: str) -> str:
     return path.resolve().name if path.is_dir() else path.stem
 
 
-def _add(group: Any, flag: "Flag") -> None:
+def add_flag(group: Any, flag: "Flag") -> None:
     if flag.is_switch:
         group.add_argument(
             flag.name, dest=flag.field, action=argparse.BooleanOptionalAction, help=flag.help

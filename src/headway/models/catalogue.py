@@ -3,10 +3,11 @@ a file."""
 
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
@@ -86,6 +87,14 @@ CATALOGUE: Mapping[str, Entry] = {
             packaged="ocr:RAPIDOCR_WEIGHTS",
             extra="ocr",
         ),
+        Entry(
+            "moonshine",
+            "speech recognition",
+            "Moonshine base: a clip of English speech becomes its text",
+            model="moonshine:Moonshine",
+            packaged="moonshine:MOONSHINE_WEIGHTS",
+            extra="moonshine",
+        ),
     )
 }
 DEFAULT = "minilm"
@@ -125,18 +134,27 @@ def maker(target: str) -> Callable[..., AnyModel]:
         return folder_maker(Path(target))
     raise ConfigError(
         f"{target!r} is no model: neither module:Class, module:function, a .onnx or .pt2 file, nor "
-        f"a folder with one or of a transformers model, nor one of {', '.join(sorted(CATALOGUE))} "
+        f"a folder with one or of a saved model, nor one of {', '.join(sorted(CATALOGUE))} "
         "(`headway models` lists them)"
     )
 
 
 def is_model_folder(path: Path) -> bool:
     """Whether the folder is one model itself, not a repository of many."""
-    return (path / "config.json").is_file() or bool(_programs_in(path))
+    return is_saved_model(path) or bool(_programs_in(path))
+
+
+def is_saved_model(path: Path) -> bool:
+    """Whether it is one as transformers or diffusers save it."""
+    return any((path / name).is_file() for name in ("config.json", "model_index.json"))
 
 
 def folder_maker(path: Path) -> Callable[..., AnyModel]:
-    """A transformers folder, with its tokenizer; else the one .onnx or .pt2 file that is in it."""
+    """What diffusers or transformers saved; else the one .onnx or .pt2 file that is in it."""
+    if (path / "model_index.json").is_file():
+        return _images_maker(path)
+    if _is_whisper(path):
+        return _whisper_maker(path)
     programs = _programs_in(path)
     is_text = all((path / name).is_file() for name in ("config.json", "tokenizer.json"))
     if is_text or not programs:
@@ -184,6 +202,41 @@ def _transformers_maker(path: Path) -> Callable[..., AnyModel]:
         )
 
     return make
+
+
+def _images_maker(path: Path) -> Callable[..., AnyModel]:
+    def make(
+        *, device: str = "", threads: int = 1, steps: int = 25, max_pixels: int = 1024 * 1024
+    ) -> AnyModel:
+        from headway.models.draw import ImageModel
+
+        return ImageModel(path, device=device, threads=threads, steps=steps, max_pixels=max_pixels)
+
+    return make
+
+
+def _whisper_maker(path: Path) -> Callable[..., AnyModel]:
+    def make(
+        *,
+        device: str = "",
+        threads: int = 1,
+        takes: Literal["file", "samples"] = "file",
+        max_seconds: float = 300.0,
+    ) -> AnyModel:
+        from headway.models.whisper import Whisper
+
+        return Whisper(path, device=device, threads=threads, takes=takes, max_seconds=max_seconds)
+
+    return make
+
+
+def _is_whisper(path: Path) -> bool:
+    """Whether a transformers folder holds a model of Whisper's family."""
+    try:
+        settings = json.loads((path / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(settings, dict) and settings.get("model_type") == "whisper"
 
 
 def _onnx_maker(path: Path) -> Callable[..., AnyModel]:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import numpy
 
-from headway.errors import HeadwayError, InvalidInput
+from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.server.http.messages import Request, Response
 from headway.server.serving import Ask, Registry, ServedModel
 from headway.server.v2.asking import ask_of, wake
@@ -40,7 +40,7 @@ class Plain:
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not JSON: {error}") from error
         ask = ask_of(_parameters(request.query), request.headers)
-        answer = Response(_json(await _answer(served, value, ask, self._max_rows)))
+        answer = Response(json_of(await _answer(served, value, ask, self._max_rows)))
         if ask.story is not None:
             answer.headers = ask.story.headers()
         return answer
@@ -72,14 +72,17 @@ async def _result_or_error(served: ServedModel, item: Any, ask: Ask) -> Any:
         return {"error": str(error)}
 
 
-def _json(result: Any) -> bytes:
+def json_of(result: Any) -> bytes:
+    """A result as it goes out; arrays are lists."""
     try:
         return msgspec.json.encode(result, enc_hook=_plain)
     except (TypeError, NotImplementedError) as error:
-        raise HeadwayError(f"the result is not JSON: {error}") from error
+        raise ModelFailed(f"the result is not JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, numpy.ndarray | numpy.generic):
         return value.tolist()
+    if isinstance(value, str):  # of a class of its own, which says more than the text
+        return str(value)
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")

@@ -21,8 +21,8 @@ from headway.server.guard.local import is_loopback
 from headway.server.holding import BodyRoom
 from headway.server.http.server import HttpServer
 from headway.server.observing import Observing
+from headway.server.openai import audio, images, rerank
 from headway.server.openai import handlers as openai
-from headway.server.openai import rerank
 from headway.server.openapi import handlers as openapi
 from headway.server.reloading import changes_of, key_changes_of, merged, weights_of
 from headway.server.repository.keeper import Keeper
@@ -222,6 +222,8 @@ def make_app(
         (v2.ROUTES, v2.V2(registry, version=version, regions=regions, limits=limits)),
         (openai.ROUTES, openai.OpenAI(registry)),
         (rerank.ROUTES, rerank.Reranking(registry)),
+        (audio.ROUTES, audio.Audio(registry)),
+        (images.ROUTES, images.Images(registry)),
         (plain.ROUTES, plain.Plain(registry, max_rows=limits.rows)),
         (openapi.ROUTES, openapi.OpenAPI(registry, version=version, has_keys=has_keys)),
         (admin.ROUTES, admin.Admin(registry)),

@@ -97,6 +97,13 @@ class TableStore:
         return as_read
 
 
+def cache_dir_of(asked: str) -> Path:
+    """Where tables go that cannot lie beside their model; empty: the usual place."""
+    if asked:
+        return Path(asked).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headway"
+
+
 def in_cache(cache_dir: Path, name: str, files: Sequence[Path]) -> Path:
     """One file for each model, whatever has become of it: old tables do not pile up."""
     where = hashlib.sha256("\n".join(map(str, sorted(files))).encode()).hexdigest()[:12]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import httpx
 
 HERE = Path(__file__).parent
-START_S = 30.0
+START_S = 120.0
 BODY_TIMEOUT_S = 0.5
 MAX_BODY_BYTES = 4 * 2**20
 

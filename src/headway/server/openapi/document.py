@@ -12,8 +12,11 @@ import msgspec
 from headway.model import Tensor
 from headway.server.guard.access import Access, access_of_route
 from headway.server.openai.handlers import EmbeddingsRequest
+from headway.server.openai.images import ImagesRequest
 from headway.server.openai.rerank import RerankRequest
 from headway.server.openapi import schemas
+from headway.server.openapi.media import COMPONENTS as MEDIA
+from headway.server.openapi.media import media
 from headway.server.openapi.operating import operating
 from headway.server.openapi.parts import (
     Operation,
@@ -39,8 +42,9 @@ def document_of(
     """Of these models, as they are now. `has_keys`: whoever calls needs one."""
     served = sorted(models, key=lambda model: model.name)
     components = dict(schemas.COMPONENTS)
-    kinds = [EmbeddingsRequest, RerankRequest]
+    kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
     components |= msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
+    components |= MEDIA
     paths: dict[str, dict[str, Operation]] = {}
     for model in served:
         if _answers(model):
@@ -202,6 +206,7 @@ def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
                 "responses": {"200": json_of("in the order given", ref("Embeddings")), **errors},
             }
         },
+        **media(errors, _URGENCY),
     }
 
 

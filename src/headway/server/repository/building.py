@@ -42,8 +42,9 @@ def _maker(
             "save weights as safetensors, a program with torch.export, or as ONNX"
         )
     raise ConfigError(
-        f"{path} has no model: model.py, model.onnx, model.pt2, or config.json with "
-        "model.safetensors and tokenizer.json is expected, or a target in model.toml"
+        f"{path} has no model: model.py, model.onnx, model.pt2, model_index.json of "
+        "diffusers, or config.json with model.safetensors and tokenizer.json is expected, or a "
+        "target in model.toml"
     )
 
 

@@ -2,10 +2,8 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -18,6 +16,7 @@ from headway.server.repository.listing import Listing, of_config, of_folder
 from headway.server.repository.model_keeper import MakeServed, ModelKeeper
 from headway.server.repository.settings import overridden
 from headway.server.serving import IndexEntry, Registry, ServedModel, unknown_model
+from headway.server.tables import cache_dir_of
 
 _log = logging.getLogger(__name__)
 
@@ -252,7 +251,7 @@ class Keeper:
 
     def _listing(self, name: str, folder: ModelFolder | None) -> Listing | None:
         attempt = self._attempts.get(name, 0)
-        cache_dir = _cache_dir(self._config.server.cache_dir)
+        cache_dir = cache_dir_of(self._config.server.cache_dir)
         if name in self._configured:
             return of_config(self._configured[name], attempt=attempt, cache_dir=cache_dir)
         if folder is None:
@@ -260,12 +259,6 @@ class Keeper:
         return of_folder(
             folder, override=self._overrides.get(name), attempt=attempt, cache_dir=cache_dir
         )
-
-
-def _cache_dir(asked: str) -> Path:
-    if asked:
-        return Path(asked).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headway"
 
 
 def _fatal(model: ModelKeeper) -> HeadwayError:

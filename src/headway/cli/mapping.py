@@ -1,0 +1,249 @@
+"""`headway map`: a file of JSON lines through a model, to another file."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.serve import add_flag, is_repository, name_for
+from headway.errors import ConfigError, HeadwayError
+
+if TYPE_CHECKING:
+    from headway.config import ModelConfig
+    from headway.offline.mapping import Tally
+    from headway.offline.output import Output
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_DESCRIPTION = """\
+Runs every line of a file through a model, with nobody waiting for a single one: in full batches of
+lines of like length, in as little memory for a large file as for a small one.
+
+  headway map minilm texts.jsonl vectors.jsonl
+  headway map app:Sentiment reviews.jsonl scores.jsonl --max-batch-size 256
+
+Each line of the input is one value as JSON, as the model's plain route takes it: "a text", 3.0,
+[1, 2], {"x": 1}; blank lines are left out. Each line of the output answers one of the input, in the
+same order: {"line": 7, "result": …}, or {"line": 7, "error": {"code": …, "message": …}}.
+
+Killed, it goes on where it was when the same command is given again: no line is lost, none is
+answered twice. OUT.headway, beside the output, says which model and input it was made with.
+"""
+_BATCHING = ("max_batch_size", "max_batch_cost", "batch_sizes", "workers")
+_FLAGS = (*_BATCHING, "warm_up", "warm_up_s", "options")
+_AHEAD = 16  # batches; the scheduler looks at eight of them to choose one
+
+
+def add_parser(commands: "Commands") -> None:
+    from headway.config import ModelConfig, flags
+
+    parser = commands.add_parser(
+        "map",
+        help="run a file of JSON lines through a model",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "target", metavar="MODEL", help="as for `headway serve`: module:Class, a file, a name, …"
+    )
+    parser.add_argument("source", metavar="IN", type=Path, help="a file, one JSON value a line")
+    parser.add_argument("output", metavar="OUT", type=Path, help="made, or gone on with")
+    parser.add_argument("--overwrite", action="store_true", help="begin OUT anew")
+    parser.add_argument(
+        "--max-errors", metavar="N", type=_count, help="end when more lines than this have failed"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs: the summary as JSON")
+    group = parser.add_argument_group("the model")
+    for flag in flags(ModelConfig):
+        if flag.field in _FLAGS:
+            add_flag(group, flag)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from headway.offline.lines import head_of
+    from headway.offline.output import Note, Output
+
+    sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
+    config = _config_of(arguments)
+    _check_files(arguments.source, arguments.output)
+    note = Note(model=config.target, options=config.options, input_head=head_of(arguments.source))
+    output = Output(arguments.output, note, arguments.source, overwrite=arguments.overwrite)
+    try:
+        with output:
+            return asyncio.run(_map(arguments, config, output))
+    except KeyboardInterrupt:
+        print("headway: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    except ConfigError:
+        raise
+    except HeadwayError as error:
+        print(f"headway: {error}; the same command goes on from here", file=sys.stderr)
+        return 1
+
+
+async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output") -> int:
+    from headway.offline.lines import lines_of
+    from headway.offline.mapping import map_lines
+    from headway.server.plain import json_of
+    from headway.server.served import ModelHome, Served
+    from headway.server.serving import PLAIN
+    from headway.server.tables import cache_dir_of
+
+    served = Served(config, home=ModelHome(cache_dir=cache_dir_of("")))
+
+    async def answer(value: Any) -> bytes:
+        return json_of(await served.predict(value, PLAIN))
+
+    batches = _Batches()
+    await served.start()
+    try:
+        served.batcher.observe(batches)
+        started = time.monotonic()
+        with arguments.source.open("rb") as file, _Progress(arguments.source) as progress:
+            tally = await map_lines(
+                lines_of(file, after=output.last_line),
+                answer,
+                output.write,
+                ahead=config.max_queue,
+                max_errors=arguments.max_errors,
+                told=progress.show,
+            )
+        seconds = time.monotonic() - started
+    finally:
+        await served.close()
+    summary = {
+        "lines": tally.lines,
+        "failed": tally.failed,
+        "resumed_after_line": output.last_line,
+        "seconds": round(seconds, 3),
+        "lines_per_s": round(tally.lines / seconds, 1) if tally.lines else 0.0,
+        **batches.summary(),
+        "gave_up": tally.gave_up,
+    }
+    _tell(arguments, summary, tally)
+    return 1 if tally.gave_up else 0
+
+
+class _Batches:
+    """Watches the batches, for the summary."""
+
+    def __init__(self) -> None:
+        self._batches = self._rows = self._sizes = self._padded = 0
+
+    def __call__(self, event: Any) -> None:
+        from headway.runtime.events import BatchFinished
+
+        if not isinstance(event, BatchFinished):
+            return
+        sizes = [item.size for item in event.batch.items]
+        self._batches += 1
+        self._rows += event.batch.rows
+        self._sizes += sum(sizes)
+        self._padded += len(sizes) * max(sizes)
+
+    def summary(self) -> dict[str, float]:
+        return {
+            "batches": self._batches,
+            "mean_batch": round(self._rows / self._batches, 1) if self._batches else 0.0,
+            "padding_waste": round(1 - self._sizes / self._padded, 3) if self._padded else 0.0,
+        }
+
+
+class _Progress:
+    """A bar over the bytes of the input: how many lines a file has is known only at its end."""
+
+    _FORMAT = "{l_bar}{bar}| {postfix} [{elapsed}, {remaining} left]"
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+
+    def __enter__(self) -> "_Progress":
+        from tqdm import tqdm
+
+        self._begin: int | None = None
+        total = self._source.stat().st_size
+        # None: only where somebody looks.
+        self._bar = tqdm(total=total, disable=None, bar_format=self._FORMAT, desc="map")
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def show(self, tally: "Tally") -> None:
+        if self._bar.disable:
+            return
+        rate = tally.lines / max(time.monotonic() - self._started, 1e-9)
+        failed = f", {tally.failed} failed" if tally.failed else ""
+        self._bar.set_postfix_str(f"{tally.lines} lines, {rate:.0f}/s{failed}", refresh=False)
+        if self._begin is None:  # what an earlier run did says nothing about this one's speed
+            self._begin = tally.end
+            self._bar.initial = self._bar.n = tally.end
+        self._bar.update(tally.end - self._bar.n)
+
+
+def _tell(arguments: argparse.Namespace, summary: dict[str, Any], tally: "Tally") -> None:
+    for line, message in tally.first_errors:
+        print(f"{arguments.source}:{line}: {message}", file=sys.stderr)
+    if tally.failed > len(tally.first_errors):
+        more = tally.failed - len(tally.first_errors)
+        print(f"… and {more} more; each is an error record in the output", file=sys.stderr)
+    if tally.gave_up:
+        print(f"headway: gave up: {tally.failed} lines failed", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+        return
+    resumed = summary["resumed_after_line"]
+    print(
+        f"{tally.lines} lines in {summary['seconds']:.1f} s ({summary['lines_per_s']:.0f}/s)"
+        + (f", after line {resumed} of an earlier run" if resumed else "")
+        + f"; {tally.failed} failed; {summary['batches']} batches of {summary['mean_batch']:g}"
+    )
+
+
+def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
+    """The model's settings as for `serve`, but for those that are about callers who wait."""
+    import msgspec
+
+    from headway.config import ModelConfig, flags, resolve
+
+    target = arguments.target
+    if target.endswith(".toml") or is_repository(target):
+        raise ConfigError(f"{target} may hold several models; one is expected")
+    typed = {
+        flag.field: value
+        for flag in flags(ModelConfig)
+        if (value := getattr(arguments, flag.field, None)) is not None
+    }
+    base = {"models": [{"name": name_for(target), "target": target}]}
+    [config] = resolve(base, where=target, environment=dict(os.environ), typed=typed).models
+    return msgspec.structs.replace(
+        config,
+        policy="auto",
+        order="fifo",
+        max_wait_ms=None,
+        slo_ms=None,
+        timeout_ms=None,
+        execute_timeout_ms=None,
+        max_queue=_AHEAD * config.max_batch_size * config.workers,
+    )
+
+
+def _check_files(source: Path, output: Path) -> None:
+    if not source.is_file():
+        raise ConfigError(f"{source}: there is no such file")
+    if output.exists() and output.samefile(source):
+        raise ConfigError(f"{output} is the input")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"at least 0 is expected, not {number}")
+    return number

@@ -1,0 +1,66 @@
+"""Lines from a file, one at a time, however long the file or a line is."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from headway.errors import ConfigError
+
+MAX_LINE_BYTES = 64 * 2**20
+_HEAD_BYTES = 2**20  # of the file: enough to tell two files apart
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    number: int  # from 1, blank lines counted
+    text: bytes | None  # None: it is longer than MAX_LINE_BYTES
+    end: int  # where the next line begins, in bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How a file begins: a file that grows keeps its head, another file has another one."""
+
+    size_bytes: int
+    sha256: str
+
+
+def lines_of(file: BinaryIO, *, after: int = 0, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+    """The lines that are not blank, from the one after line `after`. Raises ConfigError if there
+    is no such line."""
+    number = end = 0
+    while text := file.readline(max_bytes + 1):
+        number += 1
+        end += len(text)
+        is_whole = len(text.rstrip(b"\n")) <= max_bytes
+        if not is_whole:
+            end += _skip_line(file, text, max_bytes)
+        if number <= after:
+            continue
+        if not is_whole:
+            yield Line(number, None, end)
+        elif text.strip():
+            yield Line(number, text, end)
+    if number < after:
+        raise ConfigError(f"the input has {number} lines; the output already has line {after}")
+
+
+def head_of(path: Path, size_bytes: int | None = None) -> Head:
+    """The first bytes of a file; as many as another head has, to compare them."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_HEAD_BYTES if size_bytes is None else size_bytes)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    return Head(len(start), hashlib.sha256(start).hexdigest())
+
+
+def _skip_line(file: BinaryIO, text: bytes, max_bytes: int) -> int:
+    """Read on to the end of a line that is too long; how many bytes that was."""
+    skipped = 0
+    while text and not text.endswith(b"\n"):
+        text = file.readline(max_bytes)
+        skipped += len(text)
+    return skipped

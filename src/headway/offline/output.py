@@ -1,0 +1,155 @@
+"""The output file: whole lines only, in order, whatever kills the process and whenever.
+
+The file itself says how far it got: its last whole line has a number, and the rest of a torn one is
+cut off. Beside it lies a note on what made it, so that a file is never continued with another model
+or another input.
+"""
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import msgspec
+
+from headway.errors import ConfigError
+from headway.offline.lines import Head, head_of
+
+_BLOCK = 64 * 2**10
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What made the output: `OUT.headway`, beside it."""
+
+    model: str
+    options: dict[str, Any]
+    input_head: Head
+
+    @staticmethod
+    def path_of(output: Path) -> Path:
+        return output.with_name(output.name + ".headway")
+
+
+class _Record(msgspec.Struct, frozen=True):
+    line: int
+
+
+class Output:
+    """An output being written by this process and no other. `with` opens and closes it."""
+
+    def __init__(self, path: Path, note: Note, source: Path, *, overwrite: bool = False) -> None:
+        self._path = path
+        self._note = note
+        self._source = source
+        self._overwrite = overwrite
+        self.last_line = 0  # of the input, that is answered already
+
+    def __enter__(self) -> Self:
+        try:
+            # Not truncated, not yet: it may be another one's.
+            self._file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        except OSError as error:
+            raise ConfigError(f"{self._path}: {error.strerror or error}") from error
+        try:
+            _lock(self._file, self._path)
+            if self._overwrite:
+                self._file.truncate(0)
+                Note.path_of(self._path).unlink(missing_ok=True)
+            self._begin_or_resume()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def write(self, records: bytes) -> None:
+        """Whole lines, each with its newline."""
+        self._file.write(records)
+        self._file.flush()
+
+    def _begin_or_resume(self) -> None:
+        beside = Note.path_of(self._path)
+        whole_bytes, last = _last_line(self._file)
+        if beside.exists():
+            self._check_note(beside)
+        elif self._file.seek(0, os.SEEK_END):
+            raise ConfigError(
+                f"{self._path} is there already, and nothing says that this command began it: "
+                "choose another name, or --overwrite"
+            )
+        else:
+            _replace(beside, msgspec.json.format(msgspec.json.encode(self._note)) + b"\n")
+        self._file.truncate(whole_bytes)
+        self._file.seek(whole_bytes)
+        if last:
+            self.last_line = self._number_of(last)
+
+    def _check_note(self, beside: Path) -> None:
+        try:
+            found = msgspec.json.decode(beside.read_bytes(), type=Note)
+        except (OSError, msgspec.DecodeError) as error:
+            raise ConfigError(f"{beside}: {error}") from error
+        same_input = head_of(self._source, found.input_head.size_bytes) == found.input_head
+        for what, is_same in (
+            (f"model {found.model!r}", found.model == self._note.model),
+            (f"options {found.options}", found.options == self._note.options),
+            ("another input", same_input),
+        ):
+            if not is_same:
+                raise ConfigError(
+                    f"{self._path} was begun with {what}: choose another name, or --overwrite"
+                )
+
+    def _number_of(self, last: bytes) -> int:
+        try:
+            return msgspec.json.decode(last, type=_Record).line
+        except msgspec.DecodeError as error:
+            raise ConfigError(
+                f"{self._path}: its last line is not one of ours ({error}); it cannot be "
+                "continued: choose another name, or --overwrite"
+            ) from error
+
+
+def _last_line(file: BinaryIO) -> tuple[int, bytes]:
+    """Where the whole lines end, and the last of them."""
+    position = file.seek(0, os.SEEK_END)
+    tail = b""
+    while position:
+        start = max(0, position - _BLOCK)
+        file.seek(start)
+        tail = file.read(position - start) + tail
+        position = start
+        newline = tail.rfind(b"\n")
+        before = tail.rfind(b"\n", 0, max(newline, 0))
+        if before >= 0:
+            return position + newline + 1, tail[before + 1 : newline]
+    newline = tail.rfind(b"\n")
+    return newline + 1, tail[: max(newline, 0)]
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """The whole file or none of it."""
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(content)
+    new.replace(path)
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """The kernel lets go of it when the process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ConfigError(f"{path}: another process is writing it") from error
