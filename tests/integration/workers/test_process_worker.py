@@ -429,13 +429,14 @@ def test_one_that_cannot_start_again_is_given_up_and_callers_are_told(tmp_path: 
 # ---- limits and places
 
 
-def test_who_needs_more_memory_than_the_limit_is_refused_and_neighbours_are_answered() -> None:
+def test_memory_beyond_the_limit_is_the_items_own_error() -> None:
     async def main() -> None:
         async with process_of(Obeying, worker_memory_mb=512) as batcher:
-            bad, good = await all_of(batcher, "memory", 1)
-            assert isinstance(bad, Poison)
-            assert "ran out of memory" in str(bad)
-            assert good[0] == 1
+            for _ in range(2):  # in a new process, and in one that has answered
+                bad, good = await all_of(batcher, "memory", 1)
+                assert isinstance(bad, ModelFailed)
+                assert isinstance(bad.__cause__, MemoryError)
+                assert good[0] == 1
 
     run(main())
 

@@ -58,7 +58,7 @@ class ModelProcess:
         self._limit_s = execute_timeout_s
         self._most_ticks = max(_STOPPED_TICKS, round(heartbeat_timeout_s / _TICK_S))
         self.has_answered = False  # a call
-        self._has_succeeded = False
+        self.jobs = 0  # that it was given, this one included
         self._is_ready = False
         self._call = 0
         self._kill_reason: str | None = None
@@ -97,13 +97,12 @@ class ModelProcess:
         message = self._receive(call)
         self.has_answered = True
         if message.kind == Kind.RESULT:
-            self._has_succeeded = True
             return message.value
         if message.kind == Kind.RESULT_WITH_FAILURES:
             return _restored(message.value)
         error = error_of(message.value)
-        if self._has_succeeded and is_out_of_memory(error) and _rows(value) == 1:
-            # What a leak has left is too little for one. A new process may have enough.
+        if self.jobs > 1 and is_out_of_memory(error) and _rows(value) == 1:
+            # What earlier jobs have leaked may be why there is too little: a new process will tell.
             self.kill(f"ran out of memory on one row ({type(error).__name__}: {error})")
             self.wait_end(_REAP_S)
             raise WorkerLost(self.reason, out_of_memory=True)

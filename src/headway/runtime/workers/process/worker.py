@@ -189,6 +189,8 @@ class _Life:
 
     def _do(self, job: Job) -> None:
         self._is_busy = True
+        if self._process is not None:
+            self._process.jobs += 1
         try:
             job.run()
         except BaseException:  # noqa: BLE001  a bug of ours; without its thread every later job would wait
