@@ -25,6 +25,21 @@ class Sleep(Zero):
         sleep_for(rows)
 
 
+class Embed(Worker):  # type: ignore[misc]
+    """The same MiniLM, on batches in order of arrival."""
+
+    def __init__(self) -> None:
+        from headway.models.embed import MiniLM
+
+        self._model = MiniLM()
+        self._model.setup()
+        self._model.load()
+
+    def forward(self, data: list[Any]) -> list[Any]:
+        items = [self._model.prepare(each["input"]) for each in data]
+        return [{"embedding": vector.values.tolist()} for vector in self._model.predict(items)]
+
+
 class FastZero(Worker):  # type: ignore[misc]
     """With msgspec in place of mosec's own JSON: what an expert would write."""
 

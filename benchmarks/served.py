@@ -221,6 +221,12 @@ SERVERS: dict[str, Callable[[int], None]] = {
         *("--name", "zero", "--grpc-port", "-1", "--max-batch-size", "32", "--slo-ms", "200"),
     ),
     "headway-minilm": lambda port: serve_headway("minilm", port, "--grpc-port", "-1"),
+    "headway-minilm-fifo": lambda port: serve_headway(
+        "minilm",
+        port,
+        *("--grpc-port", "-1", "--policy", "window", "--max-wait-ms", "5", "--compose", "fifo"),
+    ),
+    "mosec-minilm": mosec("Embed"),
     "headway-speech": lambda port: serve_headway("moonshine", port, "--grpc-port", "-1"),
     "headway-grpc": headway_grpc("headway"),
     "headway-grpcio": headway_grpc("grpcio"),

@@ -23,7 +23,7 @@ from headway.server.memory import device_name
 _log = logging.getLogger(__name__)
 NAME = "warm-up.json"  # beside the model
 _LIBRARIES = ("numpy", "onnxruntime", "tokenizers", "torch", "transformers")
-_FORMAT = 1
+_FORMAT = 2  # since 2, the size of a padded tensor is its length
 
 
 class TableStore:
