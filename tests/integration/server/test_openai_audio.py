@@ -343,5 +343,5 @@ def test_it_is_listed(tmp_path: Path) -> None:
     from headway.models.catalogue import CATALOGUE
 
     entry = CATALOGUE["moonshine"]
+    assert (entry.extra, entry.weights) == ("moonshine", MOONSHINE_WEIGHTS)
     assert entry.weights.is_installed
-    assert entry.install == MOONSHINE_WEIGHTS.requirement
