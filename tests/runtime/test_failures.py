@@ -468,3 +468,25 @@ async def test_a_crashed_batcher_releases_its_threads(monkeypatch: pytest.Monkey
         await batcher.__aexit__(None, None, None)
     await asyncio.to_thread(thread.join, 10)
     assert not thread.is_alive()
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no words")
+
+
+@pytest.mark.real_time
+async def test_an_error_that_cannot_be_told_is_told_all_the_same() -> None:
+    def predict(items: list[int]) -> list[int]:
+        if 1 in items:
+            raise Unspeakable
+        return items
+
+    async with Batcher(predict) as batcher:
+        for _ in range(2):  # and its worker is there for the next
+            results = await asyncio.gather(
+                *(batcher.submit(n) for n in range(3)), return_exceptions=True
+            )
+            assert [results[0], results[2]] == [0, 2]
+            assert isinstance(results[1], ModelFailed)
+            assert "Unspeakable" in str(results[1])

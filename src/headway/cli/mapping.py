@@ -95,7 +95,8 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
     from headway.server.serving import PLAIN
     from headway.server.tables import cache_dir_of
 
-    served = Served(config, home=ModelHome(cache_dir=cache_dir_of("")))
+    home = ModelHome(cache_dir=cache_dir_of(""))
+    served = Served(config, home=home, adjust=_for_throughput)
 
     async def answer(value: Any) -> bytes:
         return json_of(await served.predict(value, PLAIN))
@@ -110,7 +111,7 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
                 lines_of(file, after=output.last_line),
                 answer,
                 output.write,
-                ahead=config.max_queue,
+                ahead=served.config.max_queue,
                 max_errors=arguments.max_errors,
                 told=progress.show,
             )
@@ -209,7 +210,6 @@ def _tell(arguments: argparse.Namespace, summary: dict[str, Any], tally: "Tally"
 
 def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
     """The model's settings as for `serve`, but for those that are about callers who wait."""
-    import msgspec
 
     from headway.config import ModelConfig, flags, resolve
 
@@ -223,6 +223,13 @@ def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
     }
     base = {"models": [{"name": name_for(target), "target": target}]}
     [config] = resolve(base, where=target, environment=dict(os.environ), typed=typed).models
+    return config
+
+
+def _for_throughput(config: "ModelConfig") -> "ModelConfig":
+    """Nobody waits for a line: whatever the model's own settings say of time does not count."""
+    import msgspec
+
     return msgspec.structs.replace(
         config,
         policy="auto",

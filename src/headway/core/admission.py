@@ -91,8 +91,8 @@ class Admission:
             if is_rush:
                 self._stay_strict(item.arrived_at)
             raise Shed(
-                f"the SLO of {slo_s * 1e3:g} ms cannot be met: about {wait_s * 1e3:.1f} ms of "
-                "work are queued",
+                f"the SLO of {slo_s * 1e3:g} ms cannot be met: about "
+                f"{(finish_at - item.arrived_at) * 1e3:.0f} ms are to be expected",
                 retry_after_s=wait_s,
             )
 

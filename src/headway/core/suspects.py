@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 from headway.core.fitting import Misfit
 from headway.core.items import Batch, Item, units_of
 
+LOSSES_OF_MEMORY = 8  # likewise, where others may have left it too little
 LOSSES_ALONE = 2  # once may have been a coincidence
 SMALL = 8  # fewer requests than this wait for the end of the search, and then run together
 
@@ -187,7 +188,7 @@ class _Case:
         if not left:
             return Verdict([], [])
         if len(ran) == 1:
-            return Verdict(self._lost_alone(left), [])
+            return Verdict(self._lost_alone(left, out_of_memory=out_of_memory), [])
         if out_of_memory:
             self.misfit = Misfit(batch.padded_rows, batch.size)
             self._most = len(ran) // 2
@@ -198,10 +199,10 @@ class _Case:
             self._guilty.append(left)
         return Verdict([], [])
 
-    def _lost_alone(self, group: Group) -> list[Item]:
+    def _lost_alone(self, group: Group, *, out_of_memory: bool) -> list[Item]:
         unit = group[0]
         losses = self._losses_alone[unit[0].id] = self._losses_alone.get(unit[0].id, 0) + 1
-        if losses < LOSSES_ALONE:
+        if losses < (LOSSES_OF_MEMORY if out_of_memory else LOSSES_ALONE):
             self._guilty.append(group)
             return []
         self.misfit = None  # it was this one, not the number of them

@@ -36,6 +36,8 @@ def read_audio(content: bytes, *, max_s: float) -> Samples:
     soundfile, soxr = import_audio()
     if not content:
         raise InvalidInput("the audio file is empty")
+    if not _is_known(content):
+        raise InvalidInput(f"this is no audio that can be read ({KINDS})")
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             _check_kind(file)
@@ -44,6 +46,12 @@ def read_audio(content: bytes, *, max_s: float) -> Samples:
     except soundfile.LibsndfileError as error:
         raise InvalidInput(f"this is no audio that can be read ({KINDS}): {error}") from error
     return check_samples(samples, max_s=max_s)
+
+
+def _is_known(content: bytes) -> bool:
+    """Of all that the library reads, only these: each more is one more parser for strangers."""
+    is_mpeg = content[0] == 0xFF and len(content) > 1 and content[1] & 0xE0 == 0xE0
+    return is_mpeg or content.startswith((b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3"))
 
 
 def resample(samples: Samples, rate: int) -> Samples:
@@ -113,7 +121,8 @@ def _check_kind(file: Any) -> None:
 def _mono_blocks(file: Any, max_s: float) -> Iterator[Samples]:
     """As long as it is not too much, whatever the file's head says."""
     left_frames, left_numbers = max_s * file.samplerate, max_s * _UNPACKED_RATE
-    for block in file.blocks(_BLOCK, dtype="float32", always_2d=True):
+    # Not `file.blocks`: that believes the head, and repeats its buffer where a file was cut off.
+    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
         left_frames -= len(block)
         left_numbers -= block.size
         if left_frames < 0 or left_numbers < 0:

@@ -215,6 +215,8 @@ class _Shape:
 
 def _check_parts(path: Path, index: Mapping[str, Any]) -> None:
     """Only what diffusers and transformers bring along is loaded, from safetensors only."""
+    if not isinstance(index.get("_class_name"), str):  # a pair names code in the folder
+        raise ConfigError(f"{path / INDEX}: _class_name is not the name of a pipeline")
     for name, kind in index.items():
         if name.startswith("_") or not isinstance(kind, list):
             continue

@@ -115,7 +115,6 @@ class Driver:
         self._ids = itertools.count(1)
         self._calls: dict[int, Answerable] = {}  # queued; those of running batches are in `jobs`
         self._inbox: deque[tuple[Item, Any]] = deque()  # see enqueue_plain
-        self._inbox_is_mixed = False  # some of it have tenants
         self._free_workers: list[Worker] = []
         self._away: set[Worker] = set()  # workers that cannot take a batch now
         self._given_up: NotReady | None = None
@@ -273,7 +272,6 @@ class Driver:
         item = new_item((item_id, home.clock(), *_PLAIN_FIELDS))
         if call.tenant:
             item = item._replace(tenant=call.tenant)
-            self._inbox_is_mixed = True
         self._inbox.append((item, call))
         if not self._drive_is_due:
             self._drive_is_due = True
@@ -285,14 +283,15 @@ class Driver:
         inbox, calls = self._inbox, self._calls
         if not inbox or self._is_over:  # then `_drive` turns them away
             return
-        items, home = [], self.current_home()
+        items, home, is_mixed = [], self.current_home(), False
         while inbox:
             item, call = inbox.popleft()
+            if item[5]:
+                is_mixed = True  # a tenant's; the others may be nobody's
             if self._floating is not None and call.future.get_loop() is not home.loop:
                 call.detach()  # the home moved while it was being noted
             calls[item[0]] = call
             items.append(item)
-        is_mixed, self._inbox_is_mixed = self._inbox_is_mixed, False
         try:
             if is_mixed:
                 refusals = self.scheduler.submit_each(items)

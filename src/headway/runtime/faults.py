@@ -4,6 +4,7 @@ import gc
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 
 _LONGEST_CHAIN = 32
 _OUT_OF_MEMORY = (
@@ -29,6 +30,14 @@ class WorkerLost(Exception):
         self.out_of_memory = out_of_memory
 
 
+def text_of(error: BaseException) -> str:
+    """What it says. Never raises: an exception's `__str__` is user code."""
+    try:
+        return str(error)
+    except Exception as again:  # noqa: BLE001  as it says
+        return f"(its text cannot be made: {type(again).__name__})"
+
+
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Python's own, torch's and onnxruntime's way to say so, or an error that came of it."""
     return any(_says_so(each) for each in _chain(error))
@@ -37,7 +46,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 def _says_so(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    text = str(error)
+    text = text_of(error)
     return any(sign in text for sign in _OUT_OF_MEMORY)
 
 
@@ -48,7 +57,8 @@ def release_memory(error: BaseException) -> None:
     gc.collect()
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_initialized():
-        cuda.empty_cache()
+        with suppress(Exception):  # after some errors nothing of CUDA works any more
+            cuda.empty_cache()
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

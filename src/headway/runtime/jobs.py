@@ -5,17 +5,20 @@ loop (`run_async`), and tells its batcher when it is done.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from headway.core.fitting import Misfit
 from headway.core.items import Batch
+from headway.errors import ModelFailed
 from headway.runtime.calls import Answerable, StreamCall
 from headway.runtime.cancelling import BatchCancel
-from headway.runtime.faults import WorkerLost
+from headway.runtime.faults import WorkerLost, text_of
 from headway.runtime.rerunning import Reruns
 from headway.runtime.runner import BrokenContract, Runner
 
+_log = logging.getLogger(__name__)
 Clock = Callable[[], float]
 
 
@@ -69,6 +72,19 @@ class BatchJob:
         self._done = done
 
     def run(self) -> None:
+        started = self._clock()
+        try:
+            self._run(started)
+        except BaseException as error:  # noqa: BLE001  ours, or an exception that nobody can look at
+            _log.exception("a batch broke while its errors were looked at")
+            failure = f"the batch broke: {type(error).__name__}: {text_of(error)}"
+            self.results = [ModelFailed(failure) for _ in self.calls]
+        finally:
+            self.ran_s = self._clock() - started
+            self._done(self)
+
+    def _run(self, started: float) -> None:
+        """In a worker's thread. What it raises is everybody's failure."""
         raise NotImplementedError
 
     async def run_async(self) -> None:
@@ -104,8 +120,7 @@ class PredictJob(BatchJob):
         self._batch_sizes = batch_sizes
         self.max_reruns = max_reruns if runner.may_rerun else 0
 
-    def run(self) -> None:
-        started = self._clock()
+    def _run(self, started: float) -> None:
         values = [call.value for call in self.calls]
         try:
             self.results = self._runner.predict(values, self.batch.padded_rows)
@@ -118,8 +133,6 @@ class PredictJob(BatchJob):
                 except BaseException as again:  # noqa: BLE001  as above
                     reruns.failed(again)
             self._adopt(reruns)
-        self.ran_s = self._clock() - started
-        self._done(self)
 
     async def run_async(self) -> None:
         started = self._clock()
@@ -175,8 +188,7 @@ class StreamJob(BatchJob):
         self._stream = stream
         self._name = name
 
-    def run(self) -> None:
-        started = self._clock()
+    def _run(self, started: float) -> None:
         try:
             self._pass_steps(self._readers(self._streams))
             self.results = [None for _ in self.calls]
@@ -189,8 +201,6 @@ class StreamJob(BatchJob):
                 except BaseException as again:  # noqa: BLE001  as above
                     reruns.failed(again)
             self._adopt(reruns)
-        self.ran_s = self._clock() - started
-        self._done(self)
 
     async def run_async(self) -> None:
         started = self._clock()

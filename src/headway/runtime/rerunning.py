@@ -12,7 +12,7 @@ from headway.core.fitting import Misfit
 from headway.core.items import Batch, units_of
 from headway.errors import ModelFailed
 from headway.runtime.calls import Answerable
-from headway.runtime.faults import WorkerLost, is_out_of_memory, release_memory
+from headway.runtime.faults import WorkerLost, is_out_of_memory, release_memory, text_of
 from headway.runtime.runner import BrokenContract, Runner
 
 
@@ -169,7 +169,8 @@ class _Pieces:
 
     @property
     def rows(self) -> int:
-        return self._todo[0].stop - self._todo[0].start
+        """Of the next piece; 0: there is none."""
+        return self._todo[0].stop - self._todo[0].start if self._todo else 0
 
     @property
     def is_complete(self) -> bool:
@@ -201,6 +202,6 @@ def model_failed(name: str, error: BaseException) -> ModelFailed:
     """One caller's own exception: a shared instance would collect everybody's tracebacks."""
     if isinstance(error, BrokenContract):
         return BrokenContract(str(error))
-    failure = ModelFailed(f"{name} raised {type(error).__name__}: {error}")
+    failure = ModelFailed(f"{name} raised {type(error).__name__}: {text_of(error)}")
     failure.__cause__ = error
     return failure

@@ -34,9 +34,9 @@ async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
         try:
             result = function(*arguments)
         except Exception as error:  # noqa: BLE001  user code; its caller must hear of it
-            failure = _unlike(error) if isinstance(error, StopIteration) else error
+            failure = awaitable(error)
         except BaseException as error:  # noqa: BLE001  sys.exit() ends the load, not the server
-            failure = _unlike(error)
+            failure = awaitable(error)
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, failure)
 
@@ -44,8 +44,10 @@ async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await future
 
 
-def _unlike(error: BaseException) -> RuntimeError:
+def awaitable(error: BaseException) -> Exception:
     """The same as an error that a future can hold and a task may raise."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
     failure = RuntimeError(f"{type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

@@ -76,7 +76,7 @@ def json_of(result: Any) -> bytes:
     """A result as it goes out; arrays are lists."""
     try:
         return msgspec.json.encode(result, enc_hook=_plain)
-    except (TypeError, NotImplementedError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error
 
 

@@ -73,6 +73,7 @@ class Served:
         model: "Model[Any, Any] | TensorModel | None" = None,
         version: str = "1",
         home: ModelHome | None = None,
+        adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
     ) -> None:
         self._home = home or ModelHome()
         make = self._home.make
@@ -80,7 +81,8 @@ class Served:
             make = make or functools.partial(catalogue.build, config.target, config.options)
             model = make()
         self.model = model
-        self.config = config = _with_decorator(config, self.model)
+        config = _with_decorator(config, self.model)
+        self.config = config = config if adjust is None else adjust(config)
         self.name = config.name
         self.version = version
         self._holders = 0

@@ -169,8 +169,10 @@ class Channel:
     # ---- receiving
 
     def receive(self) -> Message:
-        packet, ancillary, _, _ = self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)
+        packet, ancillary, flags, _ = self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)
         fds = _fds(ancillary) if ancillary else ()
+        if flags & socket.MSG_CTRUNC:  # what lies in the slot is another call's
+            raise OSError("a region did not come through: too many open files")
         if not packet:
             raise EOFError("the other process is gone")
         kind, slot, self._busy, dropped, call, length = _HEAD.unpack_from(packet)

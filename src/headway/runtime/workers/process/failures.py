@@ -4,6 +4,8 @@ import pickle
 import traceback
 from typing import Any, NamedTuple
 
+from headway.runtime.faults import text_of
+
 _MOST_CHARACTERS = 20_000  # of a traceback
 
 
@@ -24,7 +26,7 @@ def failure_of(error: BaseException) -> Failure:
     """In the model's process. Never raises: an exception is user code, too."""
     return Failure(
         type(error).__name__,
-        _text(error),
+        text_of(error)[:_MOST_CHARACTERS],
         "".join(traceback.format_exception(error))[-_MOST_CHARACTERS:],
         _pickled(error),
     )
@@ -35,13 +37,6 @@ def error_of(failure: Failure) -> BaseException:
     error = _unpickled(failure) or type(failure.type_name, (RemoteError,), {})(failure.text)
     error.add_note(f"in the worker process:\n{failure.traceback}")
     return error
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:_MOST_CHARACTERS]
-    except Exception as again:  # noqa: BLE001  an exception's __str__ is user code
-        return f"(its text cannot be made: {type(again).__name__})"
 
 
 def _pickled(error: BaseException) -> bytes | None:

@@ -251,10 +251,14 @@ class ModelProcess:
         for fd in (self._pidfd, *outputs):
             poller.register(fd, select.POLLIN)
         heart = _Heart(self)
-        while not self._attend(poller, outputs, heart):
-            pass
-        for output in outputs.values():
-            output.finish()
+        try:
+            while not self._attend(poller, outputs, heart):
+                pass
+            for output in outputs.values():
+                output.finish()
+        except Exception:  # noqa: BLE001  logging runs code of the user's; the end must be seen
+            _log.exception("%s cannot be watched any more", name)
+            self.kill("could not be watched any more")
         self._stderr_lines = list(said)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # what it has started; before its number is free
@@ -292,7 +296,7 @@ class _Heart:
 
     def listen(self, beats: int, most_ticks: int) -> None:
         now = time.monotonic()
-        if now - self._heard_at < _TICK_S / 2:
+        if now - self._heard_at < 0.9 * _TICK_S:
             return  # woken by output
         self._heard_at = now
         if beats != self._beats:

@@ -7,6 +7,7 @@ All are started by one thread that never ends: the kernel's promise to end a chi
 is given for the thread that started it.
 """
 
+import logging
 import os
 import queue
 import subprocess
@@ -21,6 +22,8 @@ from typing import IO, NamedTuple
 from headway.runtime.workers.process import control
 from headway.runtime.workers.process.channel import Channel, pair
 from headway.runtime.workers.process.control import ControlPage
+
+_log = logging.getLogger(__name__)
 
 _ROOT = str(Path(__file__).parents[4])
 _PROGRAM = (
@@ -119,7 +122,10 @@ class Spawner:
 
     def _run(self) -> None:
         while True:
-            self._tasks.get()()
+            try:
+                self._tasks.get()()
+            except Exception:  # noqa: BLE001  every lost worker of every model waits for this thread
+                _log.exception("the spare process could not be started")
 
 
 def _spawn() -> Spawned:

@@ -57,6 +57,7 @@ class ProcessTeam:
         """All of them, those there are or new ones; they load the model now."""
         if all(worker.is_stopping for worker in self._workers):
             check_main()
+            self._failed.clear()
             self._workers = [
                 ProcessWorker(
                     self._options.order(self._name, self._recipe, number),

@@ -18,6 +18,7 @@ from headway.core.items import Wait
 from headway.core.supervision import Supervision, WorkerState
 from headway.runtime.faults import WorkerLost
 from headway.runtime.jobs import Job
+from headway.runtime.threads import awaitable
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.handle import LoadFailed, ModelProcess
 from headway.runtime.workers.process.options import ProcessOptions
@@ -167,6 +168,8 @@ class _Life:
                     self._do(item)
                 else:
                     self._held.append(item)
+                    if self._supervision.state is WorkerState.FAILED:
+                        self._give_back()  # nobody will come for it
         except BaseException as error:  # noqa: BLE001  a bug of ours; nobody may wait for it for ever
             _log.exception("%s: its worker broke", self._order.name)
             self._supervision.fail(f"broke: {type(error).__name__}: {error}")
@@ -191,6 +194,8 @@ class _Life:
         self._is_busy = True
         if self._process is not None:
             self._process.jobs += 1
+            if self.is_stopping:  # whoever stops it now finds it busy
+                self._process.kill("was stopped")
         try:
             job.run()
         except BaseException:  # noqa: BLE001  a bug of ours; without its thread every later job would wait
@@ -231,7 +236,7 @@ class _Life:
     def _could_not_start(self, error: Exception) -> None:
         if self._is_awaited and not self.started.done():
             self.is_stopping = True
-            self.started.set_exception(error.__cause__ or error)
+            self.started.set_exception(awaitable(error.__cause__ or error))
             return
         self._lost(str(error), has_answered=False)
 
