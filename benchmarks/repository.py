@@ -200,7 +200,7 @@ async def _operate(
 
 async def _post(port: int, path: str) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n".encode())
     head = await reader.readuntil(b"\r\n\r\n")
     writer.close()
     return int(head.split()[1])

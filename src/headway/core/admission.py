@@ -109,8 +109,8 @@ class Admission:
 
     def _strict_finish(self, item: Item, wait_s: float, cap_rows: int, hopeful: float) -> float:
         """As it will be, not as it might be: its batch fills up, and others are late too."""
-        if self._queue.rows < cap_rows * self._policy.workers:
-            return hopeful  # the workers would run out of work
+        if self._queue.rows_ahead(item) < cap_rows * self._policy.workers:
+            return hopeful  # the workers would run out of work; or it is next, whoever floods
         full_s = self._costs.predict(cap_rows, item.size) or 0.0
         margin_s = self._costs.margin_s(cap_rows, item.size)
         # A batch more than needed: to have fewer waiting costs nothing as long as some do.

@@ -599,7 +599,7 @@ class Queue:
             self._tell_apart()
         ahead = sum(self._class_rows[: item.priority + 1])
         clock = self._clocks[item.priority]
-        if len(clock.tenants) <= 1:
+        if not clock.tenants or (len(clock.tenants) == 1 and item.tenant in clock.tenants):
             return ahead
         tenant = clock.tenants.get(item.tenant)
         own = (tenant.rows if tenant else 0) + item.rows

@@ -1,4 +1,5 @@
 import itertools
+from contextlib import suppress
 
 import pytest
 
@@ -203,6 +204,16 @@ def test_a_rush_is_forgotten_once_it_is_over() -> None:
     fresh = Scheduler(Policy(max_batch_size=32, slo_s=0.2), SLEEPY)
     for i in range(32 * 5):
         fresh.submit(Item(i, 0.0))
+
+
+def test_in_a_rush_of_one_tenant_another_within_its_share_is_let_in() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=32, slo_s=0.2), SLEEPY)
+    flooded(scheduler, gap_s=0.036 / 96, start=0.0, stop=2.0)
+    for number in range(32 * 5):
+        with suppress(Shed):
+            scheduler.submit(Item(10**8 + number, 2.0, tenant="flood"))
+    for number in range(12):
+        scheduler.submit(Item(10**9 + number, 2.0, tenant="quiet"))
 
 
 def test_the_workers_never_run_out_of_work_for_a_strict_door() -> None:
