@@ -98,6 +98,16 @@ def serve_mosec(worker: str, port: int, *, wait_ms: int) -> None:
     server.run()
 
 
+def serve_litserve(port: int) -> None:
+    import litserve
+
+    from benchmarks.litserve_api import Embed
+
+    api = Embed(max_batch_size=MAX_BATCH_SIZE, batch_timeout=0.005, api_path="/inference")
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, timeout=False)
+    server.run(host="127.0.0.1", port=port, log_level="error", generate_client_file=False)
+
+
 class BareProtocol(asyncio.Protocol):
     """The floor for one client: httptools, and the sleep in a worker thread."""
 
@@ -227,6 +237,7 @@ SERVERS: dict[str, Callable[[int], None]] = {
         *("--grpc-port", "-1", "--policy", "window", "--max-wait-ms", "5", "--compose", "fifo"),
     ),
     "mosec-minilm": mosec("Embed"),
+    "litserve-minilm": serve_litserve,
     "headway-speech": lambda port: serve_headway("moonshine", port, "--grpc-port", "-1"),
     "headway-grpc": headway_grpc("headway"),
     "headway-grpcio": headway_grpc("grpcio"),

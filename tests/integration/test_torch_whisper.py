@@ -96,6 +96,14 @@ async def test_a_batch_says_what_each_clip_says_alone(folder: Path) -> None:
             await batcher.submit(numpy.ones(301 * RATE, "f4"))
 
 
+async def test_a_language_that_is_not_heard_is_the_callers_mistake(folder: Path) -> None:
+    async with headway.Batcher[Any, Any](build(str(folder), {})) as batcher:
+        one = clips()[0]
+        assert await batcher.submit(one, parameters={"language": "en"}) == await batcher.submit(one)
+        with pytest.raises(InvalidInput, match="'xx' is not one that is heard: en"):
+            await batcher.submit(one, parameters={"language": "xx"})
+
+
 def test_pickled_weights_are_not_read(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     (tmp_path / "pytorch_model.bin").write_bytes(b"")

@@ -32,6 +32,7 @@ same order: {"line": 7, "result": …}, or {"line": 7, "error": {"code": …, "m
 
 Killed, it goes on where it was when the same command is given again: no line is lost, none is
 answered twice. OUT.headway, beside the output, says which model and input it was made with.
+It ends with 0 if every line has its result, with 1 if some failed.
 """
 _BATCHING = ("max_batch_size", "max_batch_cost", "batch_sizes", "workers")
 _FLAGS = (*_BATCHING, "warm_up", "warm_up_s", "options")
@@ -55,7 +56,10 @@ def add_parser(commands: "Commands") -> None:
     parser.add_argument("output", metavar="OUT", type=Path, help="made, or gone on with")
     parser.add_argument("--overwrite", action="store_true", help="begin OUT anew")
     parser.add_argument(
-        "--max-errors", metavar="N", type=_count, help="end when more lines than this have failed"
+        "--max-errors",
+        metavar="N",
+        type=_count,
+        help="so many lines may fail; with more it ends at once (default: it goes on to the end)",
     )
     parser.add_argument("--json", action="store_true", help="for programs: the summary as JSON")
     group = parser.add_argument_group("the model")
@@ -128,7 +132,7 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
         "gave_up": tally.gave_up,
     }
     _tell(arguments, summary, tally)
-    return 1 if tally.gave_up else 0
+    return 1 if tally.failed > (arguments.max_errors or 0) else 0
 
 
 class _Batches:

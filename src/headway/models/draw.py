@@ -8,7 +8,6 @@ run, and nothing is downloaded.
 
 import inspect
 import io
-import json
 import re
 import secrets
 import threading
@@ -22,6 +21,7 @@ import numpy
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError, InputTooLarge, InvalidInput
 from headway.model import Model, Tensor
+from headway.models.weights import read_json
 
 Array = numpy.ndarray[Any, Any]
 INDEX = "model_index.json"
@@ -65,7 +65,7 @@ class ImageModel(Model[Wish, Array]):
         self._threads = threads
         self._steps = steps
         self._max_pixels = max_pixels
-        index = _read(path / INDEX)
+        index = read_json(path / INDEX)
         _check_parts(path, index)
         self._shape = _Shape.of(path, index)
         self._lock = threading.Lock()  # a pipeline counts its steps in itself
@@ -179,14 +179,14 @@ class _Shape:
         part = next((name for name in ("unet", "transformer") if index.get(name)), None)
         if part is None:
             raise ConfigError(f"{path / INDEX}: it has neither a unet nor a transformer")
-        side = _read(path / part / "config.json").get("sample_size")
+        side = read_json(path / part / "config.json").get("sample_size")
         if isinstance(side, int):
             side = [side, side]
         if not (isinstance(side, list) and len(side) == 2):
             raise ConfigError(f"{path / part / 'config.json'}: it has no sample_size")
         if not index.get("vae"):
             return cls(side[1], side[0], 0)
-        blocks = _read(path / "vae" / "config.json").get("block_out_channels", [0])
+        blocks = read_json(path / "vae" / "config.json").get("block_out_channels", [0])
         scale = 2 ** (len(blocks) - 1)
         return cls(side[1] * scale, side[0] * scale, max(8, scale))
 
@@ -227,16 +227,6 @@ def _check_parts(path: Path, index: Mapping[str, Any]) -> None:
             )
     if not list(path.glob("*/*.safetensors")):
         raise ConfigError(f"{path} has no safetensors; pickled weights (*.bin) are not read")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: an object is expected")
-    return found
 
 
 def _import_diffusers() -> Any:

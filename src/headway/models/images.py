@@ -86,7 +86,7 @@ def opened(raw: bytes, *, side: int | None, max_pixels: int) -> "Pillow.Image":
         if side is not None:
             image.draft("RGB", (2 * side, 2 * side))  # no smaller; JPEG only
         return _flat(ImageOps.exif_transpose(image))
-    except InputTooLarge:
+    except (InputTooLarge, MemoryError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(str(error), max_pixels) from error
@@ -129,6 +129,7 @@ def _flat(image: "Pillow.Image") -> "Pillow.Image":
 
     if not image.has_transparency_data:
         return image.convert("RGB")
-    with_alpha = image.convert("RGBA")
-    paper = Image.new("RGBA", with_alpha.size, "white")
-    return Image.alpha_composite(paper, with_alpha).convert("RGB")
+    image = image.convert("RGBA")
+    paper = Image.new("RGB", image.size, "white")
+    paper.paste(image, mask=image)
+    return paper

@@ -10,7 +10,7 @@ import threading
 import wave
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy
 
@@ -59,7 +59,7 @@ class Moonshine(SpeechModel):
     tokenizer.bin; by default the pinned package), `threads` (of one batch), and those of every
     speech model."""
 
-    languages: ClassVar[tuple[str, ...]] = ("en",)
+    languages = ("en",)
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ class SpeechModel(Model[Clip, Heard]):
 
     # A clip of five minutes is 19 MB once it is unpacked, and only the file's bytes were counted.
     batcher_options: ClassVar[Mapping[str, Any]] = {"max_queue": 64}
-    languages: ClassVar[tuple[str, ...]] = ()  # that it hears; none: any
+    languages: Sequence[str] = ()  # that it hears; none: any
     heard_s: float = 30.0  # the most that it hears at once
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor] = (Tensor("text", "object", (-1,)),)
@@ -98,7 +98,8 @@ class SpeechModel(Model[Clip, Heard]):
     ) -> Clip:
         """`sample_rate` is that of samples; a file says its own."""
         if language and self.languages and language.lower() not in self.languages:
-            raise InvalidInput(f"language: {language!r}; {' or '.join(self.languages)} is heard")
+            heard = ", ".join(self.languages)
+            raise InvalidInput(f"language: {language!r} is not one that is heard: {heard}")
         if isinstance(raw, bytes):
             samples = read_audio(raw, max_s=self.max_seconds)
         else:

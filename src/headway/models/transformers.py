@@ -4,7 +4,6 @@ run on torch, or on onnxruntime where all they bring is ONNX.
 Weights are read from safetensors only, code in the folder is never run, and nothing is downloaded.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from headway.models.encoders import Encoder, Head, OnnxEncoder, TorchEncoder, fi
 from headway.models.packed import SHORT_DTYPES, can_pack
 from headway.models.rerank import CosineReranker, CrossEncoder
 from headway.models.text import TextModel
+from headway.models.weights import read_json
 
 _ONNX = ("onnx/model.onnx", "model.onnx")
 
@@ -33,7 +33,7 @@ def model_in(
     """The model for what the folder is: `task` is embed, classify or rerank, empty: as its files
     say. Longer texts than `max_tokens`, or than the folder allows, are refused or cut. `dtype`:
     what it computes in (float32, bfloat16, float16); in the short ones it may take texts packed."""
-    settings = _json(path / "config.json")
+    settings = read_json(path / "config.json")
     if not (path / "tokenizer.json").is_file():
         raise ConfigError(f"{path / 'tokenizer.json'}: there is no such file")
     is_head = "ForSequenceClassification" in " ".join(settings.get("architectures") or ())
@@ -135,7 +135,7 @@ def _pooling(path: Path) -> Head:
     file = path / "1_Pooling" / "config.json"
     if not file.is_file():
         return mean_of
-    said = _json(file)
+    said = read_json(file)
     if said.get("pooling_mode_cls_token") or said.get("pooling_mode") == "cls":
         return first_of
     if said.get("pooling_mode_mean_tokens") or said.get("pooling_mode") == "mean":
@@ -151,15 +151,5 @@ def _longest(path: Path, settings: Mapping[str, Any], asked: int) -> int:
         ("sentence_bert_config.json", "max_seq_length"),
     ):
         if (path / name).is_file():
-            limits.append(_json(path / name).get(key))
+            limits.append(read_json(path / name).get(key))
     return int(min(limit for limit in limits if limit))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: an object is expected")
-    return found

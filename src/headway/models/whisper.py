@@ -14,6 +14,7 @@ from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
 from headway.models.audio import RATE, Samples
 from headway.models.transcribe import Clip, Heard, SpeechModel
+from headway.models.weights import read_json
 
 _AT_ONCE = 16  # parts
 
@@ -37,6 +38,7 @@ class Whisper(SpeechModel):
         if not list(path.glob("*.safetensors")):
             raise ConfigError(f"{path} has no safetensors; pickled weights (*.bin) are not read")
         self._path = path
+        self.languages = _languages_in(path)
         self._device_asked = device
         self._threads = threads
 
@@ -74,7 +76,9 @@ class Whisper(SpeechModel):
         features = self._processor(
             parts, sampling_rate=RATE, return_tensors="pt", return_attention_mask=True
         )
-        options: dict[str, Any] = {"language": language} if language else {}
+        # One that hears a single language wants no word on it.
+        is_said = language and len(self.languages) != 1
+        options: dict[str, Any] = {"language": language} if is_said else {}
         with torch.inference_mode():
             ids = self._model.generate(
                 features.input_features.to(self._device),
@@ -85,6 +89,16 @@ class Whisper(SpeechModel):
             )
         texts: list[str] = self._processor.batch_decode(ids, skip_special_tokens=True)
         return texts
+
+
+def _languages_in(path: Path) -> tuple[str, ...]:
+    """Those that the folder names; none: it does not say."""
+    file = path / "generation_config.json"
+    said = read_json(file) if file.is_file() else {}
+    if said.get("is_multilingual") is False:
+        return ("en",)
+    tokens = said.get("lang_to_id") or {}
+    return tuple(token.strip("<|>") for token in tokens)
 
 
 def _import_transformers() -> Any:

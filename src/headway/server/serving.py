@@ -158,7 +158,7 @@ class Registry:
             self._versions[name] = {model.version: model for model in models}
         for gone in before.values():
             if all(gone is not model for model in models):
-                for forget in self._forgetters:
+                for forget in list(self._forgetters):
                     forget(gone)
 
     def on_gone(self, forget: Callable[[ServedModel], None]) -> None:

@@ -69,7 +69,7 @@ class KeyedRegistry:
         """Nobody here may keep it: its weights would stay."""
         keyed = self._seen.pop(model, None)
         if keyed is not None:
-            for forget in self._forgetters:
+            for forget in list(self._forgetters):
                 forget(cast(ServedModel, keyed))
 
     def __getattr__(self, name: str) -> Any:

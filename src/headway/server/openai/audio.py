@@ -3,6 +3,7 @@
 Any model with one input `audio` and one output `text` can answer.
 """
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -10,7 +11,6 @@ from typing import Any, Literal
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.runtime.threads import run_in_thread
 from headway.server.http.messages import Request, Response
 from headway.server.openai.forms import Form, read_form
 from headway.server.serving import Registry, ServedModel
@@ -30,7 +30,7 @@ class Audio:
 
     async def transcriptions(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "")
-        form = await run_in_thread(read_form, kind, request.body)
+        form = await asyncio.to_thread(read_form, kind, request.body)
         name, encode = form.needed("model"), _format(form)
         _check(form)
         served = self._registry.find_ready(name)
