@@ -24,6 +24,7 @@ from headway.server.observing import Observing
 from headway.server.openai import audio, images, rerank
 from headway.server.openai import handlers as openai
 from headway.server.openapi import handlers as openapi
+from headway.server.pauses import Pauses
 from headway.server.reloading import changes_of, key_changes_of, merged, weights_of
 from headway.server.repository.keeper import Keeper
 from headway.server.served import ModelHome, Served
@@ -105,6 +106,7 @@ async def run(
             )
 
             def say() -> None:
+                Pauses().watch(registry)
                 addresses = Addresses(http.url, None if grpc is None else grpc.address)
                 if addresses.grpc is not None:
                     _log.info("listening for gRPC on %s", addresses.grpc)
