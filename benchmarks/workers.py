@@ -18,6 +18,7 @@ LARGE_BYTES = 64 * 2**20
 SMALL = {"x": numpy.ones((1, 16), numpy.float32)}
 LARGE = {"x": numpy.ones((64, LARGE_BYTES // 256), numpy.float32)}
 Kind = Literal["thread", "process"]
+KINDS: tuple[Kind, ...] = ("thread", "process")
 
 
 class Echo(headway.TensorModel):
@@ -42,10 +43,12 @@ class Loading(headway.Model[int, int]):
 
 def workers(quick: bool) -> Report:
     calls, rounds = (500, 3) if quick else (3_000, 7)
-    small = {kind: asyncio.run(_calls(kind, SMALL, calls)) for kind in ("thread", "process")}
-    large = {kind: asyncio.run(_calls(kind, LARGE, 10)) for kind in ("thread", "process")}
+    turns = [_turn(SMALL, calls) for _ in range(rounds)]
+    small = {kind: statistics.median(turn[kind] for turn in turns) for kind in KINDS}
+    large = _turn(LARGE, 10)
     copy_s = _copy_s()
-    crossing_us = 1e6 * (small["process"] - small["thread"])
+    crossings_us = [1e6 * (turn["process"] - turn["thread"]) for turn in turns]
+    crossing_us = statistics.median(crossings_us)
     # There and back: the bytes cross twice.
     share = 2 * copy_s / (large["process"] - large["thread"])
     start_s, back_s = asyncio.run(_recovery(rounds))
@@ -59,12 +62,24 @@ def workers(quick: bool) -> Report:
             ["SIGKILL until the next answer, load 0.1 s", "", f"{back_s:.2f} s"],
         ],
         [
-            Bar("≤ 150 µs more than a thread", f"{crossing_us:.0f} µs", crossing_us <= 150),
+            Bar(
+                "≤ 150 µs more than a thread",
+                f"{crossing_us:.0f} µs ({min(crossings_us):.0f} to {max(crossings_us):.0f})",
+                crossing_us <= 150,
+            ),
             Bar("≥ 50 % of memcpy at 64 MiB", f"{share:.0%}", share >= 0.5),
             Bar("full rate ≤ 1 s after SIGKILL", f"{back_s:.2f} s", back_s <= 1.0),
         ],
-        [f"memcpy of 64 MiB: {1e3 * copy_s:.1f} ms; medians"],
+        [
+            f"memcpy of 64 MiB: {1e3 * copy_s:.1f} ms; medians; small calls in {rounds} turns",
+            "both sides look out for a message for up to 0.5 ms where the last one came as soon; a "
+            "thread's wake-ups are those of a core that sleeps meanwhile",
+        ],
     )
+
+
+def _turn(value: Any, count: int) -> dict[Kind, float]:
+    return {kind: asyncio.run(_calls(kind, value, count)) for kind in KINDS}
 
 
 async def _calls(kind: Kind, value: Any, count: int) -> float:

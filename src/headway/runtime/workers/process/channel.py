@@ -8,8 +8,10 @@ large ones are read where they lie, for as long as anybody keeps them.
 
 import array
 import os
+import select
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -24,6 +26,8 @@ _ONCE = _SLOTS  # a region that is used for one message only
 _NONE = _SLOTS + 1  # no region: the value is in the packet
 _SWEEP = 256  # messages between two looks for memory that is no longer needed
 _LARGE = 4  # times what was needed is too much
+_SHORT_S = 0.0005  # a wait; an idle worker looks out for no longer than this
+_HAS_CORES = len(os.sched_getaffinity(0)) > 1  # else looking out keeps the other side from working
 _HEAD = struct.Struct("<BBBBIQ")  # kind, slot, busy and dropped slots, call, length
 _PACKET_BYTES = _HEAD.size + INLINE_BYTES
 _FD_BYTES = array.array("i").itemsize
@@ -59,6 +63,9 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._arrivals = select.poll()
+        self._arrivals.register(end, select.POLLIN)
+        self._looks_out = False
         self._mine: list[Region | None] = [None] * _SLOTS
         self._theirs: list[Region | None] = [None] * _SLOTS
         self._pending = 0  # slots of mine that the other side has not told about yet
@@ -169,7 +176,7 @@ class Channel:
     # ---- receiving
 
     def receive(self) -> Message:
-        packet, ancillary, flags, _ = self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)
+        packet, ancillary, flags = self._next_packet()
         fds = _fds(ancillary) if ancillary else ()
         if flags & socket.MSG_CTRUNC:  # what lies in the slot is another call's
             raise OSError("a region did not come through: too many open files")
@@ -185,6 +192,17 @@ class Channel:
             return Message(kind, call, *codec.read(source))
         except Exception as error:  # unpickling runs code of the user's
             raise Unreadable(kind, call) from error
+
+    def _next_packet(self) -> tuple[bytes, Any, int]:
+        """Where the last wait was short the next one likely is, and is spent looking out for its
+        end: whoever sleeps takes 50 µs to wake up, and as long to be woken."""
+        started = time.monotonic()
+        while self._looks_out and not self._arrivals.poll(0):
+            self._looks_out = time.monotonic() - started < _SHORT_S
+            os.sched_yield()
+        packet, ancillary, flags, _ = self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)
+        self._looks_out = _HAS_CORES and time.monotonic() - started < _SHORT_S
+        return packet, ancillary, flags
 
     def _source(self, slot: int, length: int, fds: Sequence[int]) -> Any:
         region = regions.attach(fds[0]) if fds else self._theirs[slot]
