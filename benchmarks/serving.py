@@ -98,6 +98,17 @@ def serving(name: str) -> Iterator[Running]:
         yield server
 
 
+@contextmanager
+def fresh_cache() -> Iterator[None]:
+    """Nothing is known about any model at first."""
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["HEADWAY_CACHE_DIR"] = cache
+        try:
+            yield
+        finally:
+            del os.environ["HEADWAY_CACHE_DIR"]
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -376,8 +387,7 @@ def start_and_idle(quick: bool) -> Report:
     loads, readies, firsts, steadies, idles = [], [], [], [], []
     body = msgspec.json.encode({"model": "minilm", "input": "how fast is the first answer"})
     exchange = post("/v1/embeddings", body, b'"embedding"')
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["HEADWAY_CACHE_DIR"] = cache  # nothing is known about the model at first
+    with fresh_cache():
         for _ in range(1 + rounds):
             loads.append(_load_alone_s())
             started = time.perf_counter()
@@ -391,7 +401,6 @@ def start_and_idle(quick: bool) -> Report:
                 before = server.cpu_s
                 time.sleep(3.0)
                 idles.append((server.cpu_s - before) / 3.0)
-        del os.environ["HEADWAY_CACHE_DIR"]
     beyond = [ready - load for ready, load in zip(readies, loads, strict=True)]
     first = [a / b for a, b in zip(firsts, steadies, strict=True)]
     rows = [
