@@ -45,13 +45,14 @@ class Load:
     def percentile_ms(self, q: float) -> float:
         return float(numpy.percentile(self.latencies_s, q)) * 1e3 if len(self.latencies_s) else 0.0
 
-    def steady_p99_ms(self) -> float:
-        """Of the median second: one stolen moment of a shared machine is not the server's."""
-        seconds = self.finished_at.astype(int)
+    def steady_p99_ms(self, window_s: float = 1.0) -> float:
+        """Of the median second, or longer window: one stolen moment of a shared machine is not the
+        server's."""
+        windows = (self.finished_at / window_s).astype(int)
         each = [
-            float(numpy.percentile(self.latencies_s[seconds == second], 99))
-            for second in range(int(self.seconds))
-            if (seconds == second).any()
+            float(numpy.percentile(self.latencies_s[windows == window], 99))
+            for window in range(int(self.seconds / window_s))
+            if (windows == window).any()
         ]
         return float(numpy.median(each)) * 1e3 if each else float("inf")
 

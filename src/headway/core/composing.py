@@ -13,7 +13,16 @@ from typing import NamedTuple
 from headway.core.costs import Costs
 from headway.core.fitting import Fitting
 from headway.core.items import FireReason, Item, Priority
-from headway.core.planning import Limits, Part, Plan, fills, plan, sorted_chunks, take
+from headway.core.planning import (
+    Limits,
+    Part,
+    Plan,
+    fills,
+    guessed_plan,
+    plan,
+    sorted_chunks,
+    take,
+)
 from headway.core.policy import Compose, Firing, Order, Policy
 from headway.core.queue import AGED_SHARE, Lane, Queue
 
@@ -139,7 +148,7 @@ class Composer:
         if self._sorts:
             made: Plan | None = sorted_chunks(waiting, self._limits)
         else:
-            made = plan(waiting, self._costs, self._limits)
+            made = plan(waiting, self._costs, self._limits) or guessed_plan(waiting, self._limits)
         self._ahead = _Ahead(made, lane, priority, lane.pushed)
         return made
 

@@ -10,7 +10,7 @@ batching does not pay, each runs alone.
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headway.core.costs import Costs, size_class
 from headway.core.fitting import Fitting
@@ -69,7 +69,31 @@ class Plan(NamedTuple):
         return Part(last.high, size, 1, last.best_rows)
 
 
-def plan(waiting: Iterable[Item], costs: Costs, limits: Limits) -> Plan | None:
+class Curves(Protocol):
+    def planning_curve(self, size: int) -> tuple[Sequence[float], Sequence[int]] | None: ...
+
+
+class Guess(NamedTuple):
+    """Of a model that nobody has timed: every padded row costs its size, and every batch as much
+    again as one item does."""
+
+    batch_cost: float
+    max_rows: int
+
+    def planning_curve(self, size: int) -> tuple[Sequence[float], Sequence[int]]:
+        costs = [self.batch_cost + rows * size for rows in range(self.max_rows + 1)]
+        return [0.0, *costs[1:]], range(self.max_rows + 1)
+
+
+def guessed_plan(waiting: Sequence[Item], limits: Limits) -> Plan:
+    """The best cut as far as can be told without any times: like goes with like."""
+    mean = sum(item.size for item in waiting) / len(waiting)
+    made = plan(waiting, Guess(mean, limits.max_rows), limits)
+    assert made is not None, "a guess knows every size"
+    return made
+
+
+def plan(waiting: Iterable[Item], costs: Curves, limits: Limits) -> Plan | None:
     """The best cut of those who wait. None: too little is known yet."""
     rows_of = _rows_by_class(waiting, limits)
     sizes = sorted(rows_of)

@@ -2,6 +2,7 @@ import pytest
 
 from headway.core import (
     Batch,
+    Compose,
     CostTable,
     FireReason,
     Firing,
@@ -78,11 +79,24 @@ def test_a_batch_costs_no_more_than_its_budget() -> None:
 
 
 def test_a_long_item_counts_for_all_its_neighbours_because_they_are_padded() -> None:
-    scheduler = Scheduler(Policy(max_batch_size=8, max_batch_cost=100, max_wait_s=0.0))
+    scheduler = Scheduler(
+        Policy(max_batch_size=8, max_batch_cost=100, max_wait_s=0.0, compose=Compose.FIFO)
+    )
     for i, size in enumerate((10, 10, 40, 10)):
         scheduler.submit(Item(i, 0.0, size=size))
     assert ids(serve(scheduler, 0.0, 0.01)) == [0, 1]
     assert ids(serve(scheduler, 0.1, 0.01)) == [2, 3]
+
+
+def test_before_any_time_is_known_like_goes_with_like() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=64))
+    sizes = (12, 250, 10, 31, 11, 255, 30, 9)
+    for i, size in enumerate(sizes):
+        scheduler.submit(Item(i, 0.0, size=size))
+    batches = []
+    while scheduler.queued_rows:
+        batches.append([sizes[i] for i in ids(serve(scheduler, 0.0, 0.01))])
+    assert batches == [[12, 10, 31, 11, 30, 9], [250, 255]]
 
 
 def test_one_item_over_the_budget_runs_alone() -> None:

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from headway.core import Firing, Item, Policy, Run, Scheduler, split
+from headway.core import Compose, Firing, Item, Policy, Run, Scheduler, split
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_queued_and_lingered_time_add_up_to_the_wait_of_each_item() -> None:
 
 
 def test_padding_is_the_share_of_slots_without_data() -> None:
-    scheduler = Scheduler(Policy(max_batch_size=4, max_wait_s=0.0))
+    scheduler = Scheduler(Policy(max_batch_size=4, max_wait_s=0.0, compose=Compose.FIFO))
     for id_, size in enumerate((10, 20, 40)):
         scheduler.submit(Item(id_, 0.0, size=size))
     action = scheduler.next_action(0.0)
