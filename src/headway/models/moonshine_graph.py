@@ -1,80 +1,121 @@
-"""Moonshine's files as they are, made fit for batches of clips of different lengths.
+"""Moonshine's files, made fit for batches of clips of different lengths.
 
 They come in onnxruntime's own format, which is run as it was written: every call unpacks all
 weights from int8 again, which takes ten times as long as the call itself. As ONNX they are unpacked
 once, when the file is loaded.
 
-The decoder attends to all frames that the encoder gives. In a batch, the shorter clips' frames are
-padded; so the attention to them gets a mask, and what is the same in every step (keys transposed
-and scaled) is taken out of the steps. Nothing else is changed.
+The decoder attends to all frames that the encoder gives. In a batch they are not padded to the
+longest clip's: what it attends to is cut into blocks of frames, each of which belongs to one row.
+Attention within each block, then between the blocks of a row, is attention to all its frames.
 """
 
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from headway.errors import ConfigError
+from headway.models.moonshine_encoder import edited_encoder, multiply_in_int8
+from headway.models.onnx_graph import MICROSOFT, Graph, layers
 
-MASK = "encoder_mask"  # [rows, 1, 1, frames]: 0, or very negative where there is no frame
-_KEYS = re.compile(r"(past_key_values|present)\.(\d+)\.encoder\.key")
-_SOFTMAX = re.compile(r".*/layers\.(\d+)/encoder_attn/Softmax")
+BLOCK = 128  # frames: smaller ones are more work, larger ones more padding in the last of a row
+# What a step takes beside its tokens, its own past and what was heard:
+ROWS = "row_of_block"  # [blocks]
+FRAMES = "frames_of_block"  # [blocks, 1, 1, BLOCK]: 0, or very negative where the clip has ended
+BLOCKS = "blocks_of_row"  # [rows, blocks]: 0, or very negative where it is another row's
 
 
-def encoder_session(path: Path, *, threads: int) -> Any:
-    return _session(_as_onnx(path), threads)
-
-
-def decoder_session(path: Path, *, threads: int) -> Any:
-    """Its `past_key_values.*.encoder.key` are as `present.*.encoder.key` of the first step."""
-    onnx = _import_onnx()
-    model = onnx.load_model_from_string(_as_onnx(path))
+def encoder_session(path: Path, *, threads: int, is_int8: bool) -> Any:
+    """A clip's samples to its frames."""
+    onnx, content = _import_onnx(), _as_onnx(path)
     try:
-        _edit(onnx, model.graph)
+        model = edited_encoder(Graph(onnx, content), is_int8=is_int8)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ConfigError(f"{path}: it is not the encoder that is expected: {error!r}") from error
+    return _session(model, threads)
+
+
+def decoder_sessions(path: Path, *, threads: int, is_int8: bool) -> tuple[Any, Any]:
+    """A clip's frames to the blocks that its row attends to; and one token more for every row."""
+    onnx, content = _import_onnx(), _as_onnx(path)
+    try:
+        hear = _hearing(Graph(onnx, content, branch="else_branch"), is_int8=is_int8)
+        step = _stepping(Graph(onnx, content, branch="then_branch"))
     except (KeyError, IndexError, ValueError) as error:
         raise ConfigError(f"{path}: it is not the decoder that is expected: {error!r}") from error
-    return _session(model.SerializeToString(), threads)
+    return _session(hear, threads), _session(step, threads)
 
 
-def _edit(onnx: Any, graph: Any) -> None:
-    frames = ["batch_size", 1, 1, "encoder_sequence_length"]
-    graph.input.append(onnx.helper.make_tensor_value_info(MASK, onnx.TensorProto.FLOAT, frames))
-    for value in (*graph.input, *graph.output):
-        if _KEYS.fullmatch(value.name):
-            value.type.tensor_type.ClearField("shape")  # not as it was: transposed
-    [either] = [node for node in graph.node if node.op_type == "If"]
-    for branch in either.attribute:
-        branch.g.name = branch.name
-        _edit_branch(onnx, branch.g, is_first_step=branch.name == "else_branch")
+def _hearing(graph: Graph, *, is_int8: bool) -> bytes:
+    """Of the first step, what comes from the frames alone: keys and values, in blocks."""
+    outputs = []
+    blocks = graph.constant([-1, BLOCK, *_heads(graph)], numpy.int64)
+    for layer, attention in enumerate(layers(graph, "encoder_attn")):
+        for what, order in (("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3])):
+            frames = graph.output(f"{attention}/{what[0]}_proj/MatMul")
+            outputs.append(_heard(layer, what))
+            frames = graph.op("Reshape", frames, blocks)
+            graph.op("Transpose", frames, output=outputs[-1], perm=order)
+    if is_int8:
+        multiply_in_int8(graph, loud=[])
+    return graph.finished(outputs)
 
 
-def _edit_branch(onnx: Any, graph: Any, *, is_first_step: bool) -> None:
-    makers = {name: node for node in graph.node for name in node.output}
-    nodes, unused, keys = [], set(), {}
-    for node in graph.node:
-        found = _SOFTMAX.fullmatch(node.name)
-        if found is not None:
-            scores = makers[node.input[0]]
-            scaled = makers[scores.input[1]]
-            if is_first_step:
-                keys[found[1]] = scaled.output[0]
-            else:
-                transposed = makers[scaled.input[0]]
-                unused |= {scaled.name, transposed.name}
-                scores.input[1] = transposed.input[0]
-            masked = f"{node.input[0]}_masked"
-            nodes.append(onnx.helper.make_node("Add", [node.input[0], MASK], [masked]))
-            node.input[0] = masked
-        nodes.append(node)
-    if not any(_SOFTMAX.fullmatch(node.name) for node in nodes):
-        raise ValueError("it has no attention to the encoder")
-    for value in graph.output:
-        named = _KEYS.fullmatch(value.name)
-        if named is not None and is_first_step:
-            value.name = keys[named[2]]
-            value.type.tensor_type.ClearField("shape")
-    del graph.node[:]
-    graph.node.extend(node for node in nodes if node.name not in unused)
+def _stepping(graph: Graph) -> bytes:
+    heads, width = _heads(graph)
+    graph.input(ROWS, numpy.int64, ["blocks"])
+    graph.input(FRAMES, numpy.float32, ["blocks", 1, 1, BLOCK])
+    graph.input(BLOCKS, numpy.float32, ["batch_size", "blocks"])
+    outputs = ["logits"]
+    for layer, attention in enumerate(layers(graph, "encoder_attn")):
+        graph.input(_heard(layer, "key"), numpy.float32, ["blocks", heads, width, BLOCK])
+        graph.input(_heard(layer, "value"), numpy.float32, ["blocks", heads, BLOCK, width])
+        _attend_to_blocks(graph, layer, attention)
+        _attend_to_itself(graph, layer, attention.replace("encoder_attn", "self_attn"))
+        outputs += [f"present.{layer}.decoder.{what}" for what in ("key", "value")]
+    return graph.finished(outputs)
+
+
+def _attend_to_blocks(graph: Graph, layer: int, attention: str) -> None:
+    heads, width = _heads(graph)
+    asked = graph.output(f"{attention}/Transpose")
+    asked = graph.op("Mul", asked, graph.constant(width**-0.5, numpy.float32))
+    asked = graph.op("Gather", asked, ROWS, axis=0)
+    scores = graph.op("Add", graph.op("MatMul", asked, _heard(layer, "key")), FRAMES)
+    shares = graph.op("Softmax", scores, axis=-1)
+    found = graph.op("MatMul", shares, _heard(layer, "value"))  # [blocks, heads, 1, width]
+    # A block's weight is the sum of its scores' exponentials. The highest has a known share of it.
+    highest, share = (
+        graph.op("ReduceMax", each, axes=[-1], keepdims=0) for each in (scores, shares)
+    )
+    weights = graph.op("Sub", highest, graph.op("Log", share))  # [blocks, heads, 1]
+    weights = graph.op("Add", graph.op("Transpose", weights, perm=[1, 2, 0]), BLOCKS)
+    weights = graph.op("Softmax", weights, axis=-1)  # [heads, rows, blocks]
+    found = graph.op("Transpose", found, perm=[2, 1, 0, 3])
+    found = graph.op("Reshape", found, graph.constant([heads, -1, width], numpy.int64))
+    found = graph.op("Transpose", graph.op("MatMul", weights, found), perm=[1, 0, 2])
+    graph.replace(graph.output(f"{attention}/Transpose_2"), found)
+
+
+def _attend_to_itself(graph: Graph, layer: int, attention: str) -> None:
+    """As it was, without a transposed and scaled copy of all keys in every step, and without a mask
+    that lets everything pass."""
+    _, width = _heads(graph)
+    asked, _ = graph.inputs(f"{attention}/Mul_4")
+    keys = f"present.{layer}.decoder.key"
+    scores = graph.op("FusedMatMul", asked, keys, domain=MICROSOFT, transB=1, alpha=width**-0.5)
+    graph.replace(graph.output(f"{attention}/Add_2"), scores)
+
+
+def _heard(layer: int, what: str) -> str:
+    return f"heard.{layer}.{what}"
+
+
+def _heads(graph: Graph) -> tuple[int, int]:
+    """How many, and how wide each is."""
+    _, heads, _, width = graph.shape("past_key_values.0.decoder.key")
+    return heads, width
 
 
 def _as_onnx(path: Path) -> bytes:
