@@ -11,7 +11,7 @@ from typing import Any
 import headway
 from headway.models.draw import ImageModel
 
-PROMPTS = ["a red disc", "a green cross", "a blue frame"]
+PROMPTS = ["a red disc", "a green triangle", "a blue square"]
 
 
 async def main(folder: Path) -> list[Any]:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent / "server"))
 
 from real_server import Server, served  # noqa: E402 - from the folder of the server's tests
-from small_diffusion import SIDE, looks_like_a_shape, train  # noqa: E402
+from small_diffusion import SIDE, likeness, train  # noqa: E402
 
 from headway.errors import ConfigError  # noqa: E402
 from headway.models.catalogue import build  # noqa: E402
@@ -95,7 +96,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text_encoder=text,
         tokenizer=tokenizer,
         unet=unet,
-        scheduler=diffusers.DDIMScheduler(),
+        scheduler=diffusers.DDIMScheduler(clip_sample=False, steps_offset=1),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -143,7 +144,7 @@ def test_it_draws_what_it_was_trained_on(client: Any, shapes: Path) -> None:
     assert answer.output_format == "png"
     assert answer.created > 1_700_000_000
     assert [each.shape for each in found] == [(SIDE, SIDE, 3)] * 10
-    assert sum(map(looks_like_a_shape, found)) >= 5
+    assert statistics.median(map(likeness, found)) > 0.8
 
 
 def test_a_seed_is_a_picture_alone_and_in_company(client: Any) -> None:

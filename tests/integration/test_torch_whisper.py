@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         init_std=0.6,
     )
     model = transformers.WhisperForConditionalGeneration(settings)
-    model.generation_config.update(
-        max_length=16,
-        is_multilingual=False,
-        suppress_tokens=None,
-        begin_suppress_tokens=None,
-        no_timestamps_token_id=words["<|notimestamps|>"],
-    )
+    model.generation_config.max_length = 16
+    model.generation_config.is_multilingual = False
+    model.generation_config.suppress_tokens = model.generation_config.begin_suppress_tokens = None
+    model.generation_config.no_timestamps_token_id = words["<|notimestamps|>"]
     model.save_pretrained(path)
     transformers.WhisperProcessor(extractor, tokenizer).save_pretrained(path)
     return path
@@ -102,6 +100,19 @@ async def test_a_language_that_is_not_heard_is_the_callers_mistake(folder: Path)
         assert await batcher.submit(one, parameters={"language": "en"}) == await batcher.submit(one)
         with pytest.raises(InvalidInput, match="'xx' is not one that is heard: en"):
             await batcher.submit(one, parameters={"language": "xx"})
+
+
+async def test_a_language_is_refused_where_the_folder_names_none(
+    folder: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    settings = json.loads((copy / "generation_config.json").read_text())
+    del settings["is_multilingual"]
+    (copy / "generation_config.json").write_text(json.dumps(settings))
+    async with headway.Batcher[Any, Any](build(str(copy), {})) as batcher:
+        with pytest.raises(InvalidInput, match="'en' is not one that is heard: name none"):
+            await batcher.submit(clips()[0], parameters={"language": "en"})
 
 
 def test_pickled_weights_are_not_read(folder: Path, tmp_path: Path) -> None:

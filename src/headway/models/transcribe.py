@@ -66,7 +66,7 @@ class SpeechModel(Model[Clip, Heard]):
 
     # A clip of five minutes is 19 MB once it is unpacked, and only the file's bytes were counted.
     batcher_options: ClassVar[Mapping[str, Any]] = {"max_queue": 64}
-    languages: Sequence[str] = ()  # that it hears; none: any
+    languages: Sequence[str] = ()  # that a caller may name; none: the model finds out itself
     heard_s: float = 30.0  # the most that it hears at once
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor] = (Tensor("text", "object", (-1,)),)
@@ -97,8 +97,8 @@ class SpeechModel(Model[Clip, Heard]):
         self, raw: bytes | list[float], *, sample_rate: int = RATE, language: str = ""
     ) -> Clip:
         """`sample_rate` is that of samples; a file says its own."""
-        if language and self.languages and language.lower() not in self.languages:
-            heard = ", ".join(self.languages)
+        if language and str(language).lower() not in self.languages:
+            heard = ", ".join(self.languages) or "name none, for this model tells them apart itself"
             raise InvalidInput(f"language: {language!r} is not one that is heard: {heard}")
         if isinstance(raw, bytes):
             samples = read_audio(raw, max_s=self.max_seconds)
