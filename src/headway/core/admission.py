@@ -31,6 +31,7 @@ class Admission:
         self._policy = policy
         self._costs = costs
         self._queue = queue
+        self.workers = policy.workers  # those that are there; at least 1: one will be back
         self._sheds = policy.firing is Firing.AUTO
         self._strict_since = self._strict_until = -math.inf
         self._slack_s = 0.0  # what the strict estimate was short of, lately
@@ -53,7 +54,7 @@ class Admission:
         full_s = self._costs.predict(cap_rows)
         if full_s is None:
             return 0.0
-        return rows / cap_rows * full_s / self._policy.workers
+        return rows / cap_rows * full_s / self.workers
 
     def _push_out(self, item: Item, rows: int, cap_rows: int) -> list[Refusal]:
         limit = self._policy.max_queue
@@ -96,12 +97,17 @@ class Admission:
                 retry_after_s=wait_s,
             )
 
-    def saw_late(self, item: Item, now: float, late_s: float) -> None:
-        """An item that was let in had to be dropped, short of so much: the door was too hopeful."""
+    def saw_late(self, arrivals: Iterable[float], now: float, late_before: float) -> None:
+        """Items that were let in then had to be dropped from one batch, for none who came earlier
+        than `late_before` less the SLO could be in time: the door was too hopeful.
+
+        However many they are, the batch was late once: by what the first of them was short of.
+        """
         if now >= self._strict_until:
             self._strict_since, self._slack_s = now, 0.0
-        elif item.arrived_at >= self._strict_since:
-            self._slack_s += max(0.0, late_s)
+        else:
+            first = min((each for each in arrivals if each >= self._strict_since), default=math.inf)
+            self._slack_s += max(0.0, late_before - (first + (self._policy.slo_s or math.inf)))
         self._stay_strict(now)
 
     def _stay_strict(self, now: float) -> None:
@@ -109,7 +115,7 @@ class Admission:
 
     def _strict_finish(self, item: Item, wait_s: float, cap_rows: int, hopeful: float) -> float:
         """As it will be, not as it might be: its batch fills up, and others are late too."""
-        if self._queue.rows_ahead(item) < cap_rows * self._policy.workers:
+        if self._queue.rows_ahead(item) < cap_rows * self.workers:
             return hopeful  # the workers would run out of work; or it is next, whoever floods
         full_s = self._costs.predict(cap_rows, item.size) or 0.0
         margin_s = self._costs.margin_s(cap_rows, item.size)
@@ -122,7 +128,7 @@ class Admission:
         """When the item's own batch could start: after the running ones and the full ones ahead."""
         ahead = self._queue.rows_ahead(item)
         full_s = self._costs.predict(cap_rows, item.size) or 0.0
-        workers = self._policy.workers
+        workers = self.workers
         left = sorted(
             max(0.0, batch.fired_at + (batch.predicted_s or 0.0) - item.arrived_at)
             for batch in running

@@ -100,7 +100,7 @@ class AutoRule:
         self.running_items = 0
         self.running_batches = 0
         self.last_fired_at = -math.inf
-        self._workers = policy.workers
+        self.workers = policy.workers  # those that are there
         self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._max_rows = policy.max_batch_size
@@ -121,11 +121,11 @@ class AutoRule:
             return Fire(lane, full)
         if self._max_wait_s == 0.0 or len(queue.lanes) > 1 or not self.allowed:
             return Fire(lane, FireReason.IDLE)
-        if self._workers > 1:
+        if self.workers > 1:
             next_departure = self._next_departure(queue, lane, now)
             if now < next_departure:
                 return HoldUntil(next_departure)
-            if self._workers - self.running_batches > 1:
+            if self.workers - self.running_batches > 1:
                 return Fire(lane, FireReason.IDLE)  # a newcomer finds a free worker, too
         if lane.items + self.running_items >= self._linger.everyone:
             return Fire(lane, FireReason.EVERYONE)
@@ -137,14 +137,14 @@ class AutoRule:
         While half of them run, batches leave no closer than a batch's time shared among all of
         them; where rows are nearly free. Elsewhere the wait would cost more than it saves.
         """
-        if self.running_batches < self._workers / 2:
+        if self.running_batches < self.workers / 2:
             return -math.inf
         size = lane.mean_size
         alone_s, pair_s = self._costs.predict(1, size), self._costs.predict(2, size)
         batch_s = self._costs.predict(lane.rows, size)
         if not alone_s or not pair_s or not batch_s or pair_s > ROWS_ARE_FREE * alone_s:
             return -math.inf
-        spacing_s = min(min(batch_s, 2 * alone_s) / self._workers, self._max_wait_s)
+        spacing_s = min(min(batch_s, 2 * alone_s) / self.workers, self._max_wait_s)
         oldest = lane.oldest()
         assert oldest is not None
         latest = now + self._slack_s(queue, lane, oldest, now)
@@ -183,7 +183,7 @@ class AutoRule:
         larger_s = self._costs.predict(lane.rows + 1, size)
         row_s = 0.0 if larger_s is None else max(0.0, larger_s - batch_s)
         # Of several workers the next is free sooner: a newcomer saves less.
-        return self._linger.best_wait(lane.items, cap_s, batch_s / self._workers, row_s)
+        return self._linger.best_wait(lane.items, cap_s, batch_s / self.workers, row_s)
 
     def _cap_s(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
         """No longer than one item takes alone, than the user says, than any deadline leaves."""

@@ -16,6 +16,8 @@ from headway.core.costs import Costs, size_class
 from headway.core.fitting import Fitting
 from headway.core.items import Item
 
+_BELOW_ALL = -1  # some items have no size: 0
+
 
 class Limits(NamedTuple):
     max_rows: int
@@ -119,7 +121,7 @@ def plan(waiting: Iterable[Item], costs: Curves, limits: Limits) -> Plan | None:
         rows_before.append(end)
         least_s.append(best_s)
         starts.append(best)
-        parts.append(Part(sizes[best - 1] if best else 0, size, batch_rows, best_rows))
+        parts.append(Part(sizes[best - 1] if best else _BELOW_ALL, size, batch_rows, best_rows))
         first = best  # longer ones have no use for shorter ones that this one left behind
     return Plan(tuple(_walked_back(parts, starts)))
 
@@ -127,7 +129,7 @@ def plan(waiting: Iterable[Item], costs: Curves, limits: Limits) -> Plan | None:
 def sorted_chunks(waiting: Sequence[Item], limits: Limits) -> Plan:
     """Batches as full as they may be, one after the other, in the order of sizes."""
     parts: list[Part] = []
-    low, size, rows = 0, 0, 0
+    low, size, rows = _BELOW_ALL, 0, 0
     for item in sorted(waiting, key=lambda item: item.size):
         most = max(1, limits.rows_at(item.size))
         if rows and rows + item.rows > most and item.size > size:

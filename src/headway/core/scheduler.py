@@ -199,6 +199,7 @@ class Scheduler:
     def set_workers(self, workers: int) -> None:
         """So many there are now. With none, everything waits; the queue stays bounded."""
         self._workers = workers
+        self._admission.workers = self._auto.workers = max(1, workers)
 
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
@@ -354,14 +355,16 @@ class Scheduler:
     def _note_late(self, made: Composition, now: float) -> None:
         retry_after_s = self.queued_s
         slo_s = self.policy.slo_s or math.inf
+        shed = []
         for item in made.late:
-            due = item.arrived_at + slo_s
-            if item.deadline <= due:
+            if item.deadline <= item.arrived_at + slo_s:
                 reason = RefusalReason.DEADLINE
             else:
                 reason = RefusalReason.SHED
-                self._admission.saw_late(item, now, made.late_before - due)
+                shed.append(item.arrived_at)
             self._refused.append(Refusal(item, reason, retry_after_s))
+        if shed:
+            self._admission.saw_late(shed, now, made.late_before)
 
     def _wait_for_deadline(self) -> Wait:
         deadline = self._next_deadline()

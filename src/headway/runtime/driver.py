@@ -598,8 +598,12 @@ class Driver:
 
     def _order_plan(self, home: Home) -> None:
         """In the home loop, but behind the first step of what has just been started there."""
-        with self.lock:
-            is_due = not self._is_over and self.scheduler.needs_plan(home.clock())
+        try:
+            with self.lock:
+                is_due = not self._is_over and self.scheduler.needs_plan(home.clock())
+        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+            self._crashed(error)
+            return
         if is_due:
             self._post(home, self._plan_ahead)
 

@@ -216,6 +216,35 @@ def test_in_a_rush_of_one_tenant_another_within_its_share_is_let_in() -> None:
         scheduler.submit(Item(10**9 + number, 2.0, tenant="quiet"))
 
 
+@pytest.mark.parametrize("dropped", [1, 3])
+def test_a_batch_is_late_once_however_many_it_drops(dropped: int) -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.1), FLAT)
+    ids = itertools.count()
+
+    def arrive(count: int, now: float) -> None:
+        for _ in range(count):
+            scheduler.submit(Item(next(ids), now))
+
+    def run(now: float) -> Batch:
+        while not isinstance(action := scheduler.next_action(now), Run):
+            assert isinstance(action, Refuse)
+        return action.batch
+
+    arrive(4, 0.0)
+    slow = run(0.0)
+    arrive(1, 0.0)  # is dropped: the rush begins
+    scheduler.finish(slow, 0.3)
+    arrive(4 + dropped, 0.3)
+    slow = run(0.3)
+    scheduler.finish(slow, 0.395)  # those who are left are 5 ms short
+    arrive(4, 0.395)
+    run(0.395)
+    waiting = scheduler.queued_rows
+    with pytest.raises(Shed):
+        arrive(100, 0.395)
+    assert scheduler.queued_rows - waiting == 28
+
+
 def test_the_workers_never_run_out_of_work_for_a_strict_door() -> None:
     # So short an SLO that a strict door alone would keep the queue empty.
     scheduler = Scheduler(Policy(max_batch_size=32, slo_s=0.080), SLEEPY)
@@ -260,6 +289,21 @@ def test_queued_seconds_are_the_work_waiting_over_the_workers(workers: int, seco
     for i in range(8):
         scheduler.submit(Item(i, 0.0))
     assert scheduler.queued_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("here", "seconds"), [(2, 0.040), (1, 0.080), (0, 0.080)])
+def test_workers_that_are_away_do_not_count(here: int, seconds: float) -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4, workers=2), LINEAR)
+    scheduler.set_workers(here)
+    for i in range(8):
+        scheduler.submit(Item(i, 0.0))
+    assert scheduler.queued_s == pytest.approx(seconds)  # where there are none, one will be back
+    in_time = Item(8, 0.0, deadline=0.060)  # after one batch of 40 ms on each of two workers
+    if here == 2:
+        scheduler.submit(in_time)
+    else:
+        with pytest.raises(DeadlineExceeded):
+            scheduler.submit(in_time)
 
 
 def test_queued_seconds_of_a_cold_model_are_unknown_and_reported_as_none() -> None:

@@ -247,3 +247,11 @@ def test_what_nobody_can_plan_yet_is_not_tried_over_and_over() -> None:
     assert scheduler.needs_plan(0.0)
     scheduler.plan_ahead(0.0)
     assert not scheduler.needs_plan(0.0)
+
+
+@pytest.mark.parametrize("compose", [Compose.DP, Compose.SORT])
+def test_items_without_a_size_go_together_beside_those_that_have_one(compose: Compose) -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4, compose=compose), TABLE)
+    for number in range(8):
+        scheduler.submit(Item(number, 0.0, 1, 500 if number % 2 else 0))
+    assert sizes_of(fired(scheduler, 0.0)) == [0] * 4
