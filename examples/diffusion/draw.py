@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import headway
-from headway.models.draw import ImageModel
+from headway.models.draw import DiffusionModel
 
 PROMPTS = ["a red disc", "a green triangle", "a blue square"]
 
 
 async def main(folder: Path) -> list[Any]:
-    async with headway.Batcher[Any, Any](ImageModel(folder), max_batch_size=8) as batcher:
+    async with headway.Batcher[Any, Any](DiffusionModel(folder), max_batch_size=8) as batcher:
         drawn = await asyncio.gather(
             *(
                 batcher.submit(prompt, parameters={"seed": seed, "steps": 20})

@@ -99,12 +99,12 @@ def main() -> None:
     import torch
     from PIL import Image
 
-    from headway.models.draw import ImageModel, Wish
+    from headway.models.draw import DiffusionModel, Wish
 
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     train(folder)
-    model = ImageModel(folder)
+    model = DiffusionModel(folder)
     model.setup()
     model.load()
     pictures = model.predict([Wish("a shape", seed, 0) for seed in range(64)])

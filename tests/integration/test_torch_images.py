@@ -34,7 +34,7 @@ from small_diffusion import SIDE, likeness, train  # noqa: E402
 
 from headway.errors import ConfigError  # noqa: E402
 from headway.models.catalogue import build  # noqa: E402
-from headway.models.draw import ImageModel, Wish  # noqa: E402
+from headway.models.draw import DiffusionModel, Wish  # noqa: E402
 
 pytestmark = [pytest.mark.real_time, pytest.mark.filterwarnings("default")]
 
@@ -161,7 +161,7 @@ def test_without_a_seed_each_picture_is_another(client: Any) -> None:
 
 
 def test_several_prompts_share_every_step(shapes: Path) -> None:
-    model = ImageModel(shapes, steps=5)
+    model = DiffusionModel(shapes, steps=5)
     model.setup()
     model.load()
     rows: list[int] = []

@@ -208,9 +208,11 @@ def _images_maker(path: Path) -> Callable[..., AnyModel]:
     def make(
         *, device: str = "", threads: int = 1, steps: int = 25, max_pixels: int = 1024 * 1024
     ) -> AnyModel:
-        from headway.models.draw import ImageModel
+        from headway.models.draw import DiffusionModel
 
-        return ImageModel(path, device=device, threads=threads, steps=steps, max_pixels=max_pixels)
+        return DiffusionModel(
+            path, device=device, threads=threads, steps=steps, max_pixels=max_pixels
+        )
 
     return make
 

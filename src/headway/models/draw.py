@@ -41,7 +41,7 @@ class Wish:
     cost: int  # pixels × steps
 
 
-class ImageModel(Model[Wish, Array]):
+class DiffusionModel(Model[Wish, Array]):
     """Options: `device`, `threads`, `steps` (of denoising, unless a caller says), `max_pixels`
     (of one image)."""
 

@@ -81,7 +81,7 @@ def opened(raw: bytes, *, side: int | None, max_pixels: int) -> "Pillow.Image":
         raise InvalidInput("input 'image' is empty")
     try:
         # Reads the head only: how large it is going to be is known before it is.
-        image = Image.open(io.BytesIO(_decoded(raw)), formats=FORMATS)
+        image = Image.open(io.BytesIO(_unwrapped(raw)), formats=FORMATS)
         _check_size(*image.size, max_pixels)
         if side is not None:
             image.draft("RGB", (2 * side, 2 * side))  # no smaller; JPEG only
@@ -97,7 +97,7 @@ def opened(raw: bytes, *, side: int | None, max_pixels: int) -> "Pillow.Image":
         ) from error
 
 
-def _decoded(raw: bytes) -> bytes:
+def _unwrapped(raw: bytes) -> bytes:
     """As a file has it; JSON cannot carry that, so there it comes in base64, perhaps as a URL."""
     head = raw[:64]
     if head.startswith(b"data:"):

@@ -151,5 +151,10 @@ def _lock(file: BinaryIO, path: Path) -> None:
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         raise ConfigError(f"{path}: another process is writing it") from error
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: its file system cannot lock it ({error.strerror or error}), and two commands "
+            "could write it at once: choose another place"
+        ) from error

@@ -1,8 +1,11 @@
 """Lines through a function and into a file: order, limits, and every way a file can be torn."""
 
 import asyncio
+import errno
+import fcntl
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +231,17 @@ def test_two_processes_do_not_write_one_file(source: Path, tmp_path: Path) -> No
         pytest.raises(ConfigError, match="another process is writing it"),
     ):
         mapped(source, target)
+
+
+def test_a_file_system_without_locks_is_told_as_that(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(ConfigError, match="cannot lock it \\(No locks available\\)"):
+        mapped(source, tmp_path / "out.jsonl")
 
 
 def test_a_last_line_that_is_not_ours_is_not_continued(source: Path, tmp_path: Path) -> None:

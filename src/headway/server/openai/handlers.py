@@ -4,7 +4,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Coroutine, Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy
@@ -20,6 +20,7 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("GET", "/v1/models/{model}", "model"),
     ("POST", "/v1/embeddings", "embeddings"),
 ]
+Asked = TypeVar("Asked")
 MAX_INPUTS = 2048  # in one request, as OpenAI has it
 
 
@@ -49,7 +50,7 @@ class OpenAI:
         return Response(msgspec.json.encode(self._entry(model)))
 
     async def embeddings(self, request: Request) -> Response:
-        asked = _decoded(request.body)
+        asked = decoded(request.body, EmbeddingsRequest)
         served = self._registry.find_ready(asked.model)
         if served is None:
             served = await wake(self._registry, request, asked.model)
@@ -73,9 +74,10 @@ class OpenAI:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
 
 
-def _decoded(body: bytes) -> EmbeddingsRequest:
+def decoded(body: bytes, kind: type[Asked]) -> Asked:
+    """What the body asks for. Raises InvalidInput, naming the field."""
     try:
-        return msgspec.json.decode(body, type=EmbeddingsRequest)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(str(error)) from error
 

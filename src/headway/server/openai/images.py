@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.server.http.messages import Request, Response
-from headway.server.openai.handlers import together
+from headway.server.openai.handlers import decoded, together
 from headway.server.serving import Registry, ServedModel
 from headway.server.v2.asking import ask_of, wake
 
@@ -46,7 +46,7 @@ class Images:
         self._registry = registry
 
     async def generations(self, request: Request) -> Response:
-        asked = _decoded(request.body)
+        asked = decoded(request.body, ImagesRequest)
         served = self._registry.find_ready(asked.model)
         if served is None:
             served = await wake(self._registry, request, asked.model)
@@ -58,13 +58,6 @@ class Images:
         answer = {"created": int(time.time()), "data": data, "output_format": "png"}
         more = () if asks[0].story is None else asks[0].story.headers()
         return Response(msgspec.json.encode(answer), headers=more)
-
-
-def _decoded(body: bytes) -> ImagesRequest:
-    try:
-        return msgspec.json.decode(body, type=ImagesRequest)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(str(error)) from error
 
 
 def _numbers(asked: ImagesRequest) -> range:

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.server.http.messages import Request, Response
-from headway.server.openai.handlers import together
+from headway.server.openai.handlers import decoded, together
 from headway.server.serving import Registry, ServedModel
 from headway.server.v2.asking import ask_of, wake
 
@@ -44,7 +44,7 @@ class Reranking:
         self._registry = registry
 
     async def rerank(self, request: Request) -> Response:
-        asked = _decoded(request.body)
+        asked = _checked(decoded(request.body, RerankRequest))
         served = self._registry.find_ready(asked.model)
         if served is None:
             served = await wake(self._registry, request, asked.model)
@@ -67,11 +67,7 @@ class Reranking:
         return Response(msgspec.json.encode(answer), headers=more)
 
 
-def _decoded(body: bytes) -> RerankRequest:
-    try:
-        asked = msgspec.json.decode(body, type=RerankRequest)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(str(error)) from error
+def _checked(asked: RerankRequest) -> RerankRequest:
     if not asked.query:
         raise InvalidInput("query: a text is expected, not nothing")
     if not asked.documents:
