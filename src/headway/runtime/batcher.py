@@ -3,20 +3,15 @@
 import asyncio
 import dataclasses
 import functools
-import operator
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 from headway.core import (
     Batch,
-    Compose,
     CostTable,
-    Firing,
-    Order,
     Policy,
     Priority,
     Scheduler,
@@ -24,18 +19,18 @@ from headway.core import (
 )
 from headway.core.bisecting import MAX_RERUNS
 from headway.core.placing import Placement, place
-from headway.core.policy import choice, read_buckets
 from headway.core.supervision import MAX_RESTARTS
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
 from headway.model import CANCEL, END, Model, TensorModel, overrides
+from headway.runtime.callbacks import Callbacks, own_method
 from headway.runtime.calls import Call, DirectCall, StreamCall
 from headway.runtime.cancelling import BatchCancel, takes_cancel
 from headway.runtime.driver import Driver, State
 from headway.runtime.events import Observer, Observers
 from headway.runtime.explaining import Explained, explanation_of
-from headway.runtime.front import FrontThread, Kind, Many, call_user_code
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
+from headway.runtime.options import policy_of, seconds
 from headway.runtime.parameters import BatchParameters, Parameters, Sharing
 from headway.runtime.probing import ProbeWatcher, probe, try_padding
 from headway.runtime.runner import TensorRunner, runner_for
@@ -51,7 +46,6 @@ if TYPE_CHECKING:
 In = TypeVar("In")
 Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
-_POLICIES = ("auto", "idle", "window", "static")
 _NONE: Mapping[str, Any] = {}
 HAS_PROCESSES = hasattr(os, "pidfd_open") and hasattr(os, "memfd_create")
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
@@ -124,43 +118,38 @@ class Batcher(Generic[In, Out]):
         target = model
         self._model = model() if isinstance(model, type) else model
         self._runner = self._own_runner = runner_for(self._model, name)
-        self._stream = _own(self._model, "stream")
+        self._stream = own_method(self._model, "stream")
         self._cancellable = _cancellable(self._model)
         self._shape = self._runner.shape if isinstance(self._model, TensorModel) else None
         self.name = self._runner.name
         if not (isinstance(max_reruns, int) and max_reruns >= 0):
             raise ConfigError(f"must be at least 0, not {max_reruns}", field="max_reruns")
-        self._prepare = prepare or _own(self._model, "prepare")
-        self._prepare_many = None if prepare else _prepare_many_of(self._model)
-        self._many_prepared = None if self._prepare_many is None else self._prepare_and_size_many
-        self._size = size or _own(self._model, "size")
-        self._finish = _own(self._model, "finish")
+        self._callbacks = callbacks = Callbacks(
+            self._model, self.name, max_waiting=max_queue, prepare=prepare, size=size
+        )
+        self._prepare, self._size = callbacks.prepare, callbacks.size
+        self._finish, self._off_loop = callbacks.finish, callbacks.off_loop
         self._parameters = _parameters(self._model, self._prepare)
         if max_batch_cost is not None and self._size is None and self._shape is None:
             raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
-        firing = _firing(policy, max_wait_ms=max_wait_ms, slo_ms=slo_ms)
-        bounds, quantiles = (
-            read_buckets(buckets) if isinstance(buckets, str) else (tuple(buckets), 0)
-        )
-        self._policy = Policy(
-            firing=firing,
+        self._policy = policy_of(
+            self._model,
+            policy=policy,
             max_batch_size=max_batch_size,
-            max_wait_s=0.0 if policy == "idle" else _seconds(max_wait_ms, "max_wait_ms"),
+            max_wait_ms=max_wait_ms,
             max_batch_cost=max_batch_cost,
-            slo_s=_seconds(slo_ms, "slo_ms"),
+            slo_ms=slo_ms,
             slo_percentile=slo_percentile,
             max_queue=max_queue,
-            order=cast(Order, choice(Order, order, "order")),
-            compose=_compose(compose, self._model),
-            buckets=bounds,
-            quantiles=quantiles,
-            pad_sizes=tuple(pad_sizes) or tuple(getattr(self._model, "pad_sizes", ())),
+            order=order,
+            compose=compose,
+            buckets=buckets,
+            pad_sizes=pad_sizes,
             workers=workers,
-            tenant_weights=dict(tenants or {}),
-            batch_sizes=tuple(batch_sizes),
+            tenants=tenants,
+            batch_sizes=batch_sizes,
         )
         self._max_reruns = max_reruns
-        self._front = FrontThread(f"headway-front-{self.name}", self._policy.max_queue)
         self._is_simple = not any(
             (self._prepare, self._size, self._shape, self._finish, self._parameters)
         )
@@ -180,7 +169,7 @@ class Batcher(Generic[In, Out]):
             needs_process=_only_in_process(worker_memory_mb, pin),
             has_processes=HAS_PROCESSES,
         )
-        execute_timeout_s = _seconds(execute_timeout_ms, "execute_timeout_ms")
+        execute_timeout_s = seconds(execute_timeout_ms, "execute_timeout_ms")
         if execute_timeout_s is not None and self._placement.kind != "process":
             self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
         self._team: ProcessTeam | None = None
@@ -276,7 +265,7 @@ class Batcher(Generic[In, Out]):
         try:
             await self._driver.close(drain_s)
         finally:
-            self._front.stop()
+            self._callbacks.stop()
             await self._wait_stopped()
 
     # ---- calling
@@ -506,8 +495,7 @@ class Batcher(Generic[In, Out]):
             if not isinstance(tenant, str):
                 raise InvalidInput(f"tenant must be a string, not {tenant!r}")
             _check_hashable(partition)
-            if self._finish is not None and self._prepare is None:  # `prepare` has its own door
-                self._front.check_room()
+            self._callbacks.check_room()
         except HeadwayError as error:
             self._driver.report_refusal(error)
             raise
@@ -537,20 +525,10 @@ class Batcher(Generic[In, Out]):
         """The item to queue and its size."""
         try:
             self._driver.check_open()
-            return await self._prepare_off_loop(value, keywords)
+            return await self._callbacks.prepared(value, keywords)
         except HeadwayError as error:
             self._driver.report_refusal(error)
             raise
-
-    async def _prepare_off_loop(self, value: Any, keywords: Mapping[str, Any]) -> tuple[Any, int]:
-        """A size function alone is cheap, and runs right here."""
-        if self._prepare is None:
-            return value, self._checked_size(value)
-        function: Callable[[Any], Any] = self._prepare_and_size
-        if keywords:
-            function = functools.partial(function, **keywords)
-        many = None if keywords else self._many_prepared
-        return cast(tuple[Any, int], await self._off_loop("prepare", function, value, many))
 
     def _shaped(self, value: Any) -> tuple[int, int, Hashable]:
         assert self._shape is not None
@@ -559,38 +537,6 @@ class Batcher(Generic[In, Out]):
         except InvalidInput as error:
             self._driver.report_refusal(error)
             raise
-
-    def _prepare_and_size(self, value: Any, /, **keywords: Any) -> tuple[Any, int]:
-        assert self._prepare is not None
-        item = self._prepare(value, **keywords)
-        return item, 0 if self._size is None else self._checked_size(item)
-
-    def _checked_size(self, item: Any) -> int:
-        assert self._size is not None
-        size = call_user_code("size", self._size, item)
-        if isinstance(size, HeadwayError):
-            raise size
-        with suppress(TypeError):
-            if (whole := operator.index(size)) >= 0:  # numpy's integers are no `int`
-                return whole
-        raise InvalidInput(f"size must be a whole number of at least 0, not {size!r}")
-
-    def _prepare_and_size_many(self, values: list[Any]) -> list[tuple[Any, int]]:
-        assert self._prepare_many is not None
-        items = list(self._prepare_many(values))
-        if self._size is None:
-            return [(item, 0) for item in items]
-        return [(item, self._checked_size(item)) for item in items]
-
-    async def _off_loop(
-        self, kind: Kind, function: Callable[[Any], Any], value: Any, many: Many | None = None
-    ) -> Any:
-        if not getattr(asyncio.get_running_loop(), "is_virtual", False):
-            return await self._front.run(kind, function, value, many)
-        result = call_user_code(kind, function, value)
-        if isinstance(result, Exception):
-            raise result
-        return result
 
     def _now(self) -> float:
         return Home(asyncio.get_running_loop()).clock()
@@ -605,7 +551,7 @@ class Batcher(Generic[In, Out]):
             self._stream = here.stream
             return list(self._team.hire())
         self._runner = self._own_runner
-        self._stream = _own(self._model, "stream")
+        self._stream = own_method(self._model, "stream")
         if self._runner.is_async or home.is_virtual or self._placement.kind == "inline":
             return [InlineWorker(current_home) for _ in range(self._policy.workers)]
         return [ThreadWorker(f"headway-{self.name}-{n}") for n in range(self._policy.workers)]
@@ -795,10 +741,6 @@ class Batcher(Generic[In, Out]):
             )
 
 
-def _own(model: object, method: str) -> Any:
-    return getattr(model, method) if overrides(model, method) else None
-
-
 def _cancellable(model: Any) -> frozenset[str]:
     """The methods that take a token."""
     if not isinstance(model, Model | TensorModel):
@@ -807,51 +749,11 @@ def _cancellable(model: Any) -> frozenset[str]:
     return frozenset(each for each in written if takes_cancel(getattr(model, each)))
 
 
-def _prepare_many_of(model: object) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """Not one that is inherited past a `prepare`: it would do what that replaces."""
-    for kind in type(model).__mro__:
-        if kind is Model or "prepare" in vars(kind) or "prepare_many" in vars(kind):
-            has_many = kind is not Model and "prepare_many" in vars(kind)
-            return cast(Any, model).prepare_many if has_many else None
-    return None
-
-
 def _parameters(model: object, prepare: Callable[..., Any] | None) -> Parameters | None:
     """None: it takes none. A plain function has no place to list what its batches share."""
     if not isinstance(model, Model | TensorModel):
         return None
     return Parameters(model, prepare) or None
-
-
-def _firing(policy: str, *, max_wait_ms: float | None, slo_ms: float | None) -> Firing:
-    """The rule for what a person typed: 'idle' is `auto` that never waits."""
-    if policy == "idle":
-        if max_wait_ms:
-            raise ConfigError("policy 'idle' never waits; 'auto' may", field="max_wait_ms")
-        return Firing.AUTO
-    if policy not in _POLICIES:
-        choices = ", ".join(map(repr, _POLICIES))
-        raise ConfigError(f"{policy!r} is not one of {choices}", field="policy")
-    if slo_ms is not None and policy != "auto":
-        raise ConfigError(
-            f"policy {policy!r} knows no latency goal; 'auto' and 'idle' do", field="slo_ms"
-        )
-    return Firing(policy)
-
-
-def _compose(name: str, model: object) -> Compose:
-    """'auto': as the model takes them."""
-    if name == "auto":
-        return Compose.PACKED if getattr(model, "packed", False) else Compose.DP
-    return cast(Compose, choice(Compose, name, "compose"))
-
-
-def _seconds(milliseconds: object, name: str) -> float | None:
-    if milliseconds is None:
-        return None
-    if not isinstance(milliseconds, int | float):
-        raise ConfigError(f"must be a number, not {milliseconds!r}", field=name)
-    return milliseconds / 1e3
 
 
 def _check_hashable(value: object, what: str = "partition") -> None:
