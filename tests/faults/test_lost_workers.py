@@ -29,7 +29,7 @@ async def outcomes(batcher: FragileBatcher, values: Any, **options: Any) -> list
 
 def nothing_is_left(batcher: FragileBatcher) -> bool:
     driver, scheduler = batcher.driver, batcher.driver.scheduler
-    return not (driver._calls or driver.jobs or driver._inbox) and scheduler.is_idle
+    return not (driver.calls or driver.jobs or driver._inbox) and scheduler.is_idle
 
 
 # ---- killed
@@ -238,7 +238,7 @@ async def test_closing_waits_for_what_was_lost_and_for_no_longer_than_told() -> 
             await batcher.close(drain_s=drain_s)
             [result] = await asyncio.gather(task, return_exceptions=True)
             assert type(result) is expected
-            assert batcher.driver._calls == {}
+            assert batcher.driver.calls == {}
 
 
 async def test_a_worker_that_dies_while_its_batcher_is_released_leaves_nothing() -> None:
@@ -251,7 +251,7 @@ async def test_a_worker_that_dies_while_its_batcher_is_released_leaves_nothing()
         [result] = await asyncio.gather(task, return_exceptions=True)
     assert type(result) is Closed
     await asyncio.sleep(10)
-    assert (batcher.driver._calls, batcher.driver.jobs) == ({}, {})
+    assert (batcher.driver.calls, batcher.driver.jobs) == ({}, {})
 
 
 # ---- streams

@@ -218,7 +218,7 @@ async def test_a_call_that_races_with_a_close_in_another_thread_is_answered() ->
 async def test_a_call_that_races_with_a_crash_is_answered() -> None:
     batcher = Batcher[int, int](lambda values: values)
     await batcher.__aenter__()
-    just_before_it_is_noted(batcher, lambda: batcher._driver._crashed(RuntimeError("a bug")))
+    just_before_it_is_noted(batcher, lambda: batcher._driver._ending.crashed(RuntimeError("a bug")))
     async with asyncio.timeout(10):
         with pytest.raises(Closed, match="crashed"):
             await batcher.submit(1)

@@ -25,7 +25,7 @@ from headway.model import CANCEL, END, Model, TensorModel, overrides
 from headway.runtime.callbacks import Callbacks, own_method
 from headway.runtime.calls import Call, DirectCall, StreamCall
 from headway.runtime.cancelling import BatchCancel, takes_cancel
-from headway.runtime.driver import Driver, State
+from headway.runtime.driver import Driver
 from headway.runtime.events import Observer, Observers
 from headway.runtime.explaining import Explained, explanation_of
 from headway.runtime.home import FloatingHome, Home
@@ -34,6 +34,7 @@ from headway.runtime.options import policy_of, seconds
 from headway.runtime.parameters import BatchParameters, Parameters, Sharing
 from headway.runtime.probing import ProbeWatcher, probe, try_padding
 from headway.runtime.runner import TensorRunner, runner_for
+from headway.runtime.state import State
 from headway.runtime.threads import run_in_thread
 from headway.runtime.watchdog import Watchdog
 from headway.runtime.workers.inline import InlineWorker

@@ -10,14 +10,12 @@ import asyncio
 import concurrent.futures
 import functools
 import itertools
-import logging
 import math
 import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from enum import Enum
 from typing import Any, Protocol
 
 from headway.core import (
@@ -25,7 +23,6 @@ from headway.core import (
     Item,
     Priority,
     Refusal,
-    RefusalReason,
     Refuse,
     Run,
     Scheduler,
@@ -42,37 +39,26 @@ from headway.runtime.calls import (
     SplitCall,
     StreamCall,
     ThreadCall,
-    content_of,
 )
+from headway.runtime.crew import Crew
+from headway.runtime.ending import Ending
 from headway.runtime.events import (
     BatchFinished,
-    BatchLost,
     BatchStarted,
     Cancelled,
-    Crashed,
     Event,
     Observers,
     OutOfMemory,
     Refused,
-    Stopped,
 )
-from headway.runtime.faults import WorkerLost
 from headway.runtime.home import FloatingHome, Home
 from headway.runtime.jobs import BatchJob, Job, Worker
+from headway.runtime.losses import Losses, same_error
 from headway.runtime.poisons import Poisons
+from headway.runtime.state import State
 
-_log = logging.getLogger(__name__)
 _PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
 _item_id = operator.itemgetter(0)
-
-
-class State(Enum):
-    NEW = "has not been started: use `async with`"
-    OPENING = "is still loading"
-    OPEN = "is open"
-    CLOSING = "is closing"
-    CLOSED = "is closed"
-    CRASHED = "has crashed"
 
 
 class JobFactory(Protocol):
@@ -108,22 +94,29 @@ class Driver:
         self.crash: BaseException | None = None
         self.home: Home | None = None
         self.jobs: dict[int, BatchJob] = {}
-        self.workers: list[Worker] = []
+        self.crew = Crew()
         self._factory = factory
-        self._observers = observers
-        self._floating = floating
+        self.observers = observers
+        self.floating = floating
         self._ids = itertools.count(1)
-        self._calls: dict[int, Answerable] = {}  # queued; those of running batches are in `jobs`
+        self.calls: dict[int, Answerable] = {}  # queued; those of running batches are in `jobs`
         self._inbox: deque[tuple[Item, Any]] = deque()  # see enqueue_plain
-        self._free_workers: list[Worker] = []
-        self._away: set[Worker] = set()  # workers that cannot take a batch now
-        self._given_up: NotReady | None = None
-        self._poisons = Poisons()
+        self._free_workers, self._away = self.crew.free, self.crew.away
+        self.given_up: NotReady | None = None
+        self.poisons = Poisons()
         self._drive_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._drained: list[asyncio.Future[None]] = []  # whoever waits for the last answer
-        self._is_released = False
+        self._losses = losses = Losses(self)
+        self._ending = ending = Ending(self)
+        # What others call of its parts.
+        self.worker_left, self.worker_back = losses.worker_left, losses.worker_back
+        self.give_up = losses.give_up
+        self.close = ending.close
+
+    @property
+    def workers(self) -> list[Worker]:
+        return self.crew.workers
 
     @property
     def state(self) -> State:
@@ -132,20 +125,18 @@ class Driver:
     @state.setter
     def state(self, state: State) -> None:
         self._state = state
-        self._open_doors()
+        self.open_doors()
         self._is_closing = state is State.CLOSING
         self._is_over = state in (State.CLOSED, State.CRASHED)
 
     @property
     def takes_calls(self) -> bool:
         """Open, and with a worker that is there or will be."""
-        return self._state is State.OPEN and self._given_up is None
+        return self._state is State.OPEN and self.given_up is None
 
-    def _open_doors(self) -> None:
+    def open_doors(self) -> None:
         """The hot path is for when nothing needs a look: all else goes through `enqueue`."""
-        self._takes_plain = (
-            self._state is State.OPEN and self._given_up is None and not self._poisons
-        )
+        self._takes_plain = self._state is State.OPEN and self.given_up is None and not self.poisons
 
     # ---- life
 
@@ -155,88 +146,8 @@ class Driver:
         self.state = State.OPEN
 
     def _make_workers(self, home: Home) -> None:
-        self.workers = self._factory.make_workers(home, self.current_home)
-        self._free_workers = list(self.workers)
-        self._away.clear()
-        self.scheduler.set_workers(len(self.workers))
-
-    async def close(self, drain_s: float) -> None:
-        """Refuse, drain for so long, answer the rest with `Closed`, release the workers."""
-        drained = asyncio.get_running_loop().create_future()
-        with self.lock:
-            if self.state in (State.NEW, State.OPENING, State.CLOSED):
-                self.state = State.CLOSED  # whoever is loading finds it so afterwards
-                return
-            if self.state is State.OPEN:
-                self.take_in()
-                self.state = State.CLOSING
-                self.scheduler.drain()
-            if self.state is State.CLOSING:
-                self._drained.append(drained)
-            else:  # crashed: everyone has been answered
-                drained.set_result(None)
-        self._in_home(self._drive)
-        try:
-            async with asyncio.timeout(drain_s):
-                await drained
-        except TimeoutError:
-            pass
-        finally:  # also when closing itself is cancelled
-            self._release()
-
-    def _release(self) -> None:
-        with self.lock:
-            if self._is_released:
-                return
-            self._is_released = True
-            if self.state is State.CLOSING:
-                self.state = State.CLOSED
-                for item_id in self._calls:
-                    self.scheduler.cancel(item_id)
-            left = self._take_unanswered()
-            workers, self.workers, self._free_workers = self.workers, [], []
-            self._away.clear()
-            drained, self._drained = self._drained, []
-        for worker in workers:
-            worker.stop()
-        self._in_home(lambda: self._tell_stopped(left))
-        _wake(drained)  # whoever else is closing
-
-    def _take_unanswered(self) -> list[Answerable]:
-        """Under the lock: everyone who still waits, queued, running or in the inbox."""
-        unanswered = [*self._empty_inbox(), *self._waiting()]
-        self._calls.clear()
-        return unanswered
-
-    def _empty_inbox(self) -> list[Answerable]:
-        calls: list[Answerable] = []
-        with suppress(IndexError):
-            while True:  # one by one: others append meanwhile
-                calls.append(self._inbox.popleft()[1])
-        return calls
-
-    def _waiting(self) -> list[Answerable]:
-        running = [call for job in self.jobs.values() for call in job.calls]
-        return [*self._calls.values(), *running]
-
-    def _tell_stopped(self, left: list[Answerable]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for call in left:
-            call.fail(Closed(f"{self.name} stopped before this was answered"))
-        self._observers.emit(Stopped(self.name, len(left)))
-        if self._floating is not None:
-            self._floating.close()
-
-    def _turn_away(self) -> None:
-        """The end came between a look at the state and the append in `enqueue_plain`."""
-        for call in self._empty_inbox():
-            error = self.closed()
-            if not isinstance(call, DirectCall):
-                call.detach()  # its own loop is certain to run; the home may have ended
-            call.fail(error)
-            self.report_refusal(error)
+        self.crew.hire(self._factory.make_workers(home, self.current_home))
+        self.scheduler.set_workers(self.crew.here)
 
     # ---- coming in
 
@@ -244,7 +155,7 @@ class Driver:
         """The hot path: a value with no wishes, from the home loop. None: take the other way.
 
         It is noted without a lock and handed to the scheduler with its neighbours, when the event
-        loop comes to `_drive`. (The append comes before the look at the flag, and `_drive` clears
+        loop comes to `drive`. (The append comes before the look at the flag, and `drive` clears
         the flag before it looks at the inbox: whatever thread it is in, nothing is overlooked.)
         """
         home = self.home
@@ -255,7 +166,7 @@ class Driver:
         self._inbox.append((new_item((item_id, home.clock(), *_PLAIN_FIELDS)), call))
         if not self._drive_is_due:
             self._drive_is_due = True
-            loop.call_soon(self._drive)
+            loop.call_soon(self.drive)
         return call
 
     def enqueue_direct(self, call: DirectCall) -> bool:
@@ -265,7 +176,7 @@ class Driver:
         system call.)
         """
         home = self.home
-        if home is None or not self._takes_plain or self._floating is not None:
+        if home is None or not self._takes_plain or self.floating is not None:
             return False
         item_id = next(self._ids)
         call.item_ids = (item_id,)
@@ -275,20 +186,20 @@ class Driver:
         self._inbox.append((item, call))
         if not self._drive_is_due:
             self._drive_is_due = True
-            home.loop.call_soon(self._drive)
+            home.loop.call_soon(self.drive)
         return True
 
     def take_in(self) -> None:
         """Under the lock: hand the inbox to the scheduler. Before anything else looks at it."""
-        inbox, calls = self._inbox, self._calls
-        if not inbox or self._is_over:  # then `_drive` turns them away
+        inbox, calls = self._inbox, self.calls
+        if not inbox or self._is_over:  # then `drive` turns them away
             return
         items, home, is_mixed = [], self.current_home(), False
         while inbox:
             item, call = inbox.popleft()
             if item[5]:
                 is_mixed = True  # a tenant's; the others may be nobody's
-            if self._floating is not None and call.future.get_loop() is not home.loop:
+            if self.floating is not None and call.future.get_loop() is not home.loop:
                 call.detach()  # the home moved while it was being noted
             calls[item[0]] = call
             items.append(item)
@@ -298,12 +209,20 @@ class Driver:
             else:
                 refusals = self.scheduler.submit_alike(items)
         except Exception as bug:
-            # Ours. Not every way here leads through `_drive`, and these callers wait.
-            self._post(home, functools.partial(self._crashed, bug))
+            # Ours. Not every way here leads through `drive`, and these callers wait.
+            self._post(home, functools.partial(self._ending.crashed, bug))
             raise
         for item, error in refusals:
             refused = functools.partial(self._tell_refused_at_door, calls.pop(item.id), error)
             self._post(home, refused)  # later: no user code under the lock
+
+    def empty_inbox(self) -> list[Answerable]:
+        """Those who have not been handed to the scheduler."""
+        calls: list[Answerable] = []
+        with suppress(IndexError):
+            while True:  # one by one: others append meanwhile
+                calls.append(self._inbox.popleft()[1])
+        return calls
 
     def _tell_refused_at_door(self, call: Answerable, error: HeadwayError) -> None:
         self.report_refusal(error)
@@ -325,8 +244,8 @@ class Driver:
     ) -> Any:
         """Queue one value, or raise why not: its `Call`, or its `StreamCall`."""
         try:
-            if self._poisons:
-                self._refuse_poison(value, partition)
+            if self.poisons:
+                self._losses.refuse_poison(value, partition)
             with self.lock:
                 home = self.choose_home()
                 now = home.clock()
@@ -344,11 +263,11 @@ class Driver:
                     self._submit_parts(item, call)
                 else:
                     self.scheduler.submit(item)
-                    self._calls[item_id] = call
+                    self.calls[item_id] = call
                 self._order_drive(home, call)
         except HeadwayError as error:
             self.report_refusal(error)
-            self._drive_soon()  # a full queue may be a reason to start a batch that waits
+            self.drive_soon()  # a full queue may be a reason to start a batch that waits
             raise
         return call
 
@@ -374,23 +293,23 @@ class Driver:
 
     def _submit_parts(self, item: Item, call: Call) -> None:
         parts = split(item, self.scheduler.part_rows(item.size), self._ids)
-        whole = SplitCall(call, parts, self._factory.join, self._forget)
+        whole = SplitCall(call, parts, self._factory.join, self.forget)
         start = 0
         for number, part in enumerate(parts):
             self.scheduler.submit(part, request_rows=item.rows if number == 0 else None)
             value = self._factory.cut(call.value, start, start + part.rows)
-            self._calls[part.id] = PartCall(whole, number, value)
+            self.calls[part.id] = PartCall(whole, number, value)
             start += part.rows
         call.item_ids = tuple(part.id for part in parts)
 
     def _order_drive(self, home: Home, call: Call | StreamCall) -> None:
-        """Under the lock: have `_drive` look at this call soon. Raises Closed."""
+        """Under the lock: have `drive` look at this call soon. Raises Closed."""
         if self._drive_is_due:
             return
         try:
-            home.post(self._drive)
+            home.post(self.drive)
         except RuntimeError:  # closed just now
-            self._forget(call.item_ids)
+            self.forget(call.item_ids)
             raise self._homeless() from None
         self._drive_is_due = True  # only now: one that never comes would silence all later calls
 
@@ -404,33 +323,33 @@ class Driver:
 
     def check_open(self) -> None:
         """Raise Closed where a call would be refused: before anything is prepared for it."""
-        if self.state is not State.OPEN and (self.state is not State.NEW or not self._floating):
+        if self.state is not State.OPEN and (self.state is not State.NEW or not self.floating):
             raise self.closed()
-        if self._given_up is not None:
-            raise _same(self._given_up)
+        if self.given_up is not None:
+            raise same_error(self.given_up)
 
     def report_refusal(self, error: HeadwayError) -> None:
-        if self._observers:
+        if self.observers:
             self._report(Refused(self.name, error.code, str(error)))
 
     def report(self, event: Event) -> None:
         """From any thread; nothing where nobody observes."""
-        if self._observers:
+        if self.observers:
             self._report(event)
 
     def _report(self, event: Event) -> None:
-        self._in_home(functools.partial(self._observers.emit, event))
+        self.in_home(functools.partial(self.observers.emit, event))
 
     # ---- leaving early
 
     def withdraw(self, call: Call | DirectCall | StreamCall) -> None:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
-        was_queued = self._forget(call.item_ids)
+        was_queued = self.forget(call.item_ids)
         if not was_queued:
             self._tell_unwanted()
-        if self._observers:
+        if self.observers:
             self._report(Cancelled(self.name, started=not was_queued))
-        self._drive_soon()  # the item may have been what a timer or a drain waits for
+        self.drive_soon()  # the item may have been what a timer or a drain waits for
 
     def _tell_unwanted(self) -> None:
         """Running batches that nobody waits for any more, where their model wants to know."""
@@ -439,25 +358,25 @@ class Driver:
         for token in tokens:
             token.check()
 
-    def _drive_soon(self) -> None:
+    def drive_soon(self) -> None:
         with self.lock:
             home = self.home
             if self._drive_is_due or home is None or self._is_over:
                 return
             self._drive_is_due = True
-        self._post(home, self._drive)
+        self._post(home, self.drive)
 
-    def _forget(self, item_ids: tuple[int, ...]) -> bool:
+    def forget(self, item_ids: tuple[int, ...]) -> bool:
         with self.lock:
             self.take_in()
             cancelled = [item_id for item_id in item_ids if self.scheduler.cancel(item_id)]
             for item_id in cancelled:
-                self._calls.pop(item_id, None)
+                self.calls.pop(item_id, None)
         return len(cancelled) == len(item_ids)
 
     # ---- driving the scheduler
 
-    def _drive(self) -> None:
+    def drive(self) -> None:
         """Ask the scheduler what to do, and do it. In the home loop, after every event."""
         try:
             with self.lock:
@@ -465,17 +384,17 @@ class Driver:
                 jobs, refusals = self._advance()
                 home = self.current_home()
         except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-            self._crashed(error)
+            self._ending.crashed(error)
             return
         self._start(jobs)
         if refusals:
-            self._in_this(home, lambda: self._tell_refused(refusals))
+            self._in_this(home, lambda: self.tell_refused(refusals))
         if self.scheduler.has_sizes:
             self._order_plan(home)
         if self._is_closing:
-            self._check_drained()
+            self._ending.check_drained()
         elif self._is_over:
-            self._turn_away()
+            self._ending.turn_away()
 
     def _advance(self) -> tuple[list[BatchJob], list[tuple[Refusal, Answerable]]]:
         """Under the lock: what to start and whom to refuse now. Sets the timer for later."""
@@ -496,7 +415,7 @@ class Driver:
             else:
                 if action.until < self._timer_at:
                     self._timer_at = action.until
-                    self._in_home(functools.partial(self._arm, action.until))
+                    self.in_home(functools.partial(self._arm, action.until))
                 # only now: until here, a crash must find them among the calls
                 return jobs, self._take_refused(refused) if refused else []
 
@@ -504,23 +423,23 @@ class Driver:
         """Its callers are found among the calls or the jobs, wherever this breaks."""
         calls: list[Answerable] = []
         try:
-            calls.extend(map(self._calls.pop, map(_item_id, batch.items)))
+            calls.extend(map(self.calls.pop, map(_item_id, batch.items)))
             job = self._factory.make_job(batch, calls, self._free_workers.pop(), home)
         except Exception:
-            self._calls.update(zip(map(_item_id, batch.items), calls, strict=False))
+            self.calls.update(zip(map(_item_id, batch.items), calls, strict=False))
             raise
         self.jobs[batch.id] = job
         return job
 
     def _take_refused(self, refused: list[Refusal]) -> list[tuple[Refusal, Answerable]]:
-        refusals = [(each, self._calls[each.item.id]) for each in refused]
+        refusals = [(each, self.calls[each.item.id]) for each in refused]
         for each in refused:
-            del self._calls[each.item.id]
+            del self.calls[each.item.id]
         return refusals
 
     def _start(self, jobs: list[BatchJob]) -> None:
         for job in jobs:
-            if self._observers:
+            if self.observers:
                 self._report(BatchStarted(self.name, job.batch))
             job.worker.start(job)
 
@@ -536,7 +455,7 @@ class Driver:
         """Run this on a worker, past the queue. Raises Closed."""
         with self.lock:
             self.check_open()
-            worker = next((each for each in self.workers if each not in self._away), None)
+            worker = self.crew.first_here()
         if worker is None:
             raise NotReady(f"{self.name} has no worker now")
         worker.start(job)
@@ -554,7 +473,7 @@ class Driver:
             try:
                 job.finished_at = home.clock()
                 if job.lost is not None:
-                    self._requeue(job, job.lost)
+                    self._losses.requeue(job, job.lost, is_over=self._is_over)
                 else:
                     if job.misfit is not None:
                         self.scheduler.does_not_fit(job.misfit)
@@ -565,7 +484,7 @@ class Driver:
             except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
                 crash = error
         if crash is not None:
-            self._crashed(crash)
+            self._ending.crashed(crash)
         self._start(jobs)
         deliver = self._deliver if job.lost is None else self._tell_lost
         self._in_this(home, lambda: deliver(job, refusals))
@@ -577,7 +496,7 @@ class Driver:
         batch, failed = job.batch, 0
         ran = ((batch, job.ran_s),)
         if not job.results:
-            job.results = [self._lost_batch() for _ in job.calls]
+            job.results = [self.lost_batch() for _ in job.calls]
         for call, result in zip(job.calls, job.results, strict=True):
             call.ran = ran
             try:
@@ -590,11 +509,11 @@ class Driver:
                 failed += 1
                 call.fail(_unusable(self.name, error))
         if refusals:
-            self._tell_refused(refusals)
-        if self._observers:
+            self.tell_refused(refusals)
+        if self.observers:
             self._tell_finished(job, failed)
         if self._is_closing:
-            self._check_drained()
+            self._ending.check_drained()
 
     def _order_plan(self, home: Home) -> None:
         """In the home loop, but behind the first step of what has just been started there."""
@@ -602,7 +521,7 @@ class Driver:
             with self.lock:
                 is_due = not self._is_over and self.scheduler.needs_plan(home.clock())
         except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-            self._crashed(error)
+            self._ending.crashed(error)
             return
         if is_due:
             self._post(home, self._plan_ahead)
@@ -614,127 +533,16 @@ class Driver:
                 if not self._is_over:
                     self.scheduler.plan_ahead(self.current_home().clock())
         except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-            self._crashed(error)
+            self._ending.crashed(error)
 
     def _tell_finished(self, job: BatchJob, failed: int) -> None:
         batch = job.batch
         if job.ran_out_of_memory:
             limit_rows = self.scheduler.part_rows(batch.size)
-            self._observers.emit(OutOfMemory(self.name, batch, limit_rows))
-        self._observers.emit(
+            self.observers.emit(OutOfMemory(self.name, batch, limit_rows))
+        self.observers.emit(
             BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
         )
-
-    # ---- workers come and go
-
-    def _requeue(self, job: BatchJob, lost: WorkerLost) -> None:
-        """Under the lock: whoever still waits runs again."""
-        self._take_out(job.worker)
-        waiting = {
-            item: call
-            for item, call in zip(job.batch.items, job.calls, strict=True)
-            if not (self._is_over or call.is_done)
-        }
-        self._calls.update((item.id, call) for item, call in waiting.items())
-        self.scheduler.lost(
-            job.batch,
-            tuple(waiting),
-            max_losses=job.max_reruns,
-            reason=lost.reason,
-            out_of_memory=lost.out_of_memory,
-        )
-
-    def _tell_lost(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
-        assert job.lost is not None
-        if self._observers:
-            reason, memory = job.lost.reason, job.lost.out_of_memory
-            failed = sum(refusal.reason is RefusalReason.WORKER_LOST for refusal, _ in refusals)
-            self._observers.emit(
-                BatchLost(self.name, job.batch, job.finished_at, reason, memory, failed)
-            )
-        if self._poisons:
-            self._refuse_queued_poison()
-        self._tell_refused(refusals)
-        if self._is_closing:
-            self._check_drained()
-
-    def worker_left(self, worker: Worker) -> None:
-        """It takes no batch until it is back. From any thread; harmless when repeated.
-
-        (A worker that is lost with a batch need not say so: `finished` sees it.)
-        """
-        with self.lock:
-            self._take_out(worker)
-
-    def _take_out(self, worker: Worker) -> None:
-        if worker not in self.workers:
-            return  # released meanwhile
-        self._away.add(worker)
-        if worker in self._free_workers:
-            self._free_workers.remove(worker)
-        self.scheduler.set_workers(len(self.workers) - len(self._away))
-
-    def worker_back(self, worker: Worker) -> None:
-        """It takes batches again; what it was lost with has come back (`finished`) before."""
-        with self.lock:
-            if worker not in self._away or worker not in self.workers:
-                return
-            self._away.discard(worker)
-            self.scheduler.set_workers(len(self.workers) - len(self._away))
-            if all(job.worker is not worker for job in self.jobs.values()):
-                self._free_workers.append(worker)
-            self._given_up = None
-            self._open_doors()
-        self._drive_soon()
-
-    def give_up(self, error: NotReady) -> None:
-        """No worker will be back soon: queued callers get this error, and so do new ones, until a
-        worker is back after all. From any thread."""
-        with self.lock:
-            self.take_in()
-            self._given_up = error
-            self._open_doors()
-            # Those who are refused already are told so when the scheduler is asked next.
-            cancelled = [item_id for item_id in self._calls if self.scheduler.cancel(item_id)]
-            calls = [self._calls.pop(item_id) for item_id in cancelled]
-        self._in_home(lambda: self._tell_given_up(calls, error))
-        self._drive_soon()
-
-    def _tell_given_up(self, calls: list[Answerable], error: NotReady) -> None:
-        for call in calls:
-            call.fail(_same(error))
-            self.report_refusal(error)
-
-    # ---- contents that take workers down
-
-    def _refuse_poison(self, value: Any, partition: Hashable) -> None:
-        if self._poisons.is_known(value, partition, self.current_home().clock()):
-            raise Poison(f"{self.name}: this input has taken workers down before")
-        if not self._poisons:  # forgotten just now
-            with self.lock:
-                self._open_doors()
-
-    def _remember_poison(self, call: Answerable, partition: Hashable) -> None:
-        self._poisons.remember(content_of(call), partition, self.current_home().clock())
-        with self.lock:
-            self._open_doors()
-        self._refuse_queued_poison()
-
-    def _refuse_queued_poison(self) -> None:
-        """In the home loop: its equals that wait already take no further worker down."""
-        now = self.current_home().clock()
-        with self.lock:
-            waiting = [
-                (item, self._calls[item.id])
-                for item in self.scheduler.waiting_items()
-                if item.id in self._calls
-            ]
-        for item, call in waiting:
-            is_poison = self._poisons.is_known(content_of(call), item.partition, now)
-            if is_poison and self._forget((item.id,)):
-                error = Poison(f"{self.name}: an equal input has taken workers down")
-                self.report_refusal(error)
-                call.fail(error)
 
     @property
     def away_workers(self) -> int:
@@ -742,24 +550,23 @@ class Driver:
 
     def adopt(self, scheduler: Scheduler) -> None:
         """Under the lock, while nothing is queued or running: decide by this one from now on."""
-        scheduler.set_workers(len(self.workers) - len(self._away))
+        scheduler.set_workers(self.crew.here)
         self.scheduler = scheduler
 
-    def _tell_refused(self, refusals: list[tuple[Refusal, Answerable]]) -> None:
+    def _tell_lost(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
+        self._losses.report(job, refusals)
+        self.tell_refused(refusals)
+        if self._is_closing:
+            self._ending.check_drained()
+
+    def tell_refused(self, refusals: list[tuple[Refusal, Answerable]]) -> None:
         for refusal, call in refusals:
             error = refusal_error(refusal, self.scheduler.policy)
             if isinstance(error, Poison):
-                self._remember_poison(call, refusal.item.partition)
+                self._losses.remember_poison(call, refusal.item.partition)
             if not isinstance(error, ModelFailed):  # what failed was not refused
                 self.report_refusal(error)
             call.fail(error)
-
-    def _check_drained(self) -> None:
-        with self.lock:
-            if self._calls or not self.scheduler.is_idle:
-                return
-            drained, self._drained = self._drained, []
-        _wake(drained)
 
     # ---- the timer
 
@@ -771,10 +578,15 @@ class Driver:
             self._timer.cancel()
         self._timer = home.loop.call_later(max(0.0, at - home.clock()), self._on_timer, home)
 
+    def disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _on_timer(self, home: Home) -> None:
         if home is self.home:
             self._timer_at = math.inf
-            self._drive()
+            self.drive()
 
     # ---- the home loop
 
@@ -786,16 +598,21 @@ class Driver:
         """Under the lock: where a caller in this thread finds the batcher. Raises Closed."""
         self.check_open()
         self.take_in()
-        if self._floating is None:
+        if self.floating is None:
             home = self.current_home()
             if home.is_closed:
                 raise self._homeless()
             return home
         self._give_up_lost()
-        home = self._floating.choose(self.home, idle=self.scheduler.is_idle)
+        home = self.floating.choose(self.home, idle=self.scheduler.is_idle)
         if home is not self.home:
             self._move(home)
         return home
+
+    def waiting_calls(self) -> list[Answerable]:
+        """Under the lock: everyone whom the scheduler knows, queued or running."""
+        running = [call for job in self.jobs.values() for call in job.calls]
+        return [*self.calls.values(), *running]
 
     def _move(self, home: Home) -> None:
         old, self.home = self.home, home
@@ -806,9 +623,9 @@ class Driver:
         elif old is not None and old.is_virtual is not home.is_virtual and not self.jobs:
             self._change_workers(home)
         if not self.scheduler.is_idle:
-            for call in self._waiting():
+            for call in self.waiting_calls():
                 call.detach()
-            home.post(self._drive)
+            home.post(self.drive)
             self._drive_is_due = True
         else:
             self._drive_is_due = False
@@ -827,12 +644,12 @@ class Driver:
             self._free_workers.append(job.worker)
             for call in job.calls:
                 call.detach()
-                call.fail(self._lost_batch())
+                call.fail(self.lost_batch())
 
-    def _lost_batch(self) -> Closed:
+    def lost_batch(self) -> Closed:
         return Closed(f"{self.name}: the event loop that ran this batch has ended")
 
-    def _in_home(self, callback: Callable[[], None]) -> None:
+    def in_home(self, callback: Callable[[], None]) -> None:
         home = self.home
         if home is None:
             callback()
@@ -851,36 +668,14 @@ class Driver:
             home.post(callback)
             return
         except RuntimeError:
-            if self._floating is None or self.state is State.CLOSED:
+            if self.floating is None or self.state is State.CLOSED:
                 callback()
                 return
         with self.lock:
             if self.home is home:
-                self._move(self._floating.refuge())
+                self._move(self.floating.refuge())
             home = self.current_home()
         home.post(callback)
-
-    # ---- when we fail ourselves
-
-    def _crashed(self, error: Exception) -> None:
-        """The batcher is broken: tell every caller, and stay visibly broken."""
-        with self.lock:
-            if self.state is State.CRASHED:
-                return
-            self.crash = error
-            self.state = State.CRASHED
-            calls = self._take_unanswered()
-            drained, self._drained = self._drained, []
-        _log.critical("%s crashed; every caller is answered with Closed", self.name, exc_info=error)
-        self._in_home(lambda: self._tell_crashed(calls, error))
-        _wake(drained)
-
-    def _tell_crashed(self, calls: list[Answerable], error: Exception) -> None:
-        for call in calls:
-            failure = Closed(f"{self.name} crashed: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            call.fail(failure)
-        self._observers.emit(Crashed(self.name, error))
 
 
 def _deadline(now: float, entered_at: float | None, deadline_ms: float | None) -> float:
@@ -891,23 +686,7 @@ def _deadline(now: float, entered_at: float | None, deadline_ms: float | None) -
     return (now if entered_at is None else entered_at) + deadline_ms / 1e3
 
 
-def _same(error: NotReady) -> NotReady:
-    """One caller's own exception."""
-    return NotReady(str(error), retry_after_s=error.retry_after_s)
-
-
 def _unusable(name: str, error: Exception) -> ModelFailed:
     failure = ModelFailed(f"{name} returned what cannot be used: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
-
-
-def _wake(futures: "list[asyncio.Future[None]]") -> None:
-    for future in futures:
-        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
-            future.get_loop().call_soon_threadsafe(_set_done, future)
-
-
-def _set_done(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
