@@ -395,8 +395,10 @@ class Flag:
 
     def parse(self, text: str) -> Any:
         """The value that this text means. Raises ValueError with the reason."""
-        kind, value = self.kind, _split(text, self.kind)
-        return msgspec.convert(value, kind, strict=False)
+        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
+        if choices and text not in choices:
+            raise ValueError(f"one of {', '.join(choices)} is expected")
+        return msgspec.convert(_split(text, self.kind), self.kind, strict=False)
 
 
 def flags(struct: Struct) -> list[Flag]:

@@ -131,6 +131,7 @@ def test_text_becomes_the_settings_type(field: str, text: str, value: object) ->
     [
         ("max_batch_size", "0", "Expected `int` >= 1; it was '0'"),
         ("max_batch_size", "many", "it was 'many'"),
+        ("worker", "rocket", "one of auto, inline, thread, process is expected; it was 'rocket'"),
         ("slo_ms", "-1", "it was '-1'"),
         ("policy", "fast", "it was 'fast'"),
         ("tenants", "acme", "NAME=VALUE is expected, not 'acme'"),

@@ -75,7 +75,7 @@ class ImageModel(Model[Any, Any]):
 
 
 def opened(raw: bytes, *, side: int | None, max_pixels: int) -> "Pillow.Image":
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     if not raw:
         raise InvalidInput("input 'image' is empty")
@@ -88,13 +88,12 @@ def opened(raw: bytes, *, side: int | None, max_pixels: int) -> "Pillow.Image":
         return _flat(ImageOps.exif_transpose(image))
     except (InputTooLarge, MemoryError):
         raise
+    except UnidentifiedImageError as error:  # its words are on our buffer
+        raise _unreadable("none of these begins so") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(str(error), max_pixels) from error
+        raise _too_large("it has far more pixels than a photograph", max_pixels) from error
     except Exception as error:  # whatever a decoder says of bytes that it does not like
-        known = ", ".join(FORMATS)
-        raise InvalidInput(
-            f"input 'image' is not an image that can be read ({known}): {error}"
-        ) from error
+        raise _unreadable(str(error)) from error
 
 
 def _unwrapped(raw: bytes) -> bytes:
@@ -115,6 +114,11 @@ def _check_size(width: int, height: int, max_pixels: int) -> None:
         raise _too_large(f"it has {width} × {height} pixels", max_pixels)
     if not width * height:
         raise InvalidInput("input 'image' has no pixels")
+
+
+def _unreadable(why: str) -> InvalidInput:
+    known = ", ".join(FORMATS)
+    return InvalidInput(f"input 'image' is not an image that can be read ({known}): {why}")
 
 
 def _too_large(why: str, max_pixels: int) -> InputTooLarge:

@@ -234,7 +234,7 @@ class App:
             return allowed
         if not allowed:
             self.errors.count("not_found")
-            return refuse(request.path, 404, "Not Found", code="not_found")
+            return refuse(request.path, 404, "Not Found; /docs lists the routes", code="not_found")
         if "GET" in allowed:
             allowed.add("HEAD")
         headers = (("Allow", ", ".join(sorted(allowed))),)

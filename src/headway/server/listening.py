@@ -1,14 +1,17 @@
 """Listening on a port, with TLS or without. Handshakes that are not finished have limits, too."""
 
 import asyncio
+import errno
 import functools
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable
 from typing import Protocol
 
 from headway.config import ServerConfig
+from headway.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 1024
@@ -37,6 +40,14 @@ async def listen(
         return TlsListener(await _bound(host, port), make, tls, limits)
     loop = asyncio.get_running_loop()
     return _PlainListener(await loop.create_server(make, host, port, backlog=_BACKLOG))
+
+
+def cannot_listen(where: str, error: OSError | UnicodeError, flag: str) -> ConfigError:
+    """For whoever starts the server: taken, not ours, no such address, no name."""
+    number = getattr(error, "errno", None) or 0
+    reason = os.strerror(number) if number > 0 else error  # a resolver's are below
+    hint = f"; {flag} chooses another port" if number == errno.EADDRINUSE else ""
+    return ConfigError(f"cannot listen on {where}: {reason}{hint}")
 
 
 class _PlainListener:

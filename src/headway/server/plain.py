@@ -38,7 +38,8 @@ class Plain:
         try:
             value = msgspec.json.decode(request.body)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise InvalidInput(f"the body is not JSON: {error}") from error
+            is_what = f"not JSON: {error}" if request.body else "empty: JSON is expected"
+            raise InvalidInput(f"the body is {is_what}") from error
         ask = ask_of(_parameters(request.query), request.headers)
         answer = Response(json_of(await _answer(served, value, ask, self._max_rows)))
         if ask.story is not None:

@@ -4,13 +4,12 @@ import asyncio
 import functools
 import importlib.metadata
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import HeadwayError
 from headway.models.catalogue import AnyModel
 from headway.server import admin, draining, metrics, notify, plain
 from headway.server.app import App
@@ -20,6 +19,7 @@ from headway.server.guard.http import Gate, gate_without_keys
 from headway.server.guard.local import is_loopback
 from headway.server.holding import BodyRoom
 from headway.server.http.server import HttpServer
+from headway.server.listening import cannot_listen
 from headway.server.observing import Observing
 from headway.server.openai import audio, images, rerank
 from headway.server.openai import handlers as openai
@@ -337,10 +337,8 @@ async def _wait(seconds: float) -> None:
 async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
     try:
         await front_end.start()
-    except (OSError, UnicodeError) as error:  # taken, not ours, no such address, no name
-        number = getattr(error, "errno", None) or 0
-        reason = os.strerror(number) if number > 0 else error  # a resolver's are below
-        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
+    except (OSError, UnicodeError) as error:
+        raise cannot_listen(f"{config.host}:{config.port}", error, "--port") from error
 
 
 async def _done_before(stop: asyncio.Event, task: "asyncio.Task[None]") -> bool:

@@ -61,7 +61,7 @@ def refused(answer: httpx.Response, status: int = 400) -> str:
 @pytest.mark.parametrize(
     ("body", "part"),
     [
-        (b"", "JSON"),
+        (b"", "empty: JSON is expected"),
         (b"{", "JSON"),
         (b"nonsense", "JSON"),
         (b"[]", "object"),

@@ -85,7 +85,7 @@ def at(found: Any, path: str) -> Any:
         ('curl -s URL/v1/predict/upper --json \'{"items": ["a", "b"]}\'', "results", ["A", "B"]),
         ("curl -s URL/openapi.json", "info.title", "Headway"),
         ("curl -s URL/v2/models/nothing", "error", None),
-        ("curl -s URL/nowhere", "error", "Not Found"),
+        ("curl -s URL/nowhere", "error", "Not Found; /docs lists the routes"),
         ("curl -s -X DELETE URL/v2", "error", "Method Not Allowed"),
     ],
     ids=lambda each: each if isinstance(each, str) and len(each) < 60 else "",

@@ -192,7 +192,7 @@ async def test_a_request_finds_its_handler_and_its_id(stack: Stack) -> None:
 @on_every_stack
 async def test_unknown_paths_and_wrong_methods(stack: Stack) -> None:
     reply = await stack.ask("GET", "/v2/nothing")
-    assert (reply.status, reply.body) == (404, b'{"error":"Not Found"}')
+    assert (reply.status, reply.body) == (404, b'{"error":"Not Found; /docs lists the routes"}')
     assert reply.headers["x-request-id"]
     reply = await stack.ask("GET", "/v2/models/m/infer")
     assert (reply.status, reply.headers["allow"]) == (405, "POST")

@@ -53,7 +53,7 @@ def test_the_callers_request_id_comes_back(server: Server) -> None:
     [
         ("nothing", b'"a"', 404, "no model 'nothing'; there are: arithmetic, double"),
         ("upper", b"{", 400, "not JSON"),
-        ("upper", b"", 400, "not JSON"),
+        ("upper", b"", 400, "the body is empty: JSON is expected"),
         ("upper", b"\xff\xfe", 400, "not JSON"),
         ("upper", b"3", 400, "input"),
         ("upper", b'{"items": 3}', 400, "items: a list is expected"),

@@ -198,7 +198,7 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
         with command(tmp_path, "shouting:Shout", "--port", port) as process:
             _, error = process.communicate(timeout=30)
     assert process.returncode == 2
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in error
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use; --port" in error
     assert "Traceback" not in error
 
 

@@ -10,7 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headway.config import ServerConfig
-from headway.errors import ConfigError, NotReady, UnknownModel
+from headway.errors import NotReady, UnknownModel
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.direct import DirectInfer
@@ -18,6 +18,7 @@ from headway.server.grpc.h2.server import H2Server
 from headway.server.grpc.observing import wrappers
 from headway.server.guard.guard import Guard
 from headway.server.holding import BodyRoom
+from headway.server.listening import cannot_listen
 from headway.server.observing import Observing
 from headway.server.serving import Registry
 from headway.server.v2.shared_memory import SharedRegions
@@ -140,7 +141,7 @@ class GrpcServer:
         try:
             self.port = await running.stack.start(config.host, config.grpc_port)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {self.address} for gRPC: {error}") from error
+            raise cannot_listen(f"{self.address} for gRPC", error, "--grpc-port") from error
         self._running = running
 
     def change(self, config: ServerConfig) -> None:

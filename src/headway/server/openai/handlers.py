@@ -79,7 +79,7 @@ def decoded(body: bytes, kind: type[Asked]) -> Asked:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(str(error)) from error
+        raise InvalidInput(str(error) if body else "the body is empty: JSON is expected") from error
 
 
 def _inputs(given: str | list[Any]) -> list[str | list[int]]:

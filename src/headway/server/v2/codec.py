@@ -242,7 +242,8 @@ def _parse(body: Buffer) -> _WireRequest:
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the request is not as expected: {error}") from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidInput(f"the request is not valid JSON: {error}") from error
+        is_what = f"not valid JSON: {error}" if body else "empty: JSON is expected"
+        raise InvalidInput(f"the request is {is_what}") from error
     except RecursionError as error:
         raise InvalidInput("the request's JSON is nested too deeply") from error
 

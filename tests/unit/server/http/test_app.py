@@ -70,7 +70,7 @@ async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_allow() -> Non
     app.add("POST", "/v2/models/{model}/infer", echo)
     app.add("GET", "/v2/health/live", echo)
     missing = await answer(app, "GET", "/v2/nothing")
-    assert (missing.status, missing.body) == (404, b'{"error":"Not Found"}')
+    assert (missing.status, missing.body) == (404, b'{"error":"Not Found; /docs lists the routes"}')
     assert missing.content_type == "application/json"
     wrong = await answer(app, "GET", "/v2/models/m/infer")
     assert (wrong.status, wrong.headers) == (405, (("Allow", "POST"),))

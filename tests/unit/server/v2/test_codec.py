@@ -127,7 +127,7 @@ def test_a_wrong_tensor_is_named_with_what_was_expected(fields: dict[str, Any], 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"", "not valid JSON"),
+        (b"", "empty: JSON is expected"),
         (b"{", "not valid JSON"),
         (b"[]", "not as expected"),
         (b"{}", "inputs"),
