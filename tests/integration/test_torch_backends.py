@@ -20,12 +20,13 @@ from headway.config import Config, ServerConfig
 from headway.errors import ConfigError
 from headway.server.run import serving
 from headway.server.serving import Ask, Registry
+from word_tokenizers import save_tokenizer
 
 if not os.environ.get("TEST_TORCH"):
     pytest.skip("make test-torch runs these", allow_module_level=True)
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers")
 
 from headway.backends.torch import ExportedModel  # noqa: E402 - once we know that torch is there
 from headway.models import encoders  # noqa: E402
@@ -59,19 +60,9 @@ def save_program(path: Path, *, fixed: bool = False) -> Net:
 def save_folder(folder: Path, kind: str, *, num_labels: int = 3) -> Any:
     """A small BERT with random weights, and a tokenizer of whole words."""
     folder.mkdir(parents=True)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({w for t in TEXTS for w in t.split()})]
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, "[UNK]")
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer = save_tokenizer(folder, sorted({word for text in TEXTS for word in text.split()}))
     config = transformers.BertConfig(
-        vocab_size=len(words),
+        vocab_size=tokenizer.get_vocab_size(),
         hidden_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,

@@ -2,7 +2,6 @@
 
 import os
 import re
-import select
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,8 @@ from typing import Any
 import pytest
 from real_server import Server, served
 from repositories import write_settings, write_version
+
+from processes import wait_gone
 
 PATIENCE_S = 30.0
 ANY_PORT = ("--port", "0", "--grpc-port", "-1")
@@ -36,17 +37,6 @@ def folder(tmp_path: Path) -> Path:
 def workers(server: Server) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = server.http.get("/admin/workers").json()["workers"]
     return lines
-
-
-def wait_gone(pid: int) -> None:
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([fd], [], [], PATIENCE_S)[0], f"{pid} still runs"
-    finally:
-        os.close(fd)
 
 
 def test_several_workers_of_a_python_model_are_processes_and_the_log_says_why(

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from worker_models import Counting, CountingLater, Echo, Keeping, Obeying
 import headway
 from headway.errors import ConfigError, ModelFailed, NotReady, Poison
 from headway.events import Event, WorkerChanged
+from processes import wait_gone
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -514,18 +514,6 @@ def test_no_process_outlives_its_parent(end: signal.Signals) -> None:
     assert len(pids) == 2
     for pid in pids:
         wait_gone(pid)
-
-
-def wait_gone(pid: int) -> None:
-    """Until the process is no more: its pidfd says when."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([fd], [], [], PATIENCE_S)[0], f"{pid} still runs"
-    finally:
-        os.close(fd)
 
 
 def test_losses_leave_neither_files_nor_threads_behind() -> None:

@@ -10,12 +10,13 @@ import pytest
 from headway import Batcher, ConfigError, InputTooLarge, Tensor
 from headway.cli.serve import is_repository
 from headway.models.catalogue import build
+from word_tokenizers import SPECIALS, save_tokenizer
 
 onnx: Any = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-tokenizers: Any = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers")
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "red", "green", "blue", "fox", "dog"]
+WORDS = [*SPECIALS, "red", "green", "blue", "fox", "dog"]
 WIDTH = 4
 TABLE = numpy.random.default_rng(0).normal(size=(len(WORDS), WIDTH)).astype(numpy.float32)
 TEXTS = ["red fox", "green", "blue dog red fox green dog"]
@@ -53,16 +54,7 @@ def save_network(path: Path, *, classes: int = 0) -> None:
 
 def save_folder(folder: Path, *, classes: int = 0, **settings: Any) -> Path:
     save_network(folder / "onnx" / "model.onnx", classes=classes)
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: n for n, word in enumerate(WORDS)}, "[UNK]")
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save_tokenizer(folder, WORDS[len(SPECIALS) :])
     kind = "BertForSequenceClassification" if classes else "BertModel"
     config = {"architectures": [kind], "hidden_size": WIDTH, "max_position_embeddings": 16}
     labels = {"id2label": {str(n): f"class {n}" for n in range(classes)}} if classes else {}
