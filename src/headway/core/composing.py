@@ -64,7 +64,7 @@ class Composition:
 class _Ahead(NamedTuple):
     """A plan, and whom it was made for."""
 
-    plan: Plan | None  # None: too little was known
+    plan: Plan
     lane: Lane
     priority: Priority
     pushed: int  # the lane's, then
@@ -144,34 +144,31 @@ class Composer:
             and lane.pushed - ahead.pushed <= STALE * lane.items
         )
 
-    def _plan(self, lane: Lane, priority: Priority, waiting: list[Item]) -> Plan | None:
+    def _plan(self, lane: Lane, priority: Priority, waiting: list[Item]) -> Plan:
         if self._sorts:
-            made: Plan | None = sorted_chunks(waiting, self._limits)
+            made = sorted_chunks(waiting, self._limits)
         else:
             made = plan(waiting, self._costs, self._limits) or guessed_plan(waiting, self._limits)
         self._ahead = _Ahead(made, lane, priority, lane.pushed)
         return made
 
-    def _part(self, lane: Lane, anchor: Item, waiting: list[Item]) -> Part | None:
-        """Who may go with the anchor. None: too little is known yet."""
+    def _part(self, lane: Lane, anchor: Item, waiting: list[Item]) -> Part:
+        """Who may go with the anchor."""
         ahead = self._ahead
-        if ahead is not None and ahead.plan and self._is_planned(lane, anchor.priority):
+        if ahead is not None and self._is_planned(lane, anchor.priority):
             return ahead.plan.part_of(anchor.size)
-        made = self._plan(lane, anchor.priority, waiting)
-        return None if made is None else made.part_of(anchor.size)
+        return self._plan(lane, anchor.priority, waiting).part_of(anchor.size)
 
     def _compose_planned(self, lane: Lane, now: float, *, aged_turn: bool) -> Composition | None:
         """The batch that wastes least around whoever is next. None: in order will do."""
         late: list[Item] = []
         while lane.items > len(late):
             anchor, waiting = self._candidates(lane, now, aged_turn=aged_turn)
-            part = None
-            if lane.size_rows != lane.rows * anchor.size:  # else all are of one size
-                part = self._part(lane, anchor, waiting)
-            if part is None:
+            if lane.size_rows == lane.rows * anchor.size:  # all are of one size
                 if late:
                     break  # refuse them first; whoever asks next composes in order
                 return None
+            part = self._part(lane, anchor, waiting)
             made = self._in_time(take(waiting, anchor, part, self._limits), now)
             late += made.late
             if made.items:

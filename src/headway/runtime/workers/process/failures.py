@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from headway.runtime.faults import text_of
 
 _MOST_CHARACTERS = 20_000  # of a traceback
+_MOST_BYTES = 64 * 2**10
 
 
 class Failure(NamedTuple):
@@ -40,9 +41,12 @@ def error_of(failure: Failure) -> BaseException:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """None where it does not survive the way there and back: many constructors want more."""
+    """None where it does not survive the way there and back (many constructors want more), or
+    carries more than an error should: a batch, a model."""
     try:
         data = pickle.dumps(error, 5)
+        if len(data) > _MOST_BYTES:
+            return None
         same: Any = pickle.loads(data)
         return data if type(same) is type(error) and str(same) == str(error) else None
     except Exception:  # noqa: BLE001  as above
