@@ -24,6 +24,9 @@ def lengths(texts: list[str]) -> list[int]:
     if "bad" in texts:
         raise ValueError("this text is bad")
     return [len(text) for text in texts]
+
+def judged(texts: list[str]) -> list[int]:
+    return [ValueError("odd") if len(text) % 2 else len(text) for text in texts]
 """
 
 
@@ -91,8 +94,20 @@ def test_bad_lines_are_reported_by_number_and_the_rest_is_answered(folder: Path)
     codes = [each.get("error", {}).get("code") for each in found]
     assert codes == [None, "invalid_input", "model_failed", "invalid_input", None]
     assert "this text is bad" in found[2]["error"]["message"]
+    again = headway(folder, "app:lengths", "in.jsonl", "out.jsonl")
+    assert again.returncode == 1, "what an earlier run could not do is not done"
+    assert "after line 6 of an earlier run (3 of them failed)" in again.stdout
     allowed = headway(folder, "app:lengths", "in.jsonl", "other.jsonl", "--max-errors", "3")
     assert allowed.returncode == 0, "so many may fail"
+
+
+def test_an_exception_in_place_of_a_result_is_that_lines_error(folder: Path) -> None:
+    (folder / "in.jsonl").write_text('"a"\n"bc"\n')
+    done = headway(folder, "app:judged", "in.jsonl", "out.jsonl")
+    assert done.returncode == 1, done.stderr
+    failed, result = records(folder / "out.jsonl")
+    assert failed["error"] == {"code": "model_failed", "message": "ValueError: odd"}
+    assert result["result"] == 2
 
 
 def test_the_real_model_in_full_batches_of_like_length(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ same order: {"line": 7, "result": …}, or {"line": 7, "error": {"code": …, "m
 
 Killed, it goes on where it was when the same command is given again: no line is lost, none is
 answered twice. OUT.headway, beside the output, says which model and input it was made with.
-It ends with 0 if every line has its result, with 1 if some failed.
+It ends with 0 if every line has its result, with 1 if more failed than --max-errors allows (none).
 """
 _BATCHING = ("max_batch_size", "max_batch_cost", "batch_sizes", "workers")
 _FLAGS = (*_BATCHING, "warm_up", "warm_up_s", "options")
@@ -117,6 +117,7 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
                 output.write,
                 ahead=served.config.max_queue,
                 max_errors=arguments.max_errors,
+                failed_before=output.failed,
                 told=progress.show,
             )
         seconds = time.monotonic() - started
@@ -126,13 +127,15 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
         "lines": tally.lines,
         "failed": tally.failed,
         "resumed_after_line": output.last_line,
+        "failed_before": output.failed,
         "seconds": round(seconds, 3),
         "lines_per_s": round(tally.lines / seconds, 1) if tally.lines else 0.0,
         **batches.summary(),
         "gave_up": tally.gave_up,
     }
     _tell(arguments, summary, tally)
-    return 1 if tally.failed > (arguments.max_errors or 0) else 0
+    failed = output.failed + tally.failed
+    return 1 if failed > (arguments.max_errors or 0) else 0
 
 
 class _Batches:
@@ -208,6 +211,7 @@ def _tell(arguments: argparse.Namespace, summary: dict[str, Any], tally: "Tally"
     print(
         f"{tally.lines} lines in {summary['seconds']:.1f} s ({summary['lines_per_s']:.0f}/s)"
         + (f", after line {resumed} of an earlier run" if resumed else "")
+        + (f" ({summary['failed_before']} of them failed)" if summary["failed_before"] else "")
         + f"; {tally.failed} failed; {summary['batches']} batches of {summary['mean_batch']:g}"
     )
 

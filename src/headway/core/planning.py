@@ -90,7 +90,8 @@ class Guess(NamedTuple):
 def guessed_plan(waiting: Sequence[Item], limits: Limits) -> Plan:
     """The best cut as far as can be told without any times: like goes with like."""
     mean = sum(item.size for item in waiting) / len(waiting)
-    made = plan(waiting, Guess(mean, limits.max_rows), limits)
+    rows = min(limits.max_rows, sum(item.rows for item in waiting))
+    made = plan(waiting, Guess(mean, rows), limits)
     assert made is not None, "a guess knows every size"
     return made
 

@@ -48,7 +48,7 @@ _FILES = ("encoder_model.ort", "decoder_model_merged.ort", "tokenizer.bin")
 _TOKENS_PER_S = 6.5  # nobody speaks faster; a decoder that goes round in circles is stopped
 _LEAST = RATE // 2  # samples; silence is added to less
 _FRAME = 384  # samples
-_MOST_FRAMES = 20_480  # in one decoding, with those that fill blocks: 1.1 GB; 16 parts of 30 s
+_MOST_FRAMES = 20_480  # in one decoding, with those that fill blocks: keys and values of 550 MB
 
 
 class Moonshine(SpeechModel):

@@ -97,16 +97,16 @@ class _Batch:
     ) -> None:
         self.is_new = True
         self.parts = list(range(len(frames)))  # of each row
-        self.frames = numpy.array(frames)  # of each row
+        self.frames = numpy.array(frames)  # of each row at the start
         counts = [blocks_of(each) for each in frames]
-        self._rows = numpy.repeat(self.parts, counts)  # of each block
+        self._rows = numpy.repeat(numpy.array(self.parts, numpy.int64), counts)  # of each block
         self._filled = numpy.concatenate(  # of each block, and more where the next has some, too
             [each - BLOCK * numpy.arange(count) for each, count in zip(frames, counts, strict=True)]
         )
         self._heard = heard
         self.feeds: dict[str, Any] = {}
         self._lay_out(own)
-        self._say(numpy.full(len(frames), _BEGIN))
+        self._say(numpy.full(len(frames), _BEGIN, numpy.int64))
 
     def go_on(self, tokens: Array, is_whole: Sequence[bool]) -> None:
         """After these tokens, with the rows whose texts are not whole yet."""

@@ -24,6 +24,7 @@ BLOCK = 128  # frames: smaller ones are more work, larger ones more padding in t
 ROWS = "row_of_block"  # [blocks]
 FRAMES = "frames_of_block"  # [blocks, 1, 1, BLOCK]: 0, or very negative where the clip has ended
 BLOCKS = "blocks_of_row"  # [rows, blocks]: 0, or very negative where it is another row's
+_INSTALL = "pip install 'headway[moonshine]'"
 
 
 def encoder_session(path: Path, *, threads: int, is_int8: bool) -> Any:
@@ -153,7 +154,9 @@ def _import_onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ConfigError("moonshine needs onnxruntime: pip install 'headway[speech]'") from error
+        raise ConfigError(
+            "moonshine needs onnxruntime: pip install 'headway[moonshine]'"
+        ) from error
     return onnxruntime
 
 
@@ -161,5 +164,5 @@ def _import_onnx() -> Any:
     try:
         import onnx
     except ImportError as error:
-        raise ConfigError("moonshine needs onnx: pip install 'headway[speech]'") from error
+        raise ConfigError(f"moonshine needs onnx: {_INSTALL}") from error
     return onnx

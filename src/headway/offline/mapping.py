@@ -55,6 +55,7 @@ async def map_lines(
     *,
     ahead: int,
     max_errors: int | None = None,
+    failed_before: int = 0,
     told: Callable[[Tally], None] = lambda tally: None,
 ) -> Tally:
     """A line that fails becomes an error record. What is not the line's fault (the model has
@@ -66,7 +67,9 @@ async def map_lines(
             for made in await todo.wait_next():
                 tally.count(made)
                 records.append(made.record)
-                tally.gave_up = max_errors is not None and tally.failed > max_errors
+                tally.gave_up = max_errors is not None and (
+                    failed_before + tally.failed > max_errors
+                )
                 if tally.gave_up:
                     break
             write(b"".join(records))
@@ -119,6 +122,10 @@ class _Ahead:
             made = await self._result(line)
         except (RequestError, ModelFailed) as error:
             made = _error_record(line, error)
+        except HeadwayError:
+            raise
+        except Exception as error:  # noqa: BLE001  the model's own answer for this line
+            made = _error_record(line, ModelFailed(f"{type(error).__name__}: {error}"))
         self._held_bytes += len(made.record) - len(line.text or b"")
         return made
 

@@ -6,6 +6,7 @@ or another input.
 """
 
 import os
+import re
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -15,6 +16,7 @@ import msgspec
 from headway.errors import ConfigError
 from headway.offline.lines import Head, head_of
 
+_ERROR = re.compile(rb'\{"line":\d+,"error":')
 _BLOCK = 64 * 2**10
 
 
@@ -43,6 +45,7 @@ class Output:
         self._source = source
         self._overwrite = overwrite
         self.last_line = 0  # of the input, that is answered already
+        self.failed = 0  # of those: error records
 
     def __enter__(self) -> Self:
         try:
@@ -92,6 +95,7 @@ class Output:
         self._file.seek(whole_bytes)
         if last:
             self.last_line = self._number_of(last)
+            self.failed = _count_errors(self._file, whole_bytes)
 
     def _check_note(self, beside: Path) -> None:
         try:
@@ -134,6 +138,14 @@ def _last_line(file: BinaryIO) -> tuple[int, bytes]:
             return position + newline + 1, tail[before + 1 : newline]
     newline = tail.rfind(b"\n")
     return newline + 1, tail[: max(newline, 0)]
+
+
+def _count_errors(file: BinaryIO, whole_bytes: int) -> int:
+    """Leaves the file where its whole lines end."""
+    file.seek(0)
+    found = sum(_ERROR.match(line) is not None for line in file)
+    file.seek(whole_bytes)
+    return found
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -6,6 +6,7 @@ leave it out; until a model goes, whose remains must be found.
 """
 
 import gc
+import threading
 import weakref
 from typing import Any
 
@@ -13,26 +14,41 @@ from headway.server.serving import Registry, ServedModel
 
 
 class Pauses:
-    def __init__(self) -> None:
-        self._gone: list[weakref.ref[ServedModel]] = []  # and perhaps not freed yet
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._gone: list[weakref.ref[Any]] = []  # and perhaps not freed yet
+        self._is_frozen = False
+        self._lock = threading.RLock()  # collections happen in any thread, in ours at any moment
 
-    def watch(self, registry: Registry) -> None:
+    def start(self) -> None:
         """Once everything is loaded."""
         gc.collect()
+        self._freeze()
+        gc.callbacks.append(self._collected)
+        self._registry.on_gone(self._thaw)
+
+    def stop(self) -> None:
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
+            self._registry.off_gone(self._thaw)
+            gc.unfreeze()
+
+    def _freeze(self) -> None:
         gc.freeze()
-        registry.on_gone(self._thaw)
+        self._is_frozen = True
 
     def _thaw(self, gone: ServedModel) -> None:
-        gc.unfreeze()
-        self._gone.append(weakref.ref(gone))
-        if self._collected not in gc.callbacks:
-            gc.callbacks.append(self._collected)
+        with self._lock:
+            # A batch that outlives its model has only the batcher.
+            self._gone += [weakref.ref(gone), weakref.ref(getattr(gone, "batcher", gone))]
+            self._is_frozen = False
+            gc.unfreeze()
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         """Freeze again after the first full collection that leaves nothing of those who went."""
         if phase != "stop" or info["generation"] != 2:
             return
-        self._gone = [each for each in self._gone if each() is not None]
-        if not self._gone:
-            gc.callbacks.remove(self._collected)
-            gc.freeze()
+        with self._lock:
+            if not self._is_frozen and all(each() is None for each in self._gone):
+                self._gone.clear()
+                self._freeze()

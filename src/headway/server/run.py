@@ -106,7 +106,7 @@ async def run(
             )
 
             def say() -> None:
-                Pauses().watch(registry)
+                pauses.start()
                 addresses = Addresses(http.url, None if grpc is None else grpc.address)
                 if addresses.grpc is not None:
                     _log.info("listening for gRPC on %s", addresses.grpc)
@@ -115,6 +115,7 @@ async def run(
                     announce(addresses, registry)
                 notify.ready()
 
+            pauses = Pauses(registry)
             front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
             try:
@@ -128,6 +129,7 @@ async def run(
                     end=keeper.end_by,
                 )
             finally:
+                pauses.stop()
                 await reloader.close()
 
 

@@ -2,9 +2,8 @@
 
 import gc
 from collections.abc import Iterator
-from typing import Any, cast
-
-import pytest
+from contextlib import contextmanager
+from typing import cast
 
 from headway.server.pauses import Pauses
 from headway.server.serving import Registry, ServedModel
@@ -14,42 +13,72 @@ class Model:
     name, version = "model", "1"
 
     def __init__(self) -> None:
-        self.itself = self  # only a collection frees it
+        self.batcher = Batcher(self)
 
 
-@pytest.fixture(autouse=True)
-def _thawed() -> Iterator[None]:
-    callbacks = list(gc.callbacks)
-    yield
-    gc.unfreeze()
-    gc.callbacks[:] = callbacks
+class Batcher:
+    def __init__(self, model: Model) -> None:
+        self.model = model  # in a circle: only a collection frees them
+
+
+def add(registry: Registry) -> Model:
+    model = Model()
+    registry.add(cast(ServedModel, model))
+    return model
+
+
+@contextmanager
+def watching(registry: Registry) -> Iterator[None]:
+    pauses = Pauses(registry)
+    pauses.start()
+    try:
+        yield
+    finally:
+        pauses.stop()
 
 
 def test_what_is_there_is_left_out_until_a_model_goes_and_again_once_it_is_freed() -> None:
-    registry, going = Registry(), cast(Any, Model())
-    registry.add(cast(ServedModel, going))
-    Pauses().watch(registry)
-    assert gc.get_freeze_count() > 0
+    registry = Registry()
+    kept = [add(registry)]
+    with watching(registry):
+        assert gc.get_freeze_count() > 0
+        registry.switch("model", None, ())
+        assert gc.get_freeze_count() == 0, "its remains must be found"
+        gc.collect()
+        assert gc.get_freeze_count() == 0, "somebody still has it"
+        kept.clear()
+        gc.collect(1)
+        assert gc.get_freeze_count() == 0, "that was no full collection"
+        gc.collect()
+        assert gc.get_freeze_count() > 0
+        assert not [each for each in gc.get_objects() if isinstance(each, Model)]
 
-    registry.switch("model", None, ())
-    assert gc.get_freeze_count() == 0, "its remains must be found"
-    gc.collect()
-    assert gc.get_freeze_count() == 0, "somebody still has it"
-    del going
-    gc.collect(1)
-    assert gc.get_freeze_count() == 0, "that was no full collection"
-    gc.collect()
-    assert gc.get_freeze_count() > 0
-    assert not [each for each in gc.get_objects() if isinstance(each, Model)]
+
+def test_a_batcher_that_outlives_its_model_is_waited_for() -> None:
+    registry = Registry()
+    batcher = add(registry).batcher
+    with watching(registry):
+        registry.switch("model", None, ())
+        del batcher.model
+        gc.collect()
+        assert gc.get_freeze_count() == 0
 
 
 def test_the_next_one_to_go_is_found_as_well() -> None:
     registry = Registry()
-    for _ in range(3):
-        registry.add(cast(ServedModel, Model()))
-    Pauses().watch(registry)
-    for _ in range(2):
-        registry.add(cast(ServedModel, Model()))
-        assert gc.get_freeze_count() == 0
-        gc.collect()
-        assert gc.get_freeze_count() > 0
+    add(registry)
+    with watching(registry):
+        for _ in range(2):
+            add(registry)  # in place of the last
+            assert gc.get_freeze_count() == 0
+            gc.collect()
+            assert gc.get_freeze_count() > 0
+
+
+def test_a_server_that_has_stopped_leaves_nothing_behind() -> None:
+    before = list(gc.callbacks)
+    with watching(Registry()):
+        pass
+    assert gc.get_freeze_count() == 0
+    assert gc.callbacks == before
+    Pauses(Registry()).stop()  # that never started

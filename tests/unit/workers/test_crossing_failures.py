@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from headway.errors import InvalidInput
 from headway.runtime.workers.process.failures import RemoteError, error_of, failure_of
 
 
@@ -18,6 +19,12 @@ def test_an_exception_that_can_travel_is_itself_again(error: Exception) -> None:
     assert type(again) is type(error)
     assert again.args == error.args
     assert "in the worker process" in again.__notes__[0]
+
+
+def test_an_error_of_ours_stays_what_it_is_however_long_its_text() -> None:
+    again = error_of(failure_of(InvalidInput("x" * 100_000)))
+    assert type(again) is InvalidInput
+    assert set(str(again)) == {"x"}
 
 
 @pytest.mark.parametrize(

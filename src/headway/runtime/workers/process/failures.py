@@ -4,6 +4,7 @@ import pickle
 import traceback
 from typing import Any, NamedTuple
 
+from headway.errors import HeadwayError
 from headway.runtime.faults import text_of
 
 _MOST_CHARACTERS = 20_000  # of a traceback
@@ -45,6 +46,9 @@ def _pickled(error: BaseException) -> bytes | None:
     carries more than an error should: a batch, a model."""
     try:
         data = pickle.dumps(error, 5)
+        if len(data) > _MOST_BYTES and isinstance(error, HeadwayError):
+            error.args = (text_of(error)[:_MOST_CHARACTERS],)  # whose fault it is must not be lost
+            data = pickle.dumps(error, 5)
         if len(data) > _MOST_BYTES:
             return None
         same: Any = pickle.loads(data)
