@@ -52,7 +52,12 @@ def test_it_says_what_to_try_next_and_that_exists(shown: str) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_ends_it_at_once_without_a_traceback() -> None:
     with subprocess.Popen(
-        DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        DEMO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored behind an `&`
     ) as demo:
         assert demo.stdout is not None
         demo.stdout.readline()  # it has begun
