@@ -58,7 +58,7 @@ test: $(VENV)/.ready .venv-kserve ## all but the slow suites
 test-all: $(VENV)/.ready .venv-kserve ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 
-faults: $(VENV)/.ready ## 10,000 seeds of trouble and a day of it, on virtual time (about 15 minutes)
+faults: $(VENV)/.ready ## 10,000 seeds of trouble and a day of it, on virtual time (about 4 minutes)
 	@$(BIN)/python tests/faults/run.py
 
 SEED ?= 1
