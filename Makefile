@@ -81,7 +81,7 @@ $(VENV)/.bench: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'
 	@touch $@
 
-bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 15 minutes; nothing else running)
+bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 40 minutes; nothing else running)
 	@$(BIN)/python -m benchmarks
 
 clean:
