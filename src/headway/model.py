@@ -57,9 +57,6 @@ class Model(Generic[In, Out]):
     # True: `predict` pads nothing (it takes lists, or packs them itself), so a batch costs what its
     # items' sizes come to, and lengths may be mixed.
     packed: bool = False
-    # True: `finish` takes microseconds, and runs in the event loop: the way to a thread and back
-    # would take longer, and hold up others.
-    finish_is_quick: ClassVar[bool] = False
     # The only sizes the model runs at (it was compiled for them): items are padded up to the next,
     # by `predict`; what a batch costs is reckoned so. Empty: any size.
     pad_sizes: ClassVar[Sequence[int]] = ()
@@ -87,8 +84,7 @@ class Model(Generic[In, Out]):
         raise NotImplementedError(f"{type(self).__name__} does not define predict()")
 
     def finish(self, result: Any) -> Any:
-        """Turn one result into what the caller gets; after the batch, off the loop unless
-        `finish_is_quick`."""
+        """Turn one result into what the caller gets; after the batch, off the loop."""
         return result
 
     def stream(self, items: list[In]) -> Iterator[Sequence[Any]] | AsyncIterator[Sequence[Any]]:

@@ -183,27 +183,6 @@ async def test_prepare_and_finish_run_off_the_event_loop_and_size_with_prepare()
 
 
 @pytest.mark.real_time
-async def test_a_quick_finish_runs_right_here_and_fails_for_its_caller_alone() -> None:
-    seen: list[threading.Thread] = []
-
-    class Quick(Model[int, int]):
-        finish_is_quick = True
-
-        def predict(self, items: list[int]) -> list[int]:
-            return items
-
-        def finish(self, result: int) -> int:
-            seen.append(threading.current_thread())
-            return odd_ones_raise(result)
-
-    async with Batcher(Quick()) as batcher:
-        results = await outcomes(batcher, range(4))
-    assert [results[0], results[2]] == [0, 2]
-    assert isinstance(results[1], ModelFailed)
-    assert set(seen) == {threading.current_thread()}
-
-
-@pytest.mark.real_time
 async def test_the_loop_goes_on_while_prepare_is_busy() -> None:
     busy, let_go = threading.Event(), threading.Event()
 

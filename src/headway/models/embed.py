@@ -52,8 +52,6 @@ class _Vector:
 class TextEmbedder(TextModel):
     """`head` makes one vector of the states of a text's tokens."""
 
-    finish_is_quick = True
-
     def __init__(
         self, encoder: Encoder, *, width: int, head: Head = mean_of, **options: Any
     ) -> None:

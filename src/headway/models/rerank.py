@@ -41,7 +41,6 @@ class _Scored(NamedTuple):
 class Reranker(TextModel):
     """What both kinds have in common. A query is never cut: what is left would be another one."""
 
-    finish_is_quick = True
     inputs: Sequence[Tensor] = ()  # those of Pair
     outputs: Sequence[Tensor] = (Tensor("score", "float32", (-1,)),)
 

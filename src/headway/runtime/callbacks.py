@@ -29,14 +29,13 @@ class Callbacks:
         self.prepare = prepare or own_method(model, "prepare")
         self.size = size or own_method(model, "size")
         self.finish = own_method(model, "finish")
-        self._finishes_here = getattr(model, "finish_is_quick", False)
         self._prepare_many = None if prepare else _prepare_many_of(model)
         self._many_prepared = None if self._prepare_many is None else self._prepare_and_size_many
         self._front = FrontThread(f"headway-front-{name}", max_waiting)
 
     def check_room(self) -> None:
         """Raise QueueFull where an answer could not be finished: `prepare` has its own door."""
-        if self.finish is not None and self.prepare is None and not self._finishes_here:
+        if self.finish is not None and self.prepare is None:
             self._front.check_room()
 
     def stop(self) -> None:
@@ -55,8 +54,7 @@ class Callbacks:
     async def off_loop(
         self, kind: Kind, function: Callable[[Any], Any], value: Any, many: Many | None = None
     ) -> Any:
-        is_here = kind == "finish" and self._finishes_here
-        if not (is_here or getattr(asyncio.get_running_loop(), "is_virtual", False)):
+        if not getattr(asyncio.get_running_loop(), "is_virtual", False):
             return await self._front.run(kind, function, value, many)
         result = call_user_code(kind, function, value)
         if isinstance(result, Exception):
