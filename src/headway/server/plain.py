@@ -15,7 +15,7 @@ import numpy
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.server.http.messages import Request, Response
 from headway.server.serving import Ask, Registry, ServedModel
-from headway.server.v2.asking import ask_of, wake
+from headway.server.v2.asking import ask_of, find_or_wake
 from headway.server.v2.tensors import NORMAL, too_many_rows
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -32,9 +32,7 @@ class Plain:
         self._max_rows = max_rows
 
     async def predict(self, request: Request, model: str) -> Response:
-        served = self._registry.find_ready(model)
-        if served is None:
-            served = await wake(self._registry, request, model)
+        served = await find_or_wake(self._registry, request, model)
         try:
             value = msgspec.json.decode(request.body)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

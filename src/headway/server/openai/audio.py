@@ -14,7 +14,7 @@ from headway.errors import InvalidInput
 from headway.server.http.messages import Request, Response
 from headway.server.openai.forms import Form, read_form
 from headway.server.serving import Registry, ServedModel
-from headway.server.v2.asking import ask_of, wake
+from headway.server.v2.asking import ask_of, find_or_wake
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/audio/transcriptions", "transcriptions"),
@@ -33,9 +33,7 @@ class Audio:
         form = await asyncio.to_thread(read_form, kind, request.body)
         name, encode = form.needed("model"), _format(form)
         _check(form)
-        served = self._registry.find_ready(name)
-        if served is None:
-            served = await wake(self._registry, request, name)
+        served = await find_or_wake(self._registry, request, name)
         _check_transcribes(served)
         language = form.one("language")
         ask = ask_of({"language": language} if language else {}, request.headers)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headway.errors import HeadwayError, InputTooLarge, InvalidInput
+from headway.errors import InputTooLarge, InvalidInput
 
 MAX_PARTS = 64
 MAX_FIELD_BYTES = 64 * 2**10
@@ -86,5 +86,7 @@ def _import() -> Any:
     try:
         import multipart
     except ImportError as error:
-        raise HeadwayError("uploads need multipart: pip install 'headway[multipart]'") from error
+        raise InvalidInput(
+            "this server reads no uploads; whoever runs it: pip install 'headway[multipart]'"
+        ) from error
     return multipart

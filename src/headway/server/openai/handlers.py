@@ -13,7 +13,7 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.http.messages import Request, Response
 from headway.server.serving import Registry, ServedModel
-from headway.server.v2.asking import ask_of, wake
+from headway.server.v2.asking import ask_of, find_or_wake
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("GET", "/v1/models", "models"),
@@ -51,9 +51,7 @@ class OpenAI:
 
     async def embeddings(self, request: Request) -> Response:
         asked = decoded(request.body, EmbeddingsRequest)
-        served = self._registry.find_ready(asked.model)
-        if served is None:
-            served = await wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._registry, request, asked.model)
         _check_embeds(served)
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
         ask = ask_of(wishes, request.headers)

@@ -14,7 +14,7 @@ from headway.errors import InvalidInput
 from headway.server.http.messages import Request, Response
 from headway.server.openai.handlers import decoded, together
 from headway.server.serving import Registry, ServedModel
-from headway.server.v2.asking import ask_of, wake
+from headway.server.v2.asking import ask_of, find_or_wake
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/images/generations", "generations"),
@@ -47,9 +47,7 @@ class Images:
 
     async def generations(self, request: Request) -> Response:
         asked = decoded(request.body, ImagesRequest)
-        served = self._registry.find_ready(asked.model)
-        if served is None:
-            served = await wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._registry, request, asked.model)
         _check_draws(served)
         asks = [ask_of(_parameters(asked, number), request.headers) for number in _numbers(asked)]
         with served.held():  # its tasks come to the queue later

@@ -12,7 +12,7 @@ from headway.errors import InvalidInput
 from headway.server.http.messages import Request, Response
 from headway.server.openai.handlers import decoded, together
 from headway.server.serving import Registry, ServedModel
-from headway.server.v2.asking import ask_of, wake
+from headway.server.v2.asking import ask_of, find_or_wake
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/rerank", "rerank"),
@@ -45,9 +45,7 @@ class Reranking:
 
     async def rerank(self, request: Request) -> Response:
         asked = _checked(decoded(request.body, RerankRequest))
-        served = self._registry.find_ready(asked.model)
-        if served is None:
-            served = await wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._registry, request, asked.model)
         _check_ranks(served)
         wishes: dict[str, Any] = {"truncate": asked.truncate}
         if asked.max_tokens_per_doc is not None:

@@ -78,6 +78,10 @@ class _Head(msgspec.Struct):
     parameters: Parameters | None = None
 
 
+async def find_or_wake(registry: Registry, request: Request, name: str) -> ServedModel:
+    return registry.find_ready(name) or await wake(registry, request, name)
+
+
 async def wake(
     registry: Registry, request: Request, name: str, version: str = "", *, head: bytes = b""
 ) -> ServedModel:
