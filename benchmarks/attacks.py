@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeAlias
 from benchmarks.report import Bar, Benchmark, Report
 from headway.config import KeyConfig
 from headway.errors import Unauthenticated
-from headway.server.guard.keys import KeyRing, NewKey, new_key
+from headway.server.auth.keys import KeyRing, NewKey, new_key
 
 ATTACKER = "127.0.0.2"
 MODEL = """

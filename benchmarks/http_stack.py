@@ -21,9 +21,9 @@ import msgspec
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.http.asgi import AsgiApp
-from headway.server.http.messages import Request, Response
-from headway.server.http.server import HttpServer, run
+from headway.server.net.asgi import AsgiApp
+from headway.server.net.http1.server import HttpServer, run
+from headway.server.net.messages import Request, Response
 
 PATH = "/v2/models/double/infer"
 BODY = msgspec.json.encode([number + 0.5 for number in range(16)])

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from headway import Batcher, Model
-from headway.runtime.driver import Driver
-from headway.runtime.faults import WorkerLost
-from headway.runtime.home import Home
-from headway.runtime.jobs import Job, Worker
+from headway.runtime.calling.faults import WorkerLost
+from headway.runtime.driving.driver import Driver
+from headway.runtime.driving.event_loop import Home
+from headway.runtime.jobs.jobs import Job, Worker
 from headway.runtime.workers.inline import InlineWorker
 
 _running_on: contextvars.ContextVar["FragileWorker"] = contextvars.ContextVar("running_on")

@@ -9,7 +9,7 @@ from fragile import FragileBatcher, FragileWorker
 
 from headway import Batcher, ModelFailed, Tensor, TensorModel
 from headway.events import BatchLost, FireReason, OutOfMemory
-from headway.runtime.faults import is_out_of_memory
+from headway.runtime.calling.faults import is_out_of_memory
 from headway.testing import Recorder
 
 HUGE = 10_000

@@ -18,8 +18,8 @@ import pytest
 
 from headway.config import Config, ServerConfig
 from headway.errors import ConfigError
+from headway.hosting.registry import Ask, Registry
 from headway.server.run import serving
-from headway.server.serving import Ask, Registry
 from word_tokenizers import save_tokenizer
 
 if not os.environ.get("TEST_TORCH"):

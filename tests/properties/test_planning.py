@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core import Batch, CostTable, Item, Policy, Priority, Refuse, Run, Scheduler, Wait
+from headway.core.batching.planning import Limits, fills, plan, take
 from headway.core.costs import Costs
-from headway.core.planning import Limits, fills, plan, take
 from headway.errors import QueueFull
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.quota import Bucket
+from headway.core.queueing.quota import Bucket
 
 rates = st.floats(0.01, 10_000)
 asks = st.lists(st.tuples(st.floats(0, 5), st.integers(1, 200)), max_size=60)

@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as numpy_strategies
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.model import Tensor
-from headway.server.v2 import codec
-from headway.server.v2.codec import InferRequest
-from headway.server.v2.dtypes import BF16, BYTES, DATATYPES, Datatype
-from headway.server.v2.tensors import Array, Signature, narrow, widen
+from headway.server.api.v2 import codec
+from headway.server.api.v2.codec import InferRequest
+from headway.server.api.v2.dtypes import BF16, BYTES, DATATYPES, Datatype
+from headway.server.api.v2.tensors import Array, Signature, narrow, widen
 
 SHAPES = numpy_strategies.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 JSON_TYPES = [each for each in DATATYPES.values() if each.is_json]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from headway import Tensor
 from headway.errors import HeadwayError
-from headway.server.v2 import codec
-from headway.server.v2.direct import direct_codec
-from headway.server.v2.tensors import Signature
+from headway.server.api.v2 import codec
+from headway.server.api.v2.direct import direct_codec
+from headway.server.api.v2.tensors import Signature
 
 SIGNATURE = Signature(
     [Tensor("x", "float32", (-1, 2)), Tensor("n", "int8", (-1,)), Tensor("t", "object", (-1, 1))],

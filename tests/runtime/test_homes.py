@@ -11,7 +11,7 @@ import pytest
 
 import headway
 from headway import BatchedFunction, Batcher
-from headway.runtime.home import BackgroundLoop
+from headway.runtime.driving.event_loop import BackgroundLoop
 from headway.testing import run as run_on_virtual_time
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import headway
-from headway.runtime.watchdog import Watchdog
+from headway.runtime.jobs.watchdog import Watchdog
 from headway.testing import FakeModel, now
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
-from headway.runtime.digests import digest_of, sketch_of
+from headway.runtime.driving.digests import digest_of, sketch_of
 
 
 @dataclass(frozen=True)

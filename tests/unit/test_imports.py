@@ -36,11 +36,11 @@ TABLE = {
     "engine": row("core model", lazily="torch triton safetensors numpy"),
     "signature": row("model", "numpy msgspec"),
     "models": row("model backends engine config padding", "numpy", lazily="*"),
-    "repository": row("model backends engine config"),
+    "hosting": row("core runtime model models signature config observe", "numpy msgspec tqdm"),
     "offline": row("", "msgspec"),  # `headway map`
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
-    "server": row("core runtime repository model models signature config observe", "*"),
+    "server": row("core runtime hosting model models signature config observe", "*"),
     "dashboard": row("observe", "starlette"),
     "testing": row("core runtime model", "pytest"),  # the plugin; `headway` never imports it
     "cli": row("*", "*"),

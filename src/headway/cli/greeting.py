@@ -2,9 +2,9 @@
 
 import numpy
 
+from headway.hosting.registry import Registry, ServedModel
 from headway.model import Tensor
-from headway.server.openapi.schemas import IMAGE
-from headway.server.serving import Registry, ServedModel
+from headway.server.api.openapi.schemas import IMAGE
 
 _KEY = '-H "Authorization: Bearer $KEY" '
 

@@ -71,7 +71,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from headway.config import KeyConfig
-    from headway.server.guard.keys import new_key
+    from headway.server.auth.keys import new_key
 
     made = new_key()
     given = {

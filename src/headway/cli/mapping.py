@@ -92,12 +92,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output") -> int:
+    from headway.hosting.hosted import ModelHome, Served
+    from headway.hosting.registry import PLAIN
+    from headway.hosting.tables import cache_dir_of
     from headway.offline.lines import lines_of
     from headway.offline.mapping import map_lines
-    from headway.server.plain import json_of
-    from headway.server.served import ModelHome, Served
-    from headway.server.serving import PLAIN
-    from headway.server.tables import cache_dir_of
+    from headway.server.api.predict import json_of
 
     home = ModelHome(cache_dir=cache_dir_of(""))
     served = Served(config, home=home, adjust=_for_throughput)

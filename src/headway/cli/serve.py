@@ -12,8 +12,8 @@ from headway.observe import logs
 
 if TYPE_CHECKING:
     from headway.config import Config, Flag
+    from headway.hosting.registry import Registry
     from headway.server.run import Addresses
-    from headway.server.serving import Registry
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     _allow_open_files()
     from headway.cli.greeting import greeting
     from headway.config import keys_of
-    from headway.server.http.server import run as run_loop
+    from headway.server.net.http1.server import run as run_loop
     from headway.server.run import run as serve
 
     def announce(addresses: "Addresses", registry: "Registry") -> None:

@@ -1,6 +1,6 @@
 """Decisions. Pure: time is an argument, and nothing here reads a clock, a socket or a log."""
 
-from headway.core.admission import refusal_error
+from headway.core.batching.scheduler import Scheduler
 from headway.core.costs import Costs, CostTable, probe_rows
 from headway.core.items import (
     Action,
@@ -17,7 +17,7 @@ from headway.core.items import (
     split,
 )
 from headway.core.policy import Compose, Firing, Order, Policy
-from headway.core.scheduler import Scheduler
+from headway.core.queueing.admission import refusal_error
 
 __all__ = [
     "Action",

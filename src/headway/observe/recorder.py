@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 
+from headway.core.faults.supervision import WorkerState
 from headway.core.items import FireReason, Item, Priority
-from headway.core.supervision import WorkerState
 from headway.observe.histogram import Histogram, bounds
 from headway.runtime.events import (
     BatchFinished,

@@ -17,26 +17,26 @@ from headway.core import (
     Scheduler,
     probe_rows,
 )
-from headway.core.bisecting import MAX_RERUNS
-from headway.core.placing import Placement, place
-from headway.core.supervision import MAX_RESTARTS
+from headway.core.faults.bisecting import MAX_RERUNS
+from headway.core.faults.supervision import MAX_RESTARTS
+from headway.core.operating.placing import Placement, place
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
 from headway.model import CANCEL, END, Model, TensorModel, overrides
-from headway.runtime.callbacks import Callbacks, own_method
-from headway.runtime.calls import Call, DirectCall, StreamCall
-from headway.runtime.cancelling import BatchCancel, takes_cancel
-from headway.runtime.driver import Driver
+from headway.runtime.calling.callbacks import Callbacks, own_method
+from headway.runtime.calling.parameters import BatchParameters, Parameters, Sharing
+from headway.runtime.calling.runner import TensorRunner, runner_for
+from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.driving.calls import Call, DirectCall, StreamCall
+from headway.runtime.driving.driver import Driver
+from headway.runtime.driving.event_loop import FloatingHome, Home
+from headway.runtime.driving.state import State
 from headway.runtime.events import Observer, Observers
 from headway.runtime.explaining import Explained, explanation_of
-from headway.runtime.home import FloatingHome, Home
-from headway.runtime.jobs import BatchJob, PredictJob, StreamJob, Worker
+from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
+from headway.runtime.jobs.jobs import BatchJob, PredictJob, StreamJob, Worker
+from headway.runtime.jobs.probing import ProbeWatcher, probe, try_padding
+from headway.runtime.jobs.watchdog import Watchdog
 from headway.runtime.options import policy_of, seconds
-from headway.runtime.parameters import BatchParameters, Parameters, Sharing
-from headway.runtime.probing import ProbeWatcher, probe, try_padding
-from headway.runtime.runner import TensorRunner, runner_for
-from headway.runtime.state import State
-from headway.runtime.threads import run_in_thread
-from headway.runtime.watchdog import Watchdog
 from headway.runtime.workers.inline import InlineWorker
 from headway.runtime.workers.thread import ThreadWorker
 

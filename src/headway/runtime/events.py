@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from headway.core.faults.supervision import WorkerState
 from headway.core.items import Batch, FireReason
-from headway.core.supervision import WorkerState
 
 _log = logging.getLogger(__name__)
 

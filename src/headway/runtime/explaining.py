@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from headway.core.items import Batch
-from headway.runtime.calls import Call
+from headway.runtime.driving.calls import Call
 from headway.runtime.events import ItemTimes
 
 Out = TypeVar("Out")

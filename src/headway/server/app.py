@@ -13,9 +13,9 @@ import msgspec
 from headway.errors import Closed, HeadwayError
 from headway.observe.tally import ErrorTally
 from headway.server.errors import headers_of, status_of
-from headway.server.holding import BodyRoom
-from headway.server.http.compression import compress_answer, decompress_body
-from headway.server.http.messages import Answer, Headers, Refusal, Request, Response
+from headway.server.net.compression import compress_answer, decompress_body
+from headway.server.net.holding import BodyRoom
+from headway.server.net.messages import Answer, Headers, Refusal, Request, Response
 
 logger = logging.getLogger(__name__)
 

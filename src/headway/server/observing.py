@@ -13,10 +13,10 @@ from headway.observe.metrics import Metrics
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
 from headway.runtime.batcher import Batcher
+from headway.server.api.metrics import MetricsPage
 from headway.server.app import App, Handle
 from headway.server.errors import status_of
-from headway.server.http.messages import Answer, Refusal, Request, StreamResponse
-from headway.server.metrics import MetricsPage
+from headway.server.net.messages import Answer, Refusal, Request, StreamResponse
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing

@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import Any
 
-from headway.server.serving import Registry, ServedModel
+from headway.hosting.registry import Registry, ServedModel
 
 
 class Pauses:

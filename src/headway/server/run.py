@@ -10,31 +10,33 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import HeadwayError
+from headway.hosting.hosted import ModelHome, Served
+from headway.hosting.registry import Registry
+from headway.hosting.repository.keeper import Keeper
+from headway.hosting.statistics import ModelStatistics
+from headway.hosting.timed import TimedServed
 from headway.models.catalogue import AnyModel
-from headway.server import admin, draining, metrics, notify, plain
+from headway.server import notify
+from headway.server.api import admin, draining, metrics
+from headway.server.api import predict
+from headway.server.api.openai import audio, images, rerank
+from headway.server.api.openai import handlers as openai
+from headway.server.api.openapi import handlers as openapi
+from headway.server.api.v2 import handlers as v2
+from headway.server.api.v2.shared_memory import SharedRegions
+from headway.server.api.v2.tensors import Limits
 from headway.server.app import App
-from headway.server.guard.access import access_of_route
-from headway.server.guard.guard import Guard
-from headway.server.guard.http import Gate, gate_without_keys
-from headway.server.guard.local import is_loopback
-from headway.server.holding import BodyRoom
-from headway.server.http.server import HttpServer
-from headway.server.listening import cannot_listen
+from headway.server.auth.access import access_of_route
+from headway.server.auth.guard import Guard
+from headway.server.auth.http import Gate, gate_without_keys
+from headway.server.auth.local import is_loopback
+from headway.server.net.holding import BodyRoom
+from headway.server.net.http1.server import HttpServer
+from headway.server.net.listener import cannot_listen
 from headway.server.observing import Observing
-from headway.server.openai import audio, images, rerank
-from headway.server.openai import handlers as openai
-from headway.server.openapi import handlers as openapi
 from headway.server.pauses import Pauses
 from headway.server.reloading import changes_of, key_changes_of, merged, weights_of
-from headway.server.repository.keeper import Keeper
-from headway.server.served import ModelHome, Served
-from headway.server.serving import Registry
 from headway.server.signals import Signals
-from headway.server.timed import TimedServed
-from headway.server.v2 import handlers as v2
-from headway.server.v2.shared_memory import SharedRegions
-from headway.server.v2.statistics import ModelStatistics
-from headway.server.v2.tensors import Limits
 
 if TYPE_CHECKING:
     from headway.server.grpc.server import GrpcServer
@@ -228,7 +230,7 @@ def make_app(
         (rerank.ROUTES, rerank.Reranking(registry)),
         (audio.ROUTES, audio.Audio(registry)),
         (images.ROUTES, images.Images(registry)),
-        (plain.ROUTES, plain.Plain(registry, max_rows=limits.rows)),
+        (predict.ROUTES, predict.Plain(registry, max_rows=limits.rows)),
         (openapi.ROUTES, openapi.OpenAPI(registry, version=version, has_keys=has_keys)),
         (admin.ROUTES, admin.Admin(registry)),
         (draining.ROUTES, draining.Draining(registry)),

@@ -20,12 +20,12 @@ from served_models import MOST_S, FewWords, Gate, Words
 
 from headway.config import ModelConfig, ServerConfig
 from headway.core import CostTable
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Ask, Registry
 from headway.server.grpc.server import GrpcServer
-from headway.server.http.asgi import AsgiApp
-from headway.server.http.server import HttpServer
+from headway.server.net.asgi import AsgiApp
+from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app
-from headway.server.served import Served
-from headway.server.serving import Ask, Registry
 
 MAX_BODY_BYTES = 100_000
 _T = TypeVar("_T")

@@ -12,14 +12,14 @@ from http_client import Client, on_both_loops, serving
 
 import headway
 from headway.config import KeyConfig, ModelConfig, ServerConfig
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Registry
+from headway.hosting.statistics import ModelStatistics
 from headway.runtime.events import BatchStarted, Event
 from headway.server.app import App
-from headway.server.guard.guard import Guard
-from headway.server.guard.keys import new_key
+from headway.server.auth.guard import Guard
+from headway.server.auth.keys import new_key
 from headway.server.run import make_app
-from headway.server.served import Served
-from headway.server.serving import Registry
-from headway.server.v2.statistics import ModelStatistics
 
 PATH = "/v2/models/gate/infer"
 

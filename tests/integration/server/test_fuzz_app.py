@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.config import Config, ModelConfig, ServerConfig
-from headway.server.http.messages import Request, Response, StreamResponse
+from headway.server.net.messages import Request, Response, StreamResponse
 from headway.server.run import make_app, serving
 
 MODELS = {"double": "Double", "arithmetic": "Arithmetic", "half": "Half", "upper": "Upper"}

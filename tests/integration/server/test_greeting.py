@@ -9,8 +9,8 @@ from real_server import Server
 
 from headway.cli.greeting import greeting
 from headway.config import ModelConfig
-from headway.server.served import Served
-from headway.server.serving import Registry
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Registry
 
 
 @pytest.mark.parametrize("kind", ["Double", "Arithmetic", "Half", "Upper", "Root", "Letters"])

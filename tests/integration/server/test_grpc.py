@@ -22,11 +22,11 @@ import headway
 from headway import Tensor
 from headway.config import ModelConfig, ServerConfig
 from headway.errors import ConfigError
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Registry
+from headway.hosting.statistics import ModelStatistics
+from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.run import make_grpc
-from headway.server.served import Served
-from headway.server.serving import Registry
-from headway.server.v2.shared_memory import SharedRegions
-from headway.server.v2.statistics import ModelStatistics
 
 grpc = pytest.importorskip("grpc")
 health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")

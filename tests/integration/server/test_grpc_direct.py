@@ -14,14 +14,14 @@ from http_client import on_both_loops
 
 import headway
 from headway.config import ModelConfig, ServerConfig
-from headway.server.served import Served
-from headway.server.serving import Ask, Registry
-from headway.server.v2.statistics import ModelStatistics
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Ask, Registry
+from headway.hosting.statistics import ModelStatistics
 
 grpc = pytest.importorskip("grpc")
 from headway.server.grpc import inference_pb2 as pb  # noqa: E402 - once we know that it is there
-from headway.server.grpc.h2 import frames  # noqa: E402
 from headway.server.grpc.server import GrpcServer  # noqa: E402
+from headway.server.net.http2 import frames  # noqa: E402
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 WAIT_S = 20.0

@@ -13,10 +13,10 @@ from http_client import Client, Reply, run
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.grpc.h2.server import H2Server
-from headway.server.http.messages import Request, Response
-from headway.server.http.server import HttpServer
-from headway.server.tls import Certificates
+from headway.server.net.http1.server import HttpServer
+from headway.server.net.http2.server import H2Server
+from headway.server.net.messages import Request, Response
+from headway.server.net.tls import Certificates
 
 AUTHORITY = trustme.CA()
 

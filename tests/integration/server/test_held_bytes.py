@@ -12,14 +12,14 @@ from http_client import Client, on_both_loops
 from served_models import Gate
 
 from headway.config import ModelConfig, ServerConfig
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Registry
 from headway.server.app import App
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
-from headway.server.holding import BodyRoom
-from headway.server.http.messages import Request, Response
-from headway.server.http.server import HttpServer
-from headway.server.served import Served
-from headway.server.serving import Registry
+from headway.server.net.holding import BodyRoom
+from headway.server.net.http1.server import HttpServer
+from headway.server.net.messages import Request, Response
 
 MIB = 2**20
 CONFIG = ServerConfig(

@@ -8,7 +8,7 @@ import pytest
 from http_client import Client, on_both_loops, serving
 
 from headway.server.app import App
-from headway.server.http.messages import Request, Response, StreamResponse
+from headway.server.net.messages import Request, Response, StreamResponse
 
 
 class Probe:

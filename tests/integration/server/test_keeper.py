@@ -20,9 +20,9 @@ from headway.errors import (
     QueueFull,
     UnknownModel,
 )
-from headway.server.repository.keeper import Keeper
+from headway.hosting.registry import Ask
+from headway.hosting.repository.keeper import Keeper
 from headway.server.run import make_served, serving
-from headway.server.serving import Ask
 from headway.testing import now
 
 ASK = Ask()

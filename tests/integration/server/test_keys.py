@@ -17,7 +17,7 @@ import pytest
 from real_server import Server, served
 
 from headway.cli.keys import stanza_of
-from headway.server.guard.keys import new_key
+from headway.server.auth.keys import new_key
 
 TOML = """
 [server]
@@ -58,7 +58,7 @@ class Keyed(NamedTuple):
 
 
 def write_keys(file: Path, rights: dict[str, dict[str, Any]], keys: dict[str, str]) -> None:
-    from headway.server.guard.keys import hash_of
+    from headway.server.auth.keys import hash_of
 
     tables = [
         {"id": name, "hash": hash_of(keys[name]), "tenant": name, **settings}

@@ -13,7 +13,7 @@ from http_client import Client, on_both_loops, serving
 from real_server import Server, served
 
 from headway.server.app import App
-from headway.server.http.messages import Request, Response
+from headway.server.net.messages import Request, Response
 
 TOML = """
 [server]

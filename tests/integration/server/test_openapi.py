@@ -11,8 +11,8 @@ import pytest
 from real_server import HERE, Server
 
 from headway.config import ServerConfig
+from headway.hosting.registry import Registry
 from headway.server.run import make_app
-from headway.server.serving import Registry
 
 SHORT, LONG = 5, 300  # examples for each route and phase
 RUN_S = 600.0

@@ -12,9 +12,9 @@ import headway
 from headway import ConfigError, InvalidInput, ModelFailed, Tensor
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import Closed, DeadlineExceeded, NotReady
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Ask, Registry, ServedModel
 from headway.server.run import serving
-from headway.server.served import Served
-from headway.server.serving import Ask, Registry, ServedModel
 from headway.testing import now
 
 ASK = Ask()

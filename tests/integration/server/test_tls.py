@@ -16,7 +16,7 @@ from real_server import Server, served
 from headway.cli.main import main
 from headway.config import ServerConfig
 from headway.errors import ConfigError
-from headway.server.tls import Certificates
+from headway.server.net.tls import Certificates
 
 
 class Authority:

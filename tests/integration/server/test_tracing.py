@@ -20,11 +20,11 @@ from served_models import Double, Gate, Gatekeeper, Letters, Root
 import headway
 from headway.cli.main import main
 from headway.config import ModelConfig, ServerConfig
-from headway.server.http.server import HttpServer
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Registry
+from headway.server.net.http1.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.run import make_app, make_grpc
-from headway.server.served import Served
-from headway.server.serving import Registry
 
 pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider, sampling

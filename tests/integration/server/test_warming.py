@@ -12,9 +12,9 @@ from headway import ModelFailed, Tensor
 from headway.config import ModelConfig
 from headway.core import CostTable
 from headway.errors import ConfigError
-from headway.server.served import ModelHome, Served
-from headway.server.serving import Ask
-from headway.server.warm_up import Beside
+from headway.hosting.hosted import ModelHome, Served
+from headway.hosting.registry import Ask
+from headway.hosting.warm_up import Beside
 from headway.testing import now
 
 ASK = Ask()

@@ -16,12 +16,12 @@ from http_client import Client, Reply
 import headway
 from headway import Tensor
 from headway.config import ModelConfig, ServerConfig
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Ask, Registry
+from headway.hosting.statistics import ModelStatistics
 from headway.server.grpc.server import GrpcServer
-from headway.server.http.server import HttpServer
+from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app, make_grpc
-from headway.server.served import Served
-from headway.server.serving import Ask, Registry
-from headway.server.v2.statistics import ModelStatistics
 
 grpc = pytest.importorskip("grpc")
 triton = pytest.importorskip("tritonclient.grpc.aio")

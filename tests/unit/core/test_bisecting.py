@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 
 import pytest
 
-from headway.core.bisecting import MAX_RERUNS, Bisection
+from headway.core.faults.bisecting import MAX_RERUNS, Bisection
 
 FIRST = ValueError("the whole batch")
 

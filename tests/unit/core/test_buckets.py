@@ -12,7 +12,7 @@ from headway.core import (
     Scheduler,
     Wait,
 )
-from headway.core.buckets import LONGER, Buckets
+from headway.core.batching.buckets import LONGER, Buckets
 from headway.core.policy import read_buckets
 from headway.errors import ConfigError
 

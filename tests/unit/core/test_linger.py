@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.linger import GapHistogram, Linger
+from headway.core.batching.linger import GapHistogram, Linger
 
 ALWAYS_PAYS = {"batch_s": 0.010, "row_s": 0.0}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.placing import place
+from headway.core.operating.placing import place
 from headway.errors import ConfigError
 
 

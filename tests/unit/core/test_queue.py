@@ -4,7 +4,7 @@ import math
 import pytest
 
 from headway.core import Item, Order, Policy, Priority, Run, Scheduler
-from headway.core.queue import OVERTAKE_ROWS, Queue
+from headway.core.queueing.queue import OVERTAKE_ROWS, Queue
 from headway.errors import QueueFull
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.core.quota import Account, Bucket, Quota
+from headway.core.queueing.quota import Account, Bucket, Quota
 from headway.errors import QuotaExceeded
 
 

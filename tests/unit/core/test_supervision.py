@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from headway.core.faults.supervision import RestartPolicy, Start, Supervision, WorkerState
 from headway.core.items import Wait
-from headway.core.supervision import RestartPolicy, Start, Supervision, WorkerState
 
 POLICY = RestartPolicy(max_restarts=5, patience=2, first_wait_s=1.0, longest_wait_s=3.0)
 

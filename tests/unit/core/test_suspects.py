@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from headway.core import Batch, FireReason, Item
-from headway.core.fitting import Misfit
-from headway.core.suspects import Suspects, Verdict
+from headway.core.faults.memory import Misfit
+from headway.core.faults.suspects import Suspects, Verdict
 
 MOST = 16
 

@@ -8,9 +8,9 @@ import pytest
 import headway
 from headway import ConfigError
 from headway.config import ModelConfig
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Ask
 from headway.models.catalogue import build
-from headway.server.served import Served
-from headway.server.serving import Ask
 
 APP = """
 import headway

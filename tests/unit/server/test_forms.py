@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from headway.errors import InvalidInput
-from headway.server.openai.forms import read_form
+from headway.server.api.openai.forms import read_form
 
 
 def test_without_multipart_the_answer_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ import mmap
 import pytest
 
 from headway.errors import ModelFailed
-from headway.runtime.faults import is_out_of_memory
-from headway.server.memory import PeakMeter, device_name, free_bytes
+from headway.hosting.memory import PeakMeter, device_name, free_bytes
+from headway.runtime.calling.faults import is_out_of_memory
 
 
 def test_the_peak_of_a_call_is_seen_after_it_has_gone() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
+from headway.hosting.registry import Registry, ServedModel
 from headway.server.pauses import Pauses
-from headway.server.serving import Registry, ServedModel
 
 
 class Model:

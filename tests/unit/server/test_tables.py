@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headway.core import CostTable
-from headway.server import tables
-from headway.server.tables import TableStore, in_cache
+from headway.hosting import tables
+from headway.hosting.tables import TableStore, in_cache
 
 TABLE = CostTable(
     rows=(1, 2), sizes=(8, 32), seconds=((0.001, 0.002), (0.002, 0.003)), errors=(0.5, -0.5)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from headway.runtime.runner import Rows
+from headway.runtime.calling.runner import Rows
 from headway.runtime.workers.process import codec
 from headway.runtime.workers.process.channel import (
     INLINE_BYTES,

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from headway.runtime.home import Home
-from headway.runtime.jobs import Job
+from headway.runtime.driving.event_loop import Home
+from headway.runtime.jobs.jobs import Job
 
 
 class InlineWorker:

@@ -5,7 +5,7 @@ import queue
 import threading
 import weakref
 
-from headway.runtime.jobs import Job
+from headway.runtime.jobs.jobs import Job
 
 _log = logging.getLogger(__name__)
 _Inbox = queue.SimpleQueue[Job | None]

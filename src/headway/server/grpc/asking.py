@@ -5,9 +5,9 @@ import dataclasses
 from typing import Any
 
 from headway.errors import DeadlineExceeded
-from headway.server.serving import PLAIN, Ask
-from headway.server.v2.asking import ask_of
-from headway.server.v2.codec import Parameters
+from headway.hosting.registry import PLAIN, Ask
+from headway.server.api.v2.asking import ask_of
+from headway.server.api.v2.codec import Parameters
 
 _PREFIX = "headway-"
 _NO_HEADERS: dict[str, str] = {}

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy
 
+from headway.server.api.v2.codec import LARGE_BYTES
+from headway.server.api.v2.direct import DirectRequest
+from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
+from headway.server.api.v2.tensors import Array, Signature, to_raw
 from headway.server.app import Pending
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, Refusal, TooLarge
-from headway.server.v2.codec import LARGE_BYTES
-from headway.server.v2.direct import DirectRequest
-from headway.server.v2.dtypes import BF16, BYTES, Datatype
-from headway.server.v2.tensors import Array, Signature, to_raw
 
 _MOST_SHAPES = 64  # of outputs, remembered
 _ID = b"\x1a"  # tags: the field's number, and that a length follows

@@ -7,8 +7,7 @@ from typing import Any
 import numpy
 
 from headway.errors import InvalidInput
-from headway.server.grpc import inference_pb2 as pb
-from headway.server.v2.codec import (
+from headway.server.api.v2.codec import (
     InferRequest,
     Parameters,
     Regions,
@@ -20,8 +19,8 @@ from headway.server.v2.codec import (
     shared_slice,
     take_output,
 )
-from headway.server.v2.dtypes import BYTES, Datatype
-from headway.server.v2.tensors import (
+from headway.server.api.v2.dtypes import BYTES, Datatype
+from headway.server.api.v2.tensors import (
     Array,
     Signature,
     count_elements,
@@ -31,6 +30,7 @@ from headway.server.v2.tensors import (
     shaped,
     to_raw,
 )
+from headway.server.grpc import inference_pb2 as pb
 
 _NO_PARAMETERS: Parameters = {}
 _LISTS = {  # the list that each datatype's elements are in

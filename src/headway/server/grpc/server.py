@@ -11,18 +11,18 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 
 from headway.config import ServerConfig
 from headway.errors import NotReady, UnknownModel
+from headway.hosting.registry import Registry
+from headway.server.api.v2.shared_memory import SharedRegions
+from headway.server.api.v2.tensors import Limits
+from headway.server.auth.guard import Guard
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.direct import DirectInfer
-from headway.server.grpc.h2.server import H2Server
 from headway.server.grpc.observing import wrappers
-from headway.server.guard.guard import Guard
-from headway.server.holding import BodyRoom
-from headway.server.listening import cannot_listen
+from headway.server.net.holding import BodyRoom
+from headway.server.net.http2.server import H2Server
+from headway.server.net.listener import cannot_listen
 from headway.server.observing import Observing
-from headway.server.serving import Registry
-from headway.server.v2.shared_memory import SharedRegions
-from headway.server.v2.tensors import Limits
 
 _log = logging.getLogger(__name__)
 

@@ -10,18 +10,10 @@ import grpc
 from google.protobuf import json_format
 
 from headway.errors import Forbidden, HeadwayError, InvalidInput, NotReady
-from headway.server.app import Asker
-from headway.server.explaining import HEADER, Story
-from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc import messages
-from headway.server.grpc.asking import ask_of_call
-from headway.server.grpc.calls import Calls
-from headway.server.grpc.direct import DirectMessages, direct_messages
-from headway.server.grpc.streams import Streams
-from headway.server.holding import BodyRoom
-from headway.server.serving import Array, Registry, ServedModel
-from headway.server.v2 import codec
-from headway.server.v2.handlers import (
+from headway.hosting.explaining import HEADER, Story
+from headway.hosting.registry import Array, Registry, ServedModel
+from headway.server.api.v2 import codec
+from headway.server.api.v2.handlers import (
     EXTENSIONS,
     LOG_SETTINGS,
     TRACE_SETTINGS,
@@ -30,10 +22,18 @@ from headway.server.v2.handlers import (
     statistics_models,
     statistics_of,
 )
-from headway.server.v2.model_config import config_of, metadata_of
-from headway.server.v2.over_models import OverModels
-from headway.server.v2.shared_memory import SharedRegions
-from headway.server.v2.tensors import NORMAL, Limits
+from headway.server.api.v2.model_config import config_of, metadata_of
+from headway.server.api.v2.over_models import OverModels
+from headway.server.api.v2.shared_memory import SharedRegions
+from headway.server.api.v2.tensors import NORMAL, Limits
+from headway.server.app import Asker
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc import messages
+from headway.server.grpc.asking import ask_of_call
+from headway.server.grpc.calls import Calls
+from headway.server.grpc.direct import DirectMessages, direct_messages
+from headway.server.grpc.streams import Streams
+from headway.server.net.holding import BodyRoom
 
 
 class Inference(OverModels[DirectMessages]):

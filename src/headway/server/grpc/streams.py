@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from headway.errors import Closed
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, is_asked_to_stop
-from headway.server.holding import BodyRoom
+from headway.server.net.holding import BodyRoom
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _WANTS_END = "triton_enable_empty_final_response"

@@ -11,10 +11,10 @@ import h2.events
 import hpack
 
 from headway.config import ServerConfig
-from headway.server.grpc.h2 import frames
-from headway.server.grpc.h2.call import Method
-from headway.server.grpc.h2.connection import Connection
-from headway.server.holding import BodyRoom
+from headway.server.net.holding import BodyRoom
+from headway.server.net.http2 import frames
+from headway.server.net.http2.call import Method
+from headway.server.net.http2.connection import Connection
 
 LIMIT_BYTES = 100_000
 CONFIG = ServerConfig(

@@ -10,10 +10,10 @@ import hpack
 import pytest
 from h2_peer import CONFIG, GREETING, LIMIT_BYTES, Link, head, message, raw_call
 
-from headway.server.grpc.h2 import connection as ours
-from headway.server.grpc.h2 import frames
-from headway.server.grpc.h2.call import WINDOW
-from headway.server.grpc.h2.frames import Code
+from headway.server.net.http2 import connection as ours
+from headway.server.net.http2 import frames
+from headway.server.net.http2.call import WINDOW
+from headway.server.net.http2.frames import Code
 
 
 @pytest.fixture(autouse=True)

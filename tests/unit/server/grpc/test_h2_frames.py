@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.server.grpc.h2 import frames
-from headway.server.grpc.h2.frames import Code, ConnectionFailed, FrameReader
+from headway.server.net.http2 import frames
+from headway.server.net.http2.frames import Code, ConnectionFailed, FrameReader
 
 some_frames = st.lists(
     st.tuples(

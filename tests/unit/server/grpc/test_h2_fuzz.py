@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from test_h2_frames import cut
 
-from headway.server.grpc.h2 import frames
-from headway.server.grpc.h2.frames import Code
+from headway.server.net.http2 import frames
+from headway.server.net.http2.frames import Code
 from headway.testing.virtual_time import VirtualTimeLoop, run
 
 

@@ -8,9 +8,9 @@ from h2_peer import head
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.server.grpc.h2 import heads
-from headway.server.grpc.h2.frames import Code, ConnectionFailed, StreamFailed
-from headway.server.grpc.h2.heads import HeadReader
+from headway.server.net.http2 import heads
+from headway.server.net.http2.frames import Code, ConnectionFailed, StreamFailed
+from headway.server.net.http2.heads import HeadReader
 
 texts = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=20)
 names = st.from_regex(r"x-[a-z0-9]{1,8}", fullmatch=True)

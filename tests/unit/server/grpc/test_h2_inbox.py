@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_h2_frames import cut
 
-from headway.server.grpc.h2.inbox import Broken, Inbox, Message, TooLong, framed, whole
+from headway.server.net.http2.inbox import Broken, Inbox, Message, TooLong, framed, whole
 
 
 @given(st.lists(st.binary(max_size=30), max_size=8), st.lists(st.integers(0, 10_000), max_size=12))

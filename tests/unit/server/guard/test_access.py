@@ -2,12 +2,13 @@
 
 import pytest
 
-from headway.server import draining, plain
-from headway.server.guard.access import Access, access_of_method, access_of_route
-from headway.server.openai import handlers as openai
-from headway.server.v2 import handlers as v2
+from headway.server.api import draining
+from headway.server.api import predict
+from headway.server.api.openai import handlers as openai
+from headway.server.api.v2 import handlers as v2
+from headway.server.auth.access import Access, access_of_method, access_of_route
 
-ROUTES = [*v2.ROUTES, *openai.ROUTES, *plain.ROUTES, *draining.ROUTES]
+ROUTES = [*v2.ROUTES, *openai.ROUTES, *predict.ROUTES, *draining.ROUTES]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import asyncio
 
 from headway.server.app import App
-from headway.server.guard.cors import CorsApp
-from headway.server.http.messages import Answer, Request, Response
+from headway.server.auth.cors import CorsApp
+from headway.server.net.messages import Answer, Request, Response
 
 PAGE = "https://page.example.org"
 

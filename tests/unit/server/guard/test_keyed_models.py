@@ -12,10 +12,10 @@ import pytest
 
 from headway.config import KeyConfig
 from headway.errors import Forbidden, QuotaExceeded
-from headway.runtime.calls import DirectCall
-from headway.server.guard.keys import Caller, KeyRing, new_key
-from headway.server.guard.models import HARMLESS, KeyedModel, KeyedRegistry
-from headway.server.serving import Ask, Registry, ServedModel
+from headway.hosting.registry import Ask, Registry, ServedModel
+from headway.runtime.driving.calls import DirectCall
+from headway.server.auth.keys import Caller, KeyRing, new_key
+from headway.server.auth.models import HARMLESS, KeyedModel, KeyedRegistry
 
 LOOKS = {"held", "clock", "withdraw", "is_direct", "is_ready", "workers"}  # they ask for no work
 

@@ -4,7 +4,7 @@ import pytest
 
 from headway.config import KeyConfig
 from headway.errors import QuotaExceeded, Unauthenticated
-from headway.server.guard.keys import Caller, KeyRing, hash_of, new_key
+from headway.server.auth.keys import Caller, KeyRing, hash_of, new_key
 
 KEY = new_key()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from headway.errors import Forbidden
-from headway.server.guard.local import check_local, is_loopback
+from headway.server.auth.local import check_local, is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost", "LOCALHOST"])

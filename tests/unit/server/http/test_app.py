@@ -17,7 +17,7 @@ from headway.errors import (
     UnknownModel,
 )
 from headway.server.app import App
-from headway.server.http.messages import Request, Response
+from headway.server.net.messages import Request, Response
 
 
 def request(method: str, path: str, headers: dict[str, str] | None = None) -> Request:

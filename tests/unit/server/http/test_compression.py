@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.errors import InputTooLarge, InvalidInput
-from headway.server.http.compression import choose_encoding, compress, decompress
+from headway.server.net.compression import choose_encoding, compress, decompress
 
 
 @given(st.binary(max_size=2000), st.sampled_from(["gzip", "deflate"]))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.holding import BodyRoom
-from headway.server.http.messages import Request, Response
-from headway.server.http.protocol import Connection
+from headway.server.net.holding import BodyRoom
+from headway.server.net.http1.protocol import Connection
+from headway.server.net.messages import Request, Response
 from headway.testing.virtual_time import run
 
 REQUESTS = (

@@ -1,6 +1,6 @@
-from headway.server.http.headers import WireHeaders, request_id
-from headway.server.http.messages import Response, StreamResponse
-from headway.server.http.wire import CLOSE, encode_chunk, encode_head, encode_stream_head
+from headway.server.net.headers import WireHeaders, request_id
+from headway.server.net.http1.wire import CLOSE, encode_chunk, encode_head, encode_stream_head
+from headway.server.net.messages import Response, StreamResponse
 
 
 def lines(head: bytes) -> list[bytes]:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from headway.core.lifecycle import VersionPolicy
+from headway.core.operating.lifecycle import VersionPolicy
 from headway.errors import ConfigError, InvalidInput
-from headway.server import tables
-from headway.server.repository.folder import Repository
-from headway.server.repository.settings import (
+from headway.hosting import tables
+from headway.hosting.repository.folder import Repository
+from headway.hosting.repository.settings import (
     RepositoryModelConfig,
     overridden,
     parse_override,

@@ -9,10 +9,10 @@ import pytest
 
 from headway.errors import InvalidInput
 from headway.model import Tensor
-from headway.server.v2 import codec
-from headway.server.v2.codec import InferRequest, RequestedOutput, SharedSlice
-from headway.server.v2.dtypes import DATATYPES
-from headway.server.v2.tensors import Array, Signature
+from headway.server.api.v2 import codec
+from headway.server.api.v2.codec import InferRequest, RequestedOutput, SharedSlice
+from headway.server.api.v2.dtypes import DATATYPES
+from headway.server.api.v2.tensors import Array, Signature
 
 
 def body(*inputs: dict[str, Any], **more: Any) -> bytes:

@@ -17,12 +17,12 @@ from headway.errors import (
     NotReady,
     UnknownModel,
 )
+from headway.hosting.registry import Array, Ask, Registry
+from headway.hosting.statistics import ModelStatistics
 from headway.model import Tensor
-from headway.server.http.messages import Request, Response, StreamResponse
-from headway.server.serving import Array, Ask, Registry
-from headway.server.v2 import codec
-from headway.server.v2.handlers import ROUTES, V2
-from headway.server.v2.statistics import ModelStatistics
+from headway.server.api.v2 import codec
+from headway.server.api.v2.handlers import ROUTES, V2
+from headway.server.net.messages import Request, Response, StreamResponse
 
 
 class Doubler:

@@ -9,12 +9,12 @@ import numpy
 import pytest
 
 from headway.errors import Forbidden, InvalidInput
-from headway.server.http.messages import Request
-from headway.server.serving import Registry
-from headway.server.v2 import codec
-from headway.server.v2.codec import SharedSlice
-from headway.server.v2.handlers import V2
-from headway.server.v2.shared_memory import MAX_REGIONS, SharedRegions
+from headway.hosting.registry import Registry
+from headway.server.api.v2 import codec
+from headway.server.api.v2.codec import SharedSlice
+from headway.server.api.v2.handlers import V2
+from headway.server.api.v2.shared_memory import MAX_REGIONS, SharedRegions
+from headway.server.net.messages import Request
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_name_is_taken_until_it_is_let_go(regions: SharedRegions) -> None:
 
 def test_there_is_a_limit(regions: SharedRegions, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_REGIONS < 5000
-    monkeypatch.setattr("headway.server.v2.shared_memory.MAX_REGIONS", 2)
+    monkeypatch.setattr("headway.server.api.v2.shared_memory.MAX_REGIONS", 2)
     register(regions, name="a")
     register(regions, name="b")
     with pytest.raises(InvalidInput, match="no more"):

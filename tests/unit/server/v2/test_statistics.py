@@ -5,7 +5,7 @@ from typing import Any
 from headway.core import Batch, FireReason, Item
 from headway.errors import ModelFailed
 from headway.events import BatchFinished, Refused
-from headway.server.v2.statistics import ModelStatistics
+from headway.hosting.statistics import ModelStatistics
 
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
 

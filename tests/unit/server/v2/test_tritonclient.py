@@ -6,9 +6,9 @@ import numpy
 import pytest
 
 from headway.model import Tensor
-from headway.server.v2 import codec
-from headway.server.v2.dtypes import DATATYPES
-from headway.server.v2.tensors import Signature
+from headway.server.api.v2 import codec
+from headway.server.api.v2.dtypes import DATATYPES
+from headway.server.api.v2.tensors import Signature
 
 http = pytest.importorskip("tritonclient.http")
 

@@ -23,7 +23,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from headway.model import CANCEL, Cancel, Model, TensorModel
-from headway.runtime.faults import is_out_of_memory, release_memory
+from headway.runtime.calling.faults import is_out_of_memory, release_memory
 from headway.runtime.workers.process.channel import Channel, Unreadable, Unsendable
 from headway.runtime.workers.process.control import ControlPage
 from headway.runtime.workers.process.failures import failure_of

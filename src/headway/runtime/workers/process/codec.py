@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from headway.runtime.runner import Rows
+from headway.runtime.calling.runner import Rows
 
 _ALIGN = 64
 _ARRAYS, _PICKLE = 0, 1  # kinds of values

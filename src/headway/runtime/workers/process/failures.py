@@ -5,7 +5,7 @@ import traceback
 from typing import Any, NamedTuple
 
 from headway.errors import HeadwayError
-from headway.runtime.faults import text_of
+from headway.runtime.calling.faults import text_of
 
 _MOST_CHARACTERS = 20_000  # of a traceback
 _MOST_BYTES = 64 * 2**10

@@ -18,8 +18,8 @@ from typing import Any
 
 from headway.errors import HeadwayError, ModelFailed
 from headway.model import CANCEL
-from headway.runtime.cancelling import BatchCancel
-from headway.runtime.faults import WorkerLost, is_out_of_memory
+from headway.runtime.calling.faults import WorkerLost, is_out_of_memory
+from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.workers.process.channel import Message, Unreadable, Unsendable
 from headway.runtime.workers.process.failures import Failure, error_of
 from headway.runtime.workers.process.output import Output

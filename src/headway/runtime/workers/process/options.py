@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.core.supervision import MAX_RESTARTS, RestartPolicy
+from headway.core.faults.supervision import MAX_RESTARTS, RestartPolicy
 from headway.errors import ConfigError
 from headway.runtime.workers.process.protocol import Order
 from headway.runtime.workers.process.recipe import Recipe

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from headway.core.supervision import WorkerState
+from headway.core.faults.supervision import WorkerState
 from headway.errors import NotReady
+from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Event, WorkerChanged
-from headway.runtime.threads import run_in_thread
 from headway.runtime.workers.process.options import ProcessOptions
 from headway.runtime.workers.process.recipe import check_main, recipe_of
 from headway.runtime.workers.process.worker import ProcessWorker, WorkerStatus

@@ -14,11 +14,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from headway.core.faults.supervision import Supervision, WorkerState
 from headway.core.items import Wait
-from headway.core.supervision import Supervision, WorkerState
-from headway.runtime.faults import WorkerLost
-from headway.runtime.jobs import Job
-from headway.runtime.threads import awaitable
+from headway.runtime.calling.faults import WorkerLost
+from headway.runtime.calling.threads import awaitable
+from headway.runtime.jobs.jobs import Job
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.handle import LoadFailed, ModelProcess
 from headway.runtime.workers.process.options import ProcessOptions

@@ -1,0 +1,1 @@
+"""Request-level batching: which items leave together, and when."""

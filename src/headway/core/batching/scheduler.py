@@ -1,0 +1,456 @@
+"""Decide which queued items run together, and when.
+
+Pure: no I/O, no asyncio, no clock. Time comes in as `now`; decisions go out as values. The
+runtime obeys them in real time, the simulator in virtual time.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from headway.core.batching.buckets import Buckets
+from headway.core.batching.composing import Composer, Composition
+from headway.core.batching.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
+from headway.core.batching.linger import Linger
+from headway.core.costs import Costs, CostTable
+from headway.core.faults.memory import Fitting, Misfit
+from headway.core.faults.suspects import Suspects
+from headway.core.items import (
+    Action,
+    Batch,
+    FireReason,
+    Item,
+    Refusal,
+    RefusalReason,
+    Refuse,
+    Run,
+    Wait,
+)
+from headway.core.policy import Compose, Firing, Policy
+from headway.core.queueing.admission import Admission
+from headway.core.queueing.queue import AGED_SHARE, Lane, Queue
+from headway.errors import HeadwayError, InvalidInput
+
+_NOTHING_TO_DO = Wait(math.inf)
+LONG_QUEUE = 2  # knees: beyond that the rate counts, not the wait
+
+
+class Scheduler:
+    """One model's queue and the rules that empty it."""
+
+    def __init__(self, policy: Policy | None = None, table: CostTable | None = None) -> None:
+        policy = policy or Policy()
+        self.policy = policy
+        self.costs = Costs(
+            policy.max_batch_size,
+            table,
+            error_percentile=policy.slo_percentile,
+            batch_sizes=policy.batch_sizes,
+        )
+        self._queue = Queue(
+            order=policy.order,
+            weights=policy.tenant_weights,
+            full_rows=policy.max_batch_size,
+            ageing_s=policy.ageing_s,
+            # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
+            may_be_plain=policy.slo_s is None and not policy.batch_sizes,
+        )
+        self._linger = Linger()
+        self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
+        self._admission = Admission(policy, self.costs, self._queue)
+        self._composer = Composer(policy, self.costs, self._queue, self._fitting)
+        self._is_packed = policy.compose is Compose.PACKED
+        self.has_sizes = False  # has there ever been an item with one?
+        self._buckets: Buckets | None = None
+        if policy.compose is Compose.BUCKETS:
+            self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
+        self._auto = AutoRule(policy, self.costs, self._linger, self._fitting)
+        self._rule = self._choose_rule()
+        self._suspects = Suspects()
+        self._running: dict[int, Batch] = {}
+        self._running_items = 0
+        self._workers = policy.workers
+        self._refused: list[Refusal] = []
+        self._idle_since: float | None = None
+        self._batches = 0
+        self._draining = False
+        self._slo = _SloWatch(policy)
+        self._max_queue = policy.max_queue
+        self._learns = self._rule is self._auto  # the others wait as they are told
+        self._may_shed = policy.slo_s is not None and policy.firing is Firing.AUTO
+
+    # ---- what happens
+
+    def submit(self, item: Item, *, request_rows: int | None = None) -> None:
+        """Queue an item, or raise why not.
+
+        Of a request split into parts submit them all in one go, the first with `request_rows`, so
+        that it is admitted or refused as one.
+        """
+        queue = self._queue
+        if item[2:] == queue.plain_kind and queue.rows < self._max_queue:
+            queue.push_plain(item)  # like everyone who waits: nothing to check or to weigh
+        else:
+            self._submit_carefully(item, request_rows)
+        if self._learns:
+            self._linger.arrived(item.arrived_at, len(queue.live) + self._running_items)
+
+    def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
+        """Queue several items that differ in nothing but id and time; who was refused, and why."""
+        if len(items) == 1:
+            return self._try_submit(items[0])
+        queue = self._queue
+        alike = items[0][2:] == queue.plain_kind
+        if alike and queue.rows + len(items) <= self._max_queue:
+            here = len(queue.live) + self._running_items
+            queue.push_many_plain(items)
+            if self._learns:
+                self._linger.arrived_together([item[1] for item in items], here)
+            return []
+        return self.submit_each(items)
+
+    def submit_each(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
+        """Queue several items, each on its own; who was refused, and why."""
+        return [refused for item in items for refused in self._try_submit(item)]
+
+    def _try_submit(self, item: Item) -> list[tuple[Item, HeadwayError]]:
+        try:
+            self.submit(item)
+        except HeadwayError as error:
+            return [(item, error)]
+        return []
+
+    def _submit_carefully(self, item: Item, request_rows: int | None) -> None:
+        if item.rows < 1 or item.deadline != item.deadline:
+            raise InvalidInput(f"needs at least one row and a deadline in time: {item}")
+        if item.request is None or request_rows is not None:
+            rows = request_rows or item.rows
+            full = self._queue.rows + rows > self._max_queue
+            if full or self._may_shed or item.deadline != math.inf:
+                self._refused += self._admission.admit(
+                    item, rows, self.cap_rows, self._running.values()
+                )
+        if item.size:
+            self.has_sizes = True
+            if self._buckets is not None:
+                item = item._replace(bucket=self._buckets.bucket_of(item.size))
+        self._queue.push(item)
+
+    def cancel(self, item_id: int) -> bool:
+        """Forget a queued item. False, and harmless, once it has started."""
+        if self._queue.remove(item_id) is not None:
+            return True
+        return bool(self._suspects.cases) and self._suspects.remove(item_id)
+
+    def finish(self, batch: Batch, now: float, *, ran_s: float | None = None) -> None:
+        """The batch has left its worker. `ran_s`: what the model took; None if that says nothing
+        about its speed (it failed, or was cut short)."""
+        self._leave_worker(batch)
+        if ran_s is not None:
+            self.costs.observe(batch.padded_rows, batch.size, ran_s)
+            if self._fitting.limits:
+                self._fitting.ran(batch.padded_rows, batch.size)
+        if self._suspects.cases:
+            self._clear(batch)
+        if self._learns:
+            self._linger.completed(now, now - batch.fired_at)
+            if self._slo.is_set:
+                self._slo.saw(batch, now)
+                self._auto.allowed = not self._slo.is_missed
+
+    def lost(
+        self,
+        batch: Batch,
+        waiting: Sequence[Item],
+        *,
+        max_losses: int,
+        reason: str = "",
+        out_of_memory: bool = False,
+    ) -> None:
+        """The batch's worker was lost, and with it what it computed.
+
+        Those of it whose callers are still `waiting` run again, by themselves, for as long as that
+        costs no more than `max_losses` further workers; the others are refused.
+        """
+        self._leave_worker(batch)
+        verdict = self._suspects.lost(
+            batch, waiting, max_losses=max_losses, out_of_memory=out_of_memory
+        )
+        for item in verdict.blamed:
+            self._refused.append(Refusal(item, RefusalReason.POISON, detail=reason))
+        for item in verdict.given_up:
+            self._refused.append(Refusal(item, RefusalReason.WORKER_LOST, detail=reason))
+
+    def does_not_fit(self, misfit: Misfit) -> None:
+        """A batch ran out of memory: make none like it for a while."""
+        self._fitting.failed(misfit)
+
+    def _clear(self, batch: Batch) -> None:
+        misfit = self._suspects.cleared(batch)
+        if misfit is not None:
+            self._fitting.failed(misfit)
+
+    def _leave_worker(self, batch: Batch) -> None:
+        assert batch.id in self._running, f"batch {batch.id} is not running"
+        del self._running[batch.id]
+        self._running_items -= len(batch.items)
+        self._auto.running_batches -= 1
+        self._auto.running_items = self._running_items
+
+    def set_workers(self, workers: int) -> None:
+        """So many there are now. With none, everything waits; the queue stays bounded."""
+        self._workers = workers
+        self._admission.workers = self._auto.workers = max(1, workers)
+
+    def drain(self) -> None:
+        """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
+        self._draining = True
+
+    def learn(self, table: CostTable) -> None:
+        """Warm-up is over: from now on this is what batches cost."""
+        self.costs.adopt(table)
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Tenants share by these from now on; absent: 1."""
+        self._queue.weigh(weights)
+
+    # ---- what to do
+
+    def needs_plan(self, now: float) -> bool:
+        """Is there something that `plan_ahead` would spare the next free worker?"""
+        if not self.has_sizes or len(self._running) < self._workers or not self._queue.live:
+            return False
+        return self._composer.needs_plan(self._next_lane(now))
+
+    def plan_ahead(self, now: float) -> None:
+        """Call when there is time: what a worker would wait for, once it is free, is done now."""
+        if self.needs_plan(now):
+            self._composer.plan_ahead(self._next_lane(now))
+
+    def _next_lane(self, now: float) -> Lane:
+        lane = self._queue.lead(now, aged_turn=self._batches % AGED_SHARE == AGED_SHARE - 1)
+        assert lane is not None, "nobody waits"
+        return lane
+
+    def next_action(self, now: float) -> Action:
+        """Call until it answers `Wait`, after every event and at the moment it names."""
+        queue = self._queue
+        if self._refused or (queue.has_deadlines and queue.next_deadline() <= now):
+            return self._refuse(now)
+        if self._suspects.cases:
+            action = self._retry(now)
+            if action is not None:
+                return action
+        if not queue.live:
+            self._idle_since = None
+            return self._wait_for_deadline() if self._suspects.cases else _NOTHING_TO_DO
+        if len(self._running) >= self._workers:
+            self._idle_since = None
+            return self._wait_for_deadline()
+        if self._idle_since is None:
+            self._idle_since = now
+        verdict = self._decide(now)
+        if not isinstance(verdict, Fire):
+            return Wait(min(verdict.until, self._next_deadline()))
+        return self._fire(verdict, now)
+
+    def _retry(self, now: float) -> Run | Refuse | None:
+        """Those whose worker was lost keep their place: before all but higher classes."""
+        suspects = self._suspects
+        if suspects.next_deadline() <= now:
+            return self._refuse(now)
+        first = suspects.first()
+        if first is None or len(self._running) >= self._workers:
+            return None
+        lane = self._queue.lead(now, aged_turn=False)
+        is_aged = now - first.arrived_at > self.policy.ageing_s
+        if lane is not None and not is_aged and lane.priority < first.priority:
+            return None
+        self._idle_since = now  # nobody waits on purpose here
+        items = suspects.take(first)
+        rows, size = sum(item.rows for item in items), max(item.size for item in items)
+        run = self._start(items, rows, size, FireReason.RETRY, self.cap_rows, now)
+        suspects.started(run.batch)
+        return run
+
+    def _decide(self, now: float) -> Fire | HoldUntil:
+        if self._draining:
+            return Fire(self._next_lane(now), FireReason.DRAIN)
+        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
+        assert self._idle_since is not None
+        return self._rule.decide(self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn)
+
+    def _fire(self, fire: Fire, now: float) -> Action:
+        lane, reason = fire
+        cap_rows = self._lane_cap(lane)
+        if self._fitting.limits:
+            cap_rows = min(cap_rows, self._fitting.rows_at(0))  # those with a size: the composer
+        if self._queue.is_plain:
+            if cap_rows < lane.rows:
+                reason = self._cut_short(cap_rows)
+            items = self._queue.pop_plain(lane, min(lane.rows, cap_rows))
+            return self._start(items, len(items), 0, reason, cap_rows, now)
+        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
+        made = self._composer.compose(lane, now, cap_rows=cap_rows, aged_turn=aged_turn)
+        if made.late:
+            self._note_late(made, now)
+        if not made.items:
+            return self._refuse(now)
+        if made.stopped_by is not None:
+            reason = made.stopped_by
+        elif made.rows == cap_rows and made.left_rows:
+            reason = self._cut_short(cap_rows)
+        return self._start(made.items, made.rows, made.size, reason, cap_rows, now)
+
+    def _cut_short(self, cap_rows: int) -> FireReason:
+        """Why a batch leaves without everyone who waits."""
+        if cap_rows >= self.policy.max_batch_size:
+            return FireReason.FULL
+        return FireReason.KNEE if cap_rows < self._fitting.rows_at(0) else FireReason.BUDGET
+
+    def _start(
+        self,
+        items: Sequence[Item],
+        rows: int,
+        size: int,
+        reason: FireReason,
+        cap_rows: int,
+        now: float,
+    ) -> Run:
+        self._batches += 1
+        padded_rows = self._composer.padded_rows(rows)
+        if size:
+            size = self._composer.run_size(items, rows, size)
+        assert self._idle_since is not None
+        batch = Batch(
+            self._batches,
+            tuple(items),
+            rows,
+            size,
+            padded_rows,
+            reason,
+            now,
+            self._idle_since,
+            cap_rows,
+            self._rule.linger_cap_s if self._auto.allowed else 0.0,
+            self.costs.predict(padded_rows, size),
+            self._is_packed,
+        )
+        self._running[batch.id] = batch
+        self._running_items += len(items)
+        self._auto.running_items = self._running_items
+        self._auto.running_batches += 1
+        self._auto.last_fired_at = now
+        self._idle_since = None
+        return Run(batch)
+
+    # ---- refusals
+
+    def _refuse(self, now: float) -> Refuse:
+        for item in (*self._queue.pop_expired(now), *self._suspects.pop_expired(now)):
+            self._refused.append(Refusal(item, RefusalReason.DEADLINE))
+        refusals = tuple(self._refused)
+        self._refused.clear()
+        return Refuse(refusals)
+
+    def _note_late(self, made: Composition, now: float) -> None:
+        retry_after_s = self.queued_s
+        slo_s = self.policy.slo_s or math.inf
+        shed = []
+        for item in made.late:
+            if item.deadline <= item.arrived_at + slo_s:
+                reason = RefusalReason.DEADLINE
+            else:
+                reason = RefusalReason.SHED
+                shed.append(item.arrived_at)
+            self._refused.append(Refusal(item, reason, retry_after_s))
+        if shed:
+            self._admission.saw_late(shed, now, made.late_before)
+
+    def _wait_for_deadline(self) -> Wait:
+        deadline = self._next_deadline()
+        return _NOTHING_TO_DO if deadline == math.inf else Wait(deadline)
+
+    def _next_deadline(self) -> float:
+        deadline = self._queue.next_deadline()
+        return min(deadline, self._suspects.next_deadline()) if self._suspects.cases else deadline
+
+    # ---- caps and figures
+
+    @property
+    def cap_rows(self) -> int:
+        """The most rows that pay in one batch, as far as is known."""
+        if self._rule is not self._auto:
+            return self.policy.max_batch_size
+        return min(self.policy.max_batch_size, self.costs.best_rows())
+
+    def part_rows(self, size: int) -> int:
+        """The most rows of one item; a larger request is to be split."""
+        return min(self.cap_rows, self._fitting.rows_at(size))
+
+    def _lane_cap(self, lane: Lane) -> int:
+        """A short queue is served up to the knee; a long one needs the best rate there is."""
+        if self._rule is not self._auto:
+            return self.policy.max_batch_size
+        size = lane.mean_size
+        if self.policy.slo_s is not None:
+            return self.costs.best_rows(size)  # in time or not is what counts
+        knee = self.costs.knee_rows(size)
+        return knee if lane.rows <= LONG_QUEUE * knee else self.costs.best_rows(size)
+
+    @property
+    def queued_items(self) -> int:
+        return len(self._queue) + len(self._suspects)
+
+    def waiting_items(self) -> list[Item]:
+        """Everyone who is queued, or waits to run again."""
+        return [*self._queue.live.values(), *self._suspects.items()]
+
+    @property
+    def queued_rows(self) -> int:
+        return self._queue.rows + self._suspects.rows
+
+    @property
+    def queued_s(self) -> float:
+        """Seconds of work waiting."""
+        return self._admission.queued_s(self.cap_rows)
+
+    @property
+    def may_refuse(self) -> bool:
+        """Is somebody to be refused now, or may have to be before the next event?"""
+        return self._queue.has_deadlines or bool(self._refused) or bool(self._suspects.cases)
+
+    @property
+    def running_batches(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self._running or self._queue or self._suspects.cases or self._refused)
+
+    def _choose_rule(self) -> Rule:
+        if self.policy.firing is Firing.WINDOW:
+            return WindowRule(self.policy)
+        if self.policy.firing is Firing.STATIC:
+            return StaticRule(self.policy, self.costs)
+        return self._auto
+
+
+class _SloWatch:
+    """Is the SLO's percentile being missed? Then lingering stops until it recovers."""
+
+    _MEMORY = 0.998  # about the last 500 items
+
+    def __init__(self, policy: Policy) -> None:
+        self.is_set = policy.slo_s is not None
+        self._slo_s = policy.slo_s or math.inf
+        self._allowed = 1.0 - policy.slo_percentile / 100.0
+        self._missed = 0.0
+
+    def saw(self, batch: Batch, now: float) -> None:
+        for item in batch.items:
+            late = now - item.arrived_at > self._slo_s
+            self._missed = self._missed * self._MEMORY + (1.0 - self._MEMORY if late else 0.0)
+
+    @property
+    def is_missed(self) -> bool:
+        return self._missed > self._allowed

@@ -1,0 +1,1 @@
+"""What follows when a batch fails, a worker dies, or memory runs out."""

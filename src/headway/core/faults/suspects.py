@@ -1,0 +1,223 @@
+"""Whose batch took its worker down? They run again, by themselves, until all are cleared or blamed.
+
+A worker may be lost to anything: a signal, the kernel, an item that makes the model crash. So the
+batch it held runs again, without anybody who was not in it, and is narrowed down while workers go
+on being lost. Nobody is blamed on suspicion: only whose worker was lost twice with that request
+*alone* on it. Pure bookkeeping; who is next among these and all others is the scheduler's.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from headway.core.faults.memory import Misfit
+from headway.core.items import Batch, Item, units_of
+
+LOSSES_OF_MEMORY = 8  # likewise, where others may have left it too little
+LOSSES_ALONE = 2  # once may have been a coincidence
+SMALL = 8  # fewer requests than this wait for the end of the search, and then run together
+
+Unit: TypeAlias = tuple[Item, ...]  # what runs, and is blamed, as one: a request's items
+Group: TypeAlias = list[Unit]
+
+
+class Verdict(NamedTuple):
+    """Who will not run any more."""
+
+    blamed: list[Item]
+    given_up: list[Item]  # not cleared, and enough workers were lost
+
+
+class Suspects:
+    """Everyone whose worker was lost, while they wait to run again. No `cases`: nobody."""
+
+    def __init__(self) -> None:
+        self.cases: list[_Case] = []  # open ones
+        self._waiting: dict[int, _Case] = {}  # by item
+        self._running: dict[int, _Case] = {}  # by batch
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def rows(self) -> int:
+        return sum(item.rows for item in self.items())
+
+    def items(self) -> Iterator[Item]:
+        return (item for case in self.cases for item in case.items())
+
+    # ---- what happens
+
+    def lost(
+        self, batch: Batch, wanted: Sequence[Item], *, max_losses: int, out_of_memory: bool
+    ) -> Verdict:
+        """A batch's worker was lost. `wanted`: those of it whose callers still wait."""
+        case = self._running.pop(batch.id, None)
+        if case is None:
+            case = _Case(batch, max_losses)
+            self.cases.append(case)
+        verdict = case.lost(batch, {item.id for item in wanted}, out_of_memory=out_of_memory)
+        for item in (*verdict.blamed, *verdict.given_up):
+            self._waiting.pop(item.id, None)
+        self._waiting.update((item.id, case) for item in case.items())
+        if case.is_closed:
+            self.cases.remove(case)
+        return verdict
+
+    def cleared(self, batch: Batch) -> Misfit | None:
+        """A batch came back. Once its case is closed: what did not fit, if that was all."""
+        case = self._running.pop(batch.id, None)
+        if case is None:
+            return None
+        case.cleared()
+        if not case.is_closed:
+            return None
+        self.cases.remove(case)
+        return case.misfit
+
+    def remove(self, item_id: int) -> bool:
+        """Its caller is gone. False: it does not wait here."""
+        case = self._waiting.pop(item_id, None)
+        if case is None:
+            return False
+        case.keep(lambda item: item.id != item_id)
+        if case.is_closed:
+            self.cases.remove(case)
+        return True
+
+    def pop_expired(self, now: float) -> list[Item]:
+        expired = [item for item in self.items() if item.deadline <= now]
+        for item in expired:
+            self.remove(item.id)
+        return expired
+
+    # ---- who is next
+
+    def first(self) -> Item | None:
+        """Of those who may run now, the one whose place is before all others'."""
+        cases = [case for case in self.cases if not case.is_running]
+        return min((item for case in cases for item in case.items()), key=_place, default=None)
+
+    def next_deadline(self) -> float:
+        return min((item.deadline for item in self.items()), default=math.inf)
+
+    def take(self, first: Item) -> list[Item]:
+        """The next to run of that one's case, which must be told `started`."""
+        group = self._waiting[first.id].next_group()
+        return [item for unit in group for item in unit]
+
+    def started(self, batch: Batch) -> None:
+        case = self._waiting[batch.items[0].id]
+        for item in batch.items:
+            del self._waiting[item.id]
+        self._running[batch.id] = case
+
+
+class _Case:
+    """One lost batch. Its groups run one at a time: each outcome says what to try next."""
+
+    def __init__(self, batch: Batch, max_losses: int) -> None:
+        self.is_running = True
+        self.misfit: Misfit | None = None
+        self._is_new = True
+        self._losses_left = max_losses
+        self._running: Group = [
+            tuple(batch.items[index] for index in unit) for unit in units_of(batch.items)
+        ]
+        self._rest: Group = []  # if the running group is cleared, the cause is among these
+        self._guilty: list[Group] = []  # the cause is among each of them, if there is one
+        self._aside: list[Group] = []  # nothing speaks against these but their company
+        self._most = len(self._running)  # units in a group
+        self._losses_alone: dict[int, int] = {}  # by a unit's first item
+
+    @property
+    def is_closed(self) -> bool:
+        return not self.is_running and not self._guilty and not self._aside
+
+    def items(self) -> Iterator[Item]:
+        """Those who wait."""
+        groups = (*self._guilty, *self._aside, self._rest)
+        return (item for group in groups for unit in group for item in unit)
+
+    def keep(self, wanted: Callable[[Item], bool]) -> None:
+        """The others are gone."""
+        self._guilty = [kept for group in self._guilty if (kept := _kept(group, wanted))]
+        self._aside = [kept for group in self._aside if (kept := _kept(group, wanted))]
+        self._rest = _kept(self._rest, wanted)
+
+    # ---- what to try
+
+    def next_group(self) -> Group:
+        self.is_running = True
+        large = next((group for group in self._aside if len(group) >= SMALL), None)
+        if large is not None:  # innocents first: they have waited for somebody else's sake
+            self._aside.remove(large)
+            self._running = self._cut(large)
+        elif self._guilty:
+            group = self._guilty.pop()
+            half = max(1, len(group) // 2)
+            self._running, self._rest = group[:half], group[half:]
+        else:
+            together = [unit for group in self._aside for unit in group]
+            self._aside = []
+            self._running = self._cut(together)
+        return self._running
+
+    def _cut(self, group: Group) -> Group:
+        if group[self._most :]:
+            self._aside.append(group[self._most :])
+        return group[: self._most]
+
+    # ---- what became of it
+
+    def cleared(self) -> None:
+        if self._rest:
+            self._guilty.append(self._rest)
+        self._running, self._rest, self.is_running = [], [], False
+
+    def lost(self, batch: Batch, wanted: set[int], *, out_of_memory: bool) -> Verdict:
+        ran, rest, is_new = self._running, self._rest, self._is_new
+        self._running, self._rest, self.is_running, self._is_new = [], [], False, False
+        left = _kept(ran, lambda item: item.id in wanted)
+        if rest:
+            self._aside.append(rest)
+        if not self._losses_left:
+            return Verdict([], self._give_up(left))
+        if not out_of_memory or len(ran) == 1:  # each of the others halves what is tried
+            self._losses_left -= 1
+        if not left:
+            return Verdict([], [])
+        if len(ran) == 1:
+            return Verdict(self._lost_alone(left, out_of_memory=out_of_memory), [])
+        if out_of_memory:
+            self.misfit = Misfit(batch.padded_rows, batch.size)
+            self._most = len(ran) // 2
+        if is_new or out_of_memory:  # most probably it was none of them
+            half = max(1, len(left) // 2)
+            self._aside += [group for group in (left[:half], left[half:]) if group]
+        else:
+            self._guilty.append(left)
+        return Verdict([], [])
+
+    def _lost_alone(self, group: Group, *, out_of_memory: bool) -> list[Item]:
+        unit = group[0]
+        losses = self._losses_alone[unit[0].id] = self._losses_alone.get(unit[0].id, 0) + 1
+        if losses < (LOSSES_OF_MEMORY if out_of_memory else LOSSES_ALONE):
+            self._guilty.append(group)
+            return []
+        self.misfit = None  # it was this one, not the number of them
+        return list(unit)
+
+    def _give_up(self, left: Group) -> list[Item]:
+        items = [*(item for unit in left for item in unit), *self.items()]
+        self._guilty, self._aside = [], []
+        return items
+
+
+def _kept(group: Group, wanted: Callable[[Item], bool]) -> Group:
+    kept = (tuple(item for item in unit if wanted(item)) for unit in group)
+    return [unit for unit in kept if unit]
+
+
+def _place(item: Item) -> tuple[int, float, int]:
+    return item.priority, item.arrived_at, item.id

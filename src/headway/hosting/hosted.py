@@ -1,0 +1,520 @@
+"""A model from the configuration, on a batcher of its own: what every front end calls."""
+
+import asyncio
+import functools
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import msgspec
+import numpy
+
+from headway.config import ModelConfig
+from headway.core import CostTable
+from headway.core.operating.placing import Placement, place
+from headway.errors import ConfigError, InvalidInput
+from headway.hosting import tables
+from headway.hosting.explaining import Told
+from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
+from headway.hosting.tables import TableStore
+from headway.hosting.warm_up import Beside, WarmUp, samples_from, samples_of
+from headway.model import Model, Tensor, TensorModel, overrides
+from headway.models import catalogue
+from headway.runtime.batcher import HAS_PROCESSES, Batcher
+from headway.runtime.calling.runner import runner_for
+from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.driving.calls import DirectCall
+from headway.runtime.driving.event_loop import Home
+from headway.signature import (
+    ParameterHints,
+    Signature,
+    array_of,
+    side_of,
+    signature_of,
+)
+
+_log = logging.getLogger(__name__)
+_WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
+_LATELY_S = 1.0
+_NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
+
+
+class RequestStatistics(Protocol):
+    """Who wants to know of every request."""
+
+    def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHome:
+    """Where a model comes from. Its table is kept beside its files, and good as long as those."""
+
+    make: "Callable[[], Model[Any, Any] | TensorModel] | None" = None  # slow; in any process
+    folder: Path | None = None
+    files: tuple[Path, ...] = ()  # none: the model's own `files()`, or its module
+    samples: Path | None = None
+    cache_dir: Path | None = None  # None: nothing is kept but beside the model
+
+
+class Served:
+    """One model being served. `start()` before, `close()` after."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        model: "Model[Any, Any] | TensorModel | None" = None,
+        version: str = "1",
+        home: ModelHome | None = None,
+        adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
+    ) -> None:
+        self._home = home or ModelHome()
+        make = self._home.make
+        if model is None:
+            make = make or functools.partial(catalogue.build, config.target, config.options)
+            model = make()
+        self.model = model
+        config = _with_decorator(config, self.model)
+        self.config = config = config if adjust is None else adjust(config)
+        self.name = config.name
+        self.version = version
+        self._holders = 0
+        self._held_at = -math.inf
+        self._left: asyncio.Event | None = None  # set when the last holder has gone
+        self.signature: Signature | None = None  # None: a tensor model, which is its own
+        self.statistics: RequestStatistics | None = None
+        self.costs: CostTable | None = None  # as timed at start
+        self.inputs, self.outputs = self._read_signature()
+        self._parameters = ParameterHints.of(self.model)
+        _check_dtypes([*self.inputs, *self.outputs])
+        self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
+        self.streams = overrides(self.model, "stream")
+        self.only_streams = self.streams and not overrides(self.model, "predict")
+        # Between a call and its place in the queue, or its answer, lies a hop to another thread.
+        self._comes_late = any(overrides(self.model, each) for each in ("prepare", "finish"))
+        placement = _placement(self.model, config)
+        # A file that was exported with a fixed number of rows runs at that number only.
+        sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
+        self.max_batch_size = min((config.max_batch_size, *sizes[-1:]))
+        self._is_ready = False
+        self.clock: Callable[[], float] = time.monotonic
+        self.batcher: Batcher[Any, Any] = _batcher(
+            self.model,
+            config,
+            max_batch_size=self.max_batch_size,
+            batch_sizes=sizes,
+            worker=placement.kind,
+            _make=make,
+            _hangs=self._hangs,
+        )
+        _log.info("%s runs in %s: %s", self.name, _WHERE[placement.kind], placement.reason)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._is_ready and self.batcher.is_open
+
+    def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Of what `predict` takes and gives."""
+        if self.signature is not None:
+            return self.signature.input.json_schema(), self.signature.output.json_schema()
+        return side_of(self.inputs).json_schema(), side_of(self.outputs).json_schema()
+
+    def workers(self) -> list[WorkerLine]:
+        """Who runs its batches."""
+        processes = self.batcher.worker_processes
+        if processes:
+            return [
+                WorkerLine(
+                    self.name, self.version, each.pid, each.state, each.restarts, each.last_error
+                )
+                for each in processes
+            ]
+        state = "ready" if self.batcher.is_open else "stopped"
+        line = WorkerLine(self.name, self.version, os.getpid(), state, 0, "")
+        return [line] * self.batcher.policy.workers
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Load and warm up; ready afterwards. Raises what the model raises."""
+        await self.load()
+        await self.warm()
+
+    async def load(self) -> None:
+        self.clock = Home(asyncio.get_running_loop()).clock
+        await self.batcher.__aenter__()
+
+    async def warm(self, beside: Beside | None = None) -> None:
+        """`beside`: others who are served meanwhile, and must not feel it."""
+        if self.config.warm_up:
+            await self._warm_up(beside)
+        self._is_ready = True
+
+    def looks_like(self, other: "Served") -> bool:
+        """As far as one can see from outside: what one has learned may hold for the other."""
+        return self._looks() == other._looks()
+
+    def _looks(self) -> tuple[object, ...]:
+        config = self.config
+        runs = (config.max_batch_size, config.batch_sizes, config.worker, config.workers)
+        return ([*self.inputs], [*self.outputs], config.options, *runs)
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """The keys' tenants share by these; what the model itself says goes first."""
+        self.batcher.weigh({**weights, **self.config.tenants})
+
+    async def close(self, *, drain_s: float = 30.0) -> None:
+        self._is_ready = False
+        await self.batcher.close(drain_s=drain_s)
+
+    async def retire(self, *, drain_s: float) -> None:
+        """Close, once whoever has found it is through: it still answers, but nobody new finds it.
+
+        A request that is queued or runs is the batcher's to drain. One that comes to the queue
+        later (it is being prepared, or has more rows to bring) holds the model meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + drain_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(end_at):
+                while self._holders:
+                    self._left = asyncio.Event()
+                    await self._left.wait()
+        await self.close(drain_s=max(0.0, end_at - loop.time()))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Not to be retired meanwhile: for callers that come to the queue after an `await`."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._held_at = self.clock()
+            if not self._holders and self._left is not None:
+                self._left.set()
+
+    @property
+    def is_busy(self) -> bool:
+        if self._holders:
+            return True
+        now = self.batcher.statistics()
+        return bool(now.queued_items or now.running_batches)
+
+    @property
+    def is_asked(self) -> bool:
+        """Now, or a moment ago."""
+        return self.is_busy or self.idle_s < _LATELY_S
+
+    @property
+    def idle_s(self) -> float:
+        """Since the last request that was answered; infinite where there was none."""
+        idle_s = self.clock() - self._held_at
+        answered_at: float = getattr(self.statistics, "last_request_s", 0.0)
+        return min(idle_s, max(0.0, time.time() - answered_at)) if answered_at else idle_s
+
+    # ---- calling
+
+    async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
+        """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        started, rows = self.clock(), _rows(inputs)
+        try:
+            if ask is PLAIN and rows == 1 and self.signature is None:
+                outputs: Mapping[str, Array] = await self.batcher.submit_row(inputs)
+            elif self.signature is None:
+                batcher = self.batcher if ask.story is None else self._batcher_for(ask)
+                outputs = await batcher.submit(inputs, **self._options(ask))
+            else:
+                outputs = await self._infer_items(self.signature, inputs, ask)
+        except BaseException as error:
+            self.record(rows, started, error)
+            raise
+        self.record(rows, started, None)
+        return outputs
+
+    async def predict(self, value: Any, ask: Ask) -> Any:
+        """One value, as decoded from JSON. The result may hold numpy arrays."""
+        started = self.clock()
+        try:
+            result = await self._predict(value, ask)
+        except BaseException as error:
+            self.record(1, started, error)
+            raise
+        self.record(1, started, None)
+        return result
+
+    async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        if self.signature is None:
+            raise InvalidInput(f"{self.name} does not stream")
+        value = self.signature.input.decode(value)
+        started, error = self.clock(), None
+        chunks = self.batcher.stream(value, **self._options(ask))
+        with self.held():
+            try:
+                async for chunk in chunks:
+                    yield chunk
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                self.record(1, started, error)
+                await cast(Any, chunks).aclose()
+
+    @property
+    def is_direct(self) -> bool:
+        return self.signature is None and self.batcher.is_uniform
+
+    def submit_direct(self, call: DirectCall) -> bool:
+        return self.batcher.submit_direct(call)
+
+    def withdraw(self, call: DirectCall) -> None:
+        self.batcher.withdraw(call)
+
+    async def _infer_items(
+        self, signature: Signature, inputs: Mapping[str, Array], ask: Ask
+    ) -> Mapping[str, Array]:
+        self._check_answers()
+        values = signature.input.values(inputs)
+        batcher, options = self._batcher_for(ask), self._options(ask)
+        if len(values) == 1 and not self._comes_late:
+            results = [await batcher.submit(values[0], **options)]
+        else:
+            with self.held():
+                if len(values) == 1:
+                    results = [await batcher.submit(values[0], **options)]
+                else:
+                    results = await batcher.many(values, **options)
+        return signature.output.arrays(results)
+
+    async def _predict(self, value: Any, ask: Ask) -> Any:
+        if self.signature is not None:
+            self._check_answers()
+            value = self.signature.input.decode(value)
+            if not self._comes_late:
+                return await self._batcher_for(ask).submit(value, **self._options(ask))
+            with self.held():
+                return await self._batcher_for(ask).submit(value, **self._options(ask))
+        row = _as_row(value, self.inputs)
+        results = await self._batcher_for(ask).submit(row, **self._options(ask))
+        named = {name: array[0] for name, array in results.items()}
+        return named if len(named) > 1 else next(iter(named.values()))
+
+    def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
+        return self.batcher if ask.story is None else Told(self.batcher, ask.story)
+
+    def _options(self, ask: Ask) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if ask is PLAIN:
+            return options
+        if ask.priority != "normal":
+            options["priority"] = ask.priority
+        if ask.deadline_ms is not None:
+            options["deadline_ms"] = ask.deadline_ms
+        if ask.tenant:
+            options["tenant"] = ask.tenant
+        if ask.partition is not None:
+            options["partition"] = ask.partition
+        if ask.parameters:
+            options["parameters"] = self._parameters.convert(ask.parameters)
+        return options
+
+    def _hangs(self, is_hanging: bool) -> None:
+        """A batch is over its time, or the last such one is back."""
+        self._is_ready = not is_hanging
+
+    def _check_answers(self) -> None:
+        if self.only_streams:
+            raise InvalidInput(f"{self.name} only streams")
+
+    def record(self, rows: int, started: float, error: BaseException | None) -> None:
+        if self.statistics is not None:
+            seconds = self.clock() - started
+            self.statistics.record_request(rows=rows, seconds=seconds, error=error)
+
+    # ---- starting
+
+    def _read_signature(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        if not any(overrides(self.model, method) for method in ("predict", "stream")):
+            raise ConfigError(f"{type(self.model).__name__} does not define predict()")
+        if isinstance(self.model, Model):
+            self.signature = signature_of(self.model)
+            return self.signature.inputs, self.signature.outputs
+        for which in ("inputs", "outputs"):
+            if not getattr(self.model, which):
+                raise ConfigError(
+                    f"{type(self.model).__name__} must declare its {which} on the class, rows "
+                    f'first: {which} = [headway.Tensor("x", "float32", (-1, 4))]'
+                )
+        return self.model.inputs, self.model.outputs
+
+    async def _warm_up(self, beside: Beside | None) -> None:
+        decode = self.signature.input.decode if self.signature is not None else self._row
+        samples: Sequence[Any]
+        if self._home.samples is not None:
+            samples = await run_in_thread(samples_from, self._home.samples, decode)
+        else:
+            samples = self._samples()
+        plan = WarmUp(
+            samples,
+            self.config.warm_up_s,
+            self._table_store(),
+            is_strict=self._home.samples is not None,
+            beside=beside,
+        )
+        warmth = await plan.run(self.name, self.batcher, self.max_batch_size)
+        if warmth is not None:
+            self.costs = warmth.table
+            self.max_batch_size = min(self.max_batch_size, warmth.max_rows or self.max_batch_size)
+
+    def _table_store(self) -> TableStore | None:
+        files = self._home.files or model_files(self.model)
+        places = [] if self._home.folder is None else [self._home.folder / tables.NAME]
+        if self._home.cache_dir is not None:
+            places.append(tables.in_cache(self._home.cache_dir, self.name, files))
+        if not (files and places):
+            return None
+        kind = type(self.model)
+        settings = {
+            # One file may hold several models: what one takes says nothing about another.
+            "model": f"{self.config.target} {kind.__module__}.{kind.__qualname__}",
+            "rows": [self.max_batch_size, *self.config.batch_sizes],
+            "workers": self.config.workers,
+            "options": self.config.options,
+        }
+        return TableStore(files=files, settings=settings, places=places)
+
+    def _row(self, value: Any) -> dict[str, Array]:
+        return _as_row(value, self.inputs)
+
+    def _samples(self) -> list[Any]:
+        """Typical values, cheap ones first: the model's own, or made from its signature."""
+        own: Callable[[], list[Any]] | None = getattr(self.model, "samples", None)
+        if own is not None:
+            return list(own())
+        if self.signature is not None:
+            if self.only_streams:
+                return []
+            return self.signature.input.samples(varies=overrides(self.model, "size"))
+        return samples_of(self.inputs)
+
+
+def model_files(model: "Model[Any, Any] | TensorModel") -> list[Path]:
+    """What the model is made of: its own `files()`, else the module that it is written in."""
+    own: Callable[[], Sequence[str | Path]] | None = getattr(model, "files", None)
+    if own is not None:
+        return [Path(each) for each in own()]
+    file = getattr(sys.modules.get(type(model).__module__), "__file__", None)
+    return [] if file is None else [Path(file)]
+
+
+def _check_dtypes(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        try:
+            numpy.dtype(tensor.array_dtype)
+        except TypeError as error:
+            raise ConfigError(
+                f"tensor {tensor.name!r}: dtype {tensor.dtype!r} is not a name of numpy's, such as "
+                "float32, int64, bool, object (for texts), nor bfloat16"
+            ) from error
+
+
+def _batcher(
+    model: "Model[Any, Any] | TensorModel",
+    config: ModelConfig,
+    **others: Any,
+) -> Batcher[Any, Any]:
+    return Batcher(
+        model,
+        max_wait_ms=config.max_wait_ms,
+        max_batch_cost=config.max_batch_cost,
+        slo_ms=config.slo_ms,
+        slo_percentile=config.slo_percentile,
+        max_queue=config.max_queue,
+        policy=config.policy,
+        order=config.order,
+        compose=config.compose,
+        buckets=config.buckets,
+        pad_sizes=config.pad_sizes,
+        workers=config.workers,
+        tenants=config.tenants,
+        name=config.name,
+        execute_timeout_ms=config.execute_timeout_ms,
+        load_timeout_s=config.load_timeout_s,
+        heartbeat_timeout_s=config.heartbeat_timeout_s,
+        max_restarts=config.max_restarts,
+        worker_memory_mb=config.worker_memory_mb,
+        pin=config.pin,
+        **others,
+        **{key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS},
+    )
+
+
+def _decorated(model: object) -> Mapping[str, Any]:
+    """What `@headway.batched(…)` said, where the model is a function."""
+    options: Mapping[str, Any] = getattr(model, "batcher_options", {})
+    return options
+
+
+def _with_decorator(config: ModelConfig, model: object) -> ModelConfig:
+    """The function's own settings count where the configuration has nothing but defaults."""
+    defaults = msgspec.structs.fields(ModelConfig)
+    said = _decorated(model)
+    changes = {
+        field.name: said[field.name]
+        for field in defaults
+        if field.name in said
+        and field.name != "name"
+        and getattr(config, field.name) == _default(field)
+    }
+    return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else made()
+
+
+def _placement(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> Placement:
+    is_async = runner_for(model, config.name).is_async
+    if config.worker == "inline" and not is_async and overrides(model, "stream"):
+        raise ConfigError(
+            f"{config.name} streams: write it as `async def` to run it inline", field="worker"
+        )
+    needs_process = "worker_memory_mb" if config.worker_memory_mb is not None else ""
+    return place(
+        config.name,
+        config.worker,
+        is_async=is_async,
+        workers=config.workers,
+        is_python=not type(model).__module__.startswith("headway."),
+        needs_process=needs_process or ("pin" if config.pin else ""),
+        has_processes=HAS_PROCESSES,
+    )
+
+
+def _rows(inputs: Mapping[str, Array]) -> int:
+    first = next(iter(inputs.values()), None)
+    return len(first) if first is not None and first.ndim else 0
+
+
+def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
+    """One row of every input, from JSON: `{"x": […]}`, or just `[…]` where there is one input."""
+    names = {tensor.name for tensor in inputs}
+    if not (isinstance(value, Mapping) and value.keys() == names):
+        if isinstance(value, Mapping) or len(inputs) > 1:
+            raise InvalidInput(f"an object with {sorted(names)} is expected")
+        value = {inputs[0].name: value}
+    row = {}
+    for tensor in inputs:
+        try:
+            row[tensor.name] = array_of(value[tensor.name], tensor.array_dtype)[None]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidInput(f"input {tensor.name!r}: {error}") from error
+    return row

@@ -1,0 +1,264 @@
+"""What front ends (HTTP, gRPC) see of models: one by name and version, and all there are.
+
+They hand a model decoded values and get results; they see neither the scheduler nor how models are
+loaded. Whoever keeps the models (`repository/keeper.py`) says here which one answers to a name.
+"""
+
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy
+
+from headway.errors import Forbidden, HeadwayError, NotReady, UnknownModel
+from headway.hosting.explaining import Story
+from headway.model import Tensor
+from headway.runtime.driving.calls import DirectCall
+
+Array = numpy.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a caller wants beside the answer."""
+
+    priority: Literal["high", "normal", "low"] = "normal"
+    deadline_ms: float | None = None
+    tenant: str = ""
+    partition: Hashable = None
+    parameters: Mapping[str, Any] | None = None  # for the model, which takes what it knows
+    story: Story | None = None  # told what became of the request, where somebody asked
+
+
+PLAIN = Ask()  # nothing special; most ask for that
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """One worker, as an operator sees it."""
+
+    model: str
+    version: str
+    pid: int | None  # None: it has no process now
+    state: str
+    restarts: int
+    last_error: str
+
+
+class ServedModel(Protocol):
+    """The face that every front end uses."""
+
+    name: str
+    version: str
+    inputs: Sequence[Tensor]  # v2 dtype names are derived from the numpy names; bytes are "object"
+    outputs: Sequence[Tensor]
+    max_batch_size: int
+    streams: bool
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def held(self) -> AbstractContextManager[None]:
+        """For a caller that waits for something else between finding the model and calling it: it
+        is not closed meanwhile, even if another version takes its place."""
+        ...
+
+    async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
+        """Named arrays, rows first. Raises HeadwayError."""
+        ...
+
+    async def predict(self, value: Any, ask: Ask) -> Any:
+        """One value as the model's own type hints say (the plain JSON route, OpenAI)."""
+        ...
+
+    def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]: ...
+
+    def workers(self) -> list[WorkerLine]: ...
+
+    # ---- the direct way: one row of fixed shape, no wishes, no task
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it can be taken at all."""
+        ...
+
+    def clock(self) -> float: ...
+
+    def submit_direct(self, call: DirectCall) -> bool:
+        """Its value is named arrays of one row, checked. False: ask `infer`."""
+        ...
+
+    def withdraw(self, call: DirectCall) -> None: ...
+
+    def record(self, rows: int, started: float, error: BaseException | None) -> None:
+        """A direct call has been answered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One version of one model, in v2's words."""
+
+    name: str
+    version: str
+    state: Literal["READY", "LOADING", "UNLOADING", "UNAVAILABLE"]
+    reason: str = ""
+
+
+class ModelsKeeper(Protocol):
+    """Who loads and unloads."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def names(self) -> list[str]:
+        """Of the models that answer, or will when they are asked or have been loaded."""
+        ...
+
+    def index(self) -> list[IndexEntry]: ...
+
+    def why_not(self, name: str, version: str) -> HeadwayError | None:
+        """Why no model answers; None: one will, to whoever waits for it."""
+        ...
+
+    async def wait_ready(self, name: str, version: str, timeout_s: float | None) -> ServedModel: ...
+
+    async def load(self, name: str, override: Mapping[str, Any] | None = None) -> None: ...
+
+    async def reload(self, name: str) -> None: ...
+
+    async def unload(self, name: str) -> None: ...
+
+
+class Registry:
+    """The models being served, by name and version."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, ServedModel] = {}  # what answers when no version is asked for
+        self._versions: dict[str, dict[str, ServedModel]] = {}
+        self._forgetters: list[Callable[[ServedModel], None]] = []
+        self.keeper: ModelsKeeper | None = None  # None: what was added stays
+        self.is_draining = False  # not ready, so that balancers send others elsewhere
+
+    def add(self, model: ServedModel) -> None:
+        self.switch(model.name, model, [model])
+
+    def switch(
+        self, name: str, answering: ServedModel | None, models: Sequence[ServedModel]
+    ) -> None:
+        """From now on these versions answer, and this one where none is asked for. In one step: no
+        request comes between."""
+        before = self._versions.get(name, {})
+        if answering is None:
+            self._models.pop(name, None)
+            self._versions.pop(name, None)
+        else:
+            self._models[name] = answering
+            self._versions[name] = {model.version: model for model in models}
+        for gone in before.values():
+            if all(gone is not model for model in models):
+                for forget in list(self._forgetters):
+                    forget(gone)
+
+    def on_gone(self, forget: Callable[[ServedModel], None]) -> None:
+        """Call this with every model that leaves: whoever remembers one would keep its weights."""
+        self._forgetters.append(forget)
+
+    def off_gone(self, forget: Callable[[ServedModel], None]) -> None:
+        self._forgetters.remove(forget)
+
+    def drain(self, *, is_draining: bool = True) -> None:
+        """Not ready from now on, whatever the models are; requests are answered all the same."""
+        self.is_draining = is_draining
+
+    def names(self) -> list[str]:
+        kept = self.keeper.names() if self.keeper is not None else ()
+        return sorted({*self._models, *kept})
+
+    def answering(self) -> list[ServedModel]:
+        """Of every model the version that answers where none is asked for."""
+        return [model for _, model in sorted(self._models.items())]
+
+    def models(self, name: str = "") -> list[ServedModel]:
+        """Every version that answers, of one model or of all."""
+        names = [name] if name else sorted(self._versions)
+        return [
+            model for each in names for _, model in sorted(self._versions.get(each, {}).items())
+        ]
+
+    def get(self, name: str, version: str = "") -> ServedModel:
+        model = self._find(name, version)
+        if model is None:
+            raise self._why_not(name, version)
+        return model
+
+    def get_ready(self, name: str, version: str = "") -> ServedModel:
+        """The model that answers now. Raises why there is none."""
+        model = self.find_ready(name, version)
+        if model is None:
+            raise _asleep(name)
+        return model
+
+    def find_ready(self, name: str, version: str = "") -> ServedModel | None:
+        """The same; None: it loads when it is asked for, so ask `wait_ready`."""
+        model = self._models.get(name) if not version else self._find(name, version)
+        if model is None:
+            if self.keeper is not None and self.keeper.why_not(name, version) is None:
+                return None
+            raise self._why_not(name, version)
+        if not model.is_ready:
+            raise NotReady(f"model {name!r} is not ready", retry_after_s=1.0)
+        return model
+
+    async def wait_ready(
+        self, name: str, version: str = "", *, timeout_s: float | None = None
+    ) -> ServedModel:
+        """The model, once it is loaded, for as long as the caller has time."""
+        found = self.find_ready(name, version)
+        if found is not None:
+            return found
+        assert self.keeper is not None
+        return await self.keeper.wait_ready(name, version, timeout_s)
+
+    @property
+    def is_ready(self) -> bool:
+        if self.is_draining:
+            return False
+        if self.keeper is not None:
+            return self.keeper.is_ready
+        return bool(self._models) and all(model.is_ready for model in self._models.values())
+
+    def index(self) -> list[IndexEntry]:
+        if self.keeper is not None:
+            return self.keeper.index()
+        return [
+            IndexEntry(model.name, model.version, "READY" if model.is_ready else "UNAVAILABLE")
+            for model in self.models()
+        ]
+
+    def may_change(self) -> ModelsKeeper:
+        """Who loads and unloads, for whoever asks for that."""
+        if self.keeper is None:
+            raise Forbidden("models are loaded at start; this server does not load or unload them")
+        return self.keeper
+
+    def _find(self, name: str, version: str) -> ServedModel | None:
+        if not version:
+            return self._models.get(name)
+        return self._versions.get(name, {}).get(version)
+
+    def _why_not(self, name: str, version: str) -> HeadwayError:
+        if self.keeper is None:
+            return unknown_model(name, version, self.names())
+        return self.keeper.why_not(name, version) or _asleep(name)
+
+
+def _asleep(name: str) -> NotReady:
+    return NotReady(f"model {name!r} is not loaded yet", retry_after_s=1.0)
+
+
+def unknown_model(name: str, version: str, names: Sequence[str]) -> UnknownModel:
+    known = ", ".join(names) or "none"
+    wanted = f"{name!r} version {version}" if version else f"{name!r}"
+    return UnknownModel(f"no model {wanted}; there are: {known}")

@@ -1,0 +1,125 @@
+"""From a version's folder to a model, not loaded yet. Which kind it is, its files say."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from headway.errors import ConfigError
+from headway.hosting.repository.folder import VersionFolder
+from headway.hosting.repository.settings import RepositoryModelConfig
+from headway.model import Model, TensorModel
+from headway.models import catalogue
+from headway.models.catalogue import AnyModel
+
+_PICKLES = ("*.pkl", "*.pickle", "*.joblib", "*.pt", "*.pth", "pytorch_model*.bin")
+
+
+def build_version(name: str, config: RepositoryModelConfig, folder: VersionFolder) -> AnyModel:
+    """Raises ConfigError that says what is missing."""
+    if folder.error is not None:
+        raise ConfigError(folder.error)
+    return catalogue.make(_maker(name, config, folder), config.options, where=str(folder.path))
+
+
+def _maker(
+    name: str, config: RepositoryModelConfig, folder: VersionFolder
+) -> Callable[..., AnyModel]:
+    path = folder.path
+    if config.target:
+        return _from_target(config.target)
+    if (path / "model.py").is_file():
+        return _class_in(path / "model.py", f"headway_models.{name}.v{folder.version}")
+    if catalogue.is_model_folder(path):
+        return catalogue.folder_maker(path)
+    pickles = [file.name for pattern in _PICKLES for file in path.glob(pattern)]
+    if pickles:
+        raise ConfigError(
+            f"{path / pickles[0]}: pickles run code when they are read, and are not; "
+            "save weights as safetensors, a program with torch.export, or as ONNX"
+        )
+    raise ConfigError(
+        f"{path} has no model: model.py, model.onnx, model.pt2, model_index.json of "
+        "diffusers, or config.json with model.safetensors and tokenizer.json is expected, or a "
+        "target in model.toml"
+    )
+
+
+def _from_target(target: str) -> Callable[..., AnyModel]:
+    if target in catalogue.CATALOGUE or ":" in target:
+        return catalogue.maker(target)
+    raise ConfigError(
+        f"target: {target!r} is neither a name from `headway models` nor module:Class; "
+        "files belong into the version's folder"
+    )
+
+
+# ---- a model.py
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles what is there now. A .pyc knows its source's time in whole seconds only: of two
+    edits within one, the second would not be seen; and the folder may be read-only."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def _class_in(path: Path, module_name: str) -> Callable[..., AnyModel]:
+    """The model class that the file defines. It may import its neighbours: `from . import x`."""
+    module = _module(path, module_name)
+    found = [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and issubclass(each, Model | TensorModel)
+        and each.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        names = ", ".join(sorted(each.__name__ for each in found)) or "none"
+        raise ConfigError(
+            f"{path}: one headway.Model or headway.TensorModel is expected; it defines {names}"
+        )
+    return found[0]
+
+
+_loads = 0
+
+
+def _module(path: Path, module_name: str) -> ModuleType:
+    """A new module each time: the running version keeps its own."""
+    global _loads  # noqa: PLW0603 - modules are the process's, and so are their names
+    _loads += 1
+    name = f"{module_name}_{_loads}"
+    spec = importlib.util.spec_from_file_location(
+        name,
+        path,
+        loader=_SourceLoader(name, str(path)),
+        submodule_search_locations=[str(path.parent)],
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # type hints are looked up here
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        if isinstance(error, ConfigError):
+            raise
+        if isinstance(error, Exception):
+            raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
+        raise
+    return module
+
+
+def forget_module(model: Any) -> None:
+    """A version that has gone leaves no module behind."""
+    name = type(model).__module__
+    if name.startswith("headway_models."):
+        for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
+            del sys.modules[each]

@@ -1,0 +1,271 @@
+"""Keeps all models, of the configuration and of the repository, as they come and go."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+import msgspec
+
+from headway.config import Config, ModelConfig, ServerConfig
+from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed
+from headway.hosting.registry import IndexEntry, Registry, ServedModel, unknown_model
+from headway.hosting.repository.folder import ModelFolder, Repository
+from headway.hosting.repository.listing import Listing, of_config, of_folder
+from headway.hosting.repository.model_keeper import MakeServed, ModelKeeper
+from headway.hosting.repository.settings import overridden
+from headway.hosting.tables import cache_dir_of
+from headway.runtime.calling.threads import run_in_thread
+
+_log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """`async with Keeper(config, make) as keeper:` has all models known and none loaded;
+    `wait_started` loads them. Afterwards they are drained and closed."""
+
+    def __init__(self, config: Config, make: MakeServed) -> None:
+        self.registry = Registry()
+        self.registry.keeper = self
+        self._config = config
+        self._make = make
+        self._models: dict[str, ModelKeeper] = {}
+        self._configured: dict[str, ModelConfig] = {each.name: each for each in config.models}
+        self._repository: Repository | None = None
+        self._seen: dict[str, ModelFolder] = {}  # at the last look
+        self._overrides: dict[str, Mapping[str, Any]] = {}  # by load requests
+        self._attempts: dict[str, int] = {}  # of reloads: each is another offer
+        self._turn = asyncio.Semaphore(1)
+        self._tasks = asyncio.TaskGroup()
+        self._running: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+        self._end_at: float | None = None
+        self._is_started = False
+
+    async def __aenter__(self) -> Self:
+        server = self._config.server
+        if server.repository:
+            self._repository = Repository(server.repository, settings=self._config.every_model)
+            if not server.watch:
+                self._repository.check()
+            self._seen = await run_in_thread(self._repository.scan)
+            twice = sorted(self._seen.keys() & self._configured.keys())
+            if twice:
+                raise ConfigError(f"{twice[0]!r} is in the configuration, too", field="repository")
+        await self._tasks.__aenter__()
+        for name in [*self._configured, *self._seen]:
+            self._add(name)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping.set()
+        for task in self._running:
+            task.cancel()
+        try:
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            left_s = self._config.server.drain_s
+            if self._end_at is not None:
+                left_s = max(0.0, self._end_at - asyncio.get_running_loop().time())
+            await asyncio.gather(*(model.close(left_s) for model in self._models.values()))
+
+    def end_by(self, deadline: float) -> None:
+        """What has begun has until then, on the event loop's clock; else the server's `drain_s`."""
+        self._end_at = deadline
+
+    async def wait_started(self) -> None:
+        """Everything is loaded, or has failed. Raises if nothing of a configuration could be."""
+        for model in self._models.values():
+            model.start()
+        self._is_started = True
+        if self._repository is not None and self._config.server.watch:
+            self._own(self._watch(self._repository))
+        for model in list(self._models.values()):
+            await model.wait_settled()
+        if (
+            self._models
+            and self._repository is None
+            and not any(model.answers for model in self._models.values())
+        ):
+            raise _fatal(next(iter(self._models.values())))
+
+    # ---- what front ends ask
+
+    @property
+    def is_ready(self) -> bool:
+        """Warm, all that shall be; what could not be loaded does not keep the others back."""
+        models = self._models.values()
+        return (
+            self._is_started
+            and not self._stopping.is_set()
+            and all(model.is_ready for model in models)
+            and (not models or any(model.answers or not model.is_callable for model in models))
+        )
+
+    def names(self) -> list[str]:
+        return [name for name, model in self._models.items() if model.is_callable]
+
+    def index(self) -> list[IndexEntry]:
+        return [entry for name in sorted(self._models) for entry in self._models[name].index()]
+
+    def why_not(self, name: str, version: str) -> HeadwayError | None:
+        model = self._models.get(name)
+        if model is None:
+            return unknown_model(name, version, self.registry.names())
+        return model.why_not(version)
+
+    async def wait_ready(self, name: str, version: str, timeout_s: float | None) -> ServedModel:
+        return await self._model(name).wait_ready(version, timeout_s)
+
+    async def load(self, name: str, override: Mapping[str, Any] | None = None) -> None:
+        """As it lies there now, with these settings until the next load."""
+        await self._discover(name)
+        model = self._model(name)
+        if override:
+            await run_in_thread(self._check_override, name, override)
+        self._overrides[name] = override or {}
+        await model.load()
+
+    async def _discover(self, name: str) -> None:
+        """A model that has come into the repository since the last look."""
+        if name in self._models or self._repository is None:
+            return
+        found = await run_in_thread(self._repository.find, name)
+        if found is not None and name not in self._models:
+            self._seen[name] = found
+            self._add(name)
+
+    def _check_override(self, name: str, override: Mapping[str, Any]) -> None:
+        """Before anything is touched."""
+        folder = None if self._repository is None else self._repository.find(name)
+        if name in self._configured or folder is None:
+            raise InvalidInput(f"{name!r}: its settings are in the server's configuration")
+        overridden(folder.config, override, name)
+
+    async def reload(self, name: str) -> None:
+        """Once more, whether anything has changed or not."""
+        model = self._model(name)
+        self._attempts[name] = self._attempts.get(name, 0) + 1
+        await model.load()
+
+    async def unload(self, name: str) -> None:
+        self._model(name).unload()
+
+    # ---- what has changed
+
+    async def reload_configuration(self, config: Config) -> list[str]:
+        """Models as this configuration has them: what is new is loaded, what is gone unloaded, what
+        differs reloaded beside the running one. Answers with a line for each."""
+        before, self._configured = self._configured, {each.name: each for each in config.models}
+        said = []
+        for name in sorted({*before, *self._configured}):
+            old, new = before.get(name), self._configured.get(name)
+            if old == new:
+                continue
+            if old is None:
+                said.append(f"model {name}: new")
+                await self._come(name)
+            else:
+                said.append(f"model {name}: " + ("gone" if new is None else "changed"))
+                await self._models[name].refresh()
+        return said
+
+    async def _come(self, name: str) -> None:
+        """One that has gone and comes back may still be busy with what it had begun."""
+        if name in self._models:
+            await self._models[name].refresh()
+            self._models[name].start()
+        else:
+            self._add(name).start()
+
+    def change(self, server: ServerConfig) -> None:
+        """Times from now on; where models come from stays."""
+        self._config = msgspec.structs.replace(self._config, server=server)
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """The keys' tenants share by these; what is loaded later has them from `make`."""
+        for model in self._models.values():
+            model.weigh(weights)
+
+    async def _watch(self, repository: Repository) -> None:
+        """A change counts when two looks in a row see the same: files are not read half copied."""
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.server.watch_every_s):
+                    await self._stopping.wait()
+            try:
+                found = await run_in_thread(repository.scan)
+            except ConfigError as error:  # unmounted for a moment: what is loaded is served
+                _log.warning("the repository cannot be read: %s", error)
+                continue
+            before, self._seen = self._seen, found
+            for name in {*found, *self._models} - {*self._configured}:
+                if found.get(name) == before.get(name):
+                    self._settle(name)
+            self._forget_gone()
+
+    def _settle(self, name: str) -> None:
+        model = self._models.get(name)
+        if model is None:
+            self._add(name).start()
+        else:
+            model.show(self._listing(name, self._seen.get(name)))
+
+    def _forget_gone(self) -> None:
+        for name, model in list(self._models.items()):
+            if model.is_gone and name not in self._seen and name not in self._configured:
+                del self._models[name]
+
+    # ---- one model
+
+    def _model(self, name: str) -> ModelKeeper:
+        model = self._models.get(name)
+        if model is None:
+            raise unknown_model(name, "", self.registry.names())
+        return model
+
+    def _add(self, name: str) -> ModelKeeper:
+        model = self._models[name] = ModelKeeper(
+            name,
+            lambda: self._look(name),
+            registry=self.registry,
+            make=self._make,
+            turn=self._turn,
+            is_asked=lambda: any(model.is_asked for model in self._models.values()),
+            drain_s=lambda: self._config.server.drain_s,
+        )
+        model.show(self._listing(name, self._seen.get(name)))
+        self._own(model.run())
+        return model
+
+    def _own(self, life: Any) -> None:
+        self._running = [task for task in self._running if not task.done()]
+        self._running.append(self._tasks.create_task(life))
+
+    def _look(self, name: str) -> Listing | None:
+        """What there is of it now; in a thread."""
+        if name in self._configured or self._repository is None:
+            return self._listing(name, None)
+        return self._listing(name, self._repository.find(name))
+
+    def _listing(self, name: str, folder: ModelFolder | None) -> Listing | None:
+        attempt = self._attempts.get(name, 0)
+        cache_dir = cache_dir_of(self._config.server.cache_dir)
+        if name in self._configured:
+            return of_config(self._configured[name], attempt=attempt, cache_dir=cache_dir)
+        if folder is None:
+            return None
+        return of_folder(
+            folder, override=self._overrides.get(name), attempt=attempt, cache_dir=cache_dir
+        )
+
+
+def _fatal(model: ModelKeeper) -> HeadwayError:
+    """The one error that says why there is nothing to serve."""
+    error = model.error
+    if isinstance(error, ConfigError):
+        return ConfigError(f"model {model.name!r}: {error}")
+    failure = ModelFailed(f"model {model.name!r} cannot be loaded: {error}")
+    failure.__cause__ = error
+    return failure

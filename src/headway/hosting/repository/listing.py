@@ -1,0 +1,81 @@
+"""What there is of one model, at one moment: its settings, its versions, how to make each."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headway.config import ModelConfig
+from headway.core.operating.lifecycle import Offer, VersionPolicy
+from headway.errors import InvalidInput
+from headway.hosting.hosted import ModelHome
+from headway.hosting.repository.building import build_version
+from headway.hosting.repository.folder import ModelFolder
+from headway.hosting.repository.settings import overridden
+from headway.models import catalogue
+from headway.models.catalogue import AnyModel
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    config: ModelConfig
+    policy: VersionPolicy
+    offers: tuple[Offer, ...]
+    homes: Mapping[int, ModelHome]
+    error: str | None = None  # why nothing of it can be used
+
+
+def of_folder(
+    folder: ModelFolder,
+    *,
+    override: Mapping[str, Any] | None = None,
+    attempt: int = 0,
+    cache_dir: Path | None = None,
+) -> Listing:
+    """`attempt`: another one is another offer, of the same files."""
+    config, error = folder.config, folder.error
+    if override and error is None:
+        try:
+            config = overridden(config, override, folder.name)
+        except InvalidInput as problem:  # the file has changed, and they do not go together
+            error = str(problem)
+    seal = json.dumps([override or {}, attempt], sort_keys=True, default=str)
+
+    def maker(version: int) -> Callable[[], AnyModel]:
+        return functools.partial(build_version, folder.name, config, folder.versions[version])
+
+    return Listing(
+        config=msgspec.structs.replace(config, name=folder.name, target=config.target or "folder"),
+        policy=config.versions.policy,
+        offers=tuple(
+            Offer(each.version, f"{each.fingerprint} {seal}") for each in folder.versions.values()
+        ),
+        homes={
+            each.version: ModelHome(
+                make=maker(each.version),
+                folder=each.path,
+                files=each.files,
+                samples=folder.samples,
+                cache_dir=cache_dir,
+            )
+            for each in folder.versions.values()
+        },
+        error=error,
+    )
+
+
+def of_config(config: ModelConfig, *, attempt: int = 0, cache_dir: Path | None = None) -> Listing:
+    """A model of the configuration: one version."""
+    seal = hashlib.sha256(repr((config, attempt)).encode()).hexdigest()
+    make = functools.partial(catalogue.build, config.target, config.options)
+    return Listing(
+        config=config,
+        policy=VersionPolicy(),
+        offers=(Offer(1, seal),),
+        homes={1: ModelHome(make=make, cache_dir=cache_dir)},
+    )

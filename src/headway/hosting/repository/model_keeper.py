@@ -1,0 +1,374 @@
+"""Keeps one model: loads, warms, switches and drains its versions, as its lifecycle says."""
+
+import asyncio
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TypeAlias
+
+from headway.config import ModelConfig
+from headway.core.items import Wait
+from headway.core.operating.lifecycle import Lifecycle, Load, Offer, Retire, State
+from headway.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    HeadwayError,
+    InvalidInput,
+    NotReady,
+    QueueFull,
+)
+from headway.hosting.hosted import ModelHome, Served
+from headway.hosting.registry import IndexEntry, Registry, ServedModel, unknown_model
+from headway.hosting.repository.building import forget_module
+from headway.hosting.repository.listing import Listing
+from headway.hosting.warm_up import Beside
+from headway.models.catalogue import AnyModel
+from headway.runtime.calling.threads import run_in_thread
+
+_log = logging.getLogger(__name__)
+
+MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelHome], Served]
+_HAND_OVER_S = 0.0005
+_STATES = {
+    State.LOADING: "LOADING",
+    State.WARMING: "LOADING",
+    State.READY: "READY",
+    State.DRAINING: "UNLOADING",
+    None: "UNAVAILABLE",
+}
+
+
+class ModelKeeper:
+    """`run()` is its life; everything else says what shall be, and may be called at any time."""
+
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[], Listing | None],  # what there is now; slow, reads files
+        *,
+        registry: Registry,
+        make: MakeServed,
+        turn: asyncio.Semaphore,  # of loading: probes must not disturb each other
+        is_asked: Callable[[], bool],  # whether any model is, and must not be disturbed
+        drain_s: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self.error: Exception | None = None  # of the last load, if that failed
+        self._look = look
+        self._registry = registry
+        self._make = make
+        self._turn = turn
+        self._is_asked = is_asked
+        self._drain_s = drain_s
+        self._listing: Listing | None = None  # the last that could be used
+        self._mistake: str | None = None  # why what there is now cannot
+        self._life = Lifecycle()
+        self._served: dict[int, Served] = {}  # by the id of the copy
+        self._waiting = 0
+        self._changed = asyncio.Event()  # something to do for `run`
+        self._news = asyncio.Event()  # replaced with each: whoever waits for a state looks again
+
+    # ---- what shall be
+
+    def show(self, listing: Listing | None) -> None:
+        """This is what there is of it now; None: it is gone. A mistake changes nothing."""
+        if listing is not None and listing.error is not None:
+            if listing.error != self._mistake:
+                _log.error("model %s: %s", self.name, listing.error)
+            self._mistake = listing.error
+            self._tell()
+            return
+        self._listing, self._mistake = listing, None
+        if listing is not None:
+            self._life.configure(
+                listing.policy,
+                is_on_request=listing.config.load == "on-request",
+                unload_after_s=listing.config.unload_after_s,
+            )
+        self._life.offer(() if listing is None else listing.offers)
+        self._tell()
+
+    def start(self) -> None:
+        """Load it, unless it waits for its first request."""
+        if not self._life.is_on_request:
+            self._life.want()
+        self._tell()
+
+    async def load(self) -> None:
+        """Load what there is now, and answer when it serves, or raise why not."""
+        await self.refresh()
+        if self.is_gone:
+            raise unknown_model(self.name, "", self._registry.names())
+        if self._mistake is None:
+            self._life.want()
+            self._tell()
+            await self._wait_until(lambda: self._life.is_settled)
+        reason = self._failure()
+        if reason is None and self._life.resolve() is None:
+            reason = "it has no version: 1, 2, …" if self._life.is_wanted else "it was unloaded"
+        if reason is not None:
+            raise InvalidInput(f"failed to load {self.name!r}: {reason}")
+
+    def unload(self) -> None:
+        """Nobody finds it any more; what it has begun is finished."""
+        self._life.dismiss()
+        self._publish()
+        self._tell()
+
+    async def refresh(self) -> None:
+        self.show(await run_in_thread(self._look))
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """The keys' tenants share by these, in every copy there is."""
+        for served in self._served.values():
+            served.weigh(weights)
+
+    # ---- what is
+
+    @property
+    def is_gone(self) -> bool:
+        """Is nothing left of it, on disk or in memory?"""
+        return self._listing is None and self._mistake is None and not self._served
+
+    @property
+    def is_callable(self) -> bool:
+        exists = self._listing is not None or self._mistake is not None
+        return exists and (self._life.is_wanted or self._life.is_on_request)
+
+    @property
+    def is_settled(self) -> bool:
+        return self._life.is_settled
+
+    @property
+    def is_ready(self) -> bool:
+        """Does it answer, as far as it is meant to? One that cannot be loaded is told elsewhere."""
+        answering = self._life.resolve()
+        if answering is not None:
+            return self._served[answering].is_ready
+        return self.is_settled
+
+    @property
+    def is_asked(self) -> bool:
+        """Does it serve somebody now, or did it a moment ago?"""
+        return any(self._served[id_].is_asked for id_ in self._life.serving().values())
+
+    @property
+    def answers(self) -> bool:
+        return self._life.resolve() is not None or (
+            self._life.is_on_request and self._failure() is None
+        )
+
+    def index(self) -> list[IndexEntry]:
+        entries = [
+            IndexEntry(self.name, str(each.version), _STATES[each.state], each.reason)  # type: ignore[arg-type]
+            for each in self._life.index()
+        ]
+        if not entries and not self.is_gone:
+            entries = [IndexEntry(self.name, "", "UNAVAILABLE", "it has no version: 1, 2, …")]
+        if self._mistake is None:
+            return entries
+        return [dataclasses.replace(entry, reason=self._mistake) for entry in entries]
+
+    def why_not(self, version: str) -> HeadwayError | None:
+        """Why it does not answer; None: it will, to whoever waits."""
+        answers = self._life.resolve() is not None
+        if not self.is_callable or (version and not self._may_serve(version, answers=answers)):
+            return unknown_model(self.name, version, self._registry.names())
+        if not answers and self._failure() is not None:
+            retry_s = self._life.retry_after_s(asyncio.get_running_loop().time())
+            if retry_s is not None or self._mistake is not None or not self._life.is_on_request:
+                return NotReady(
+                    f"model {self.name!r} could not be loaded; the repository's index says why",
+                    retry_after_s=retry_s or 60.0,
+                )
+        if self._life.is_on_request:
+            return None
+        return NotReady(f"model {self.name!r} is being loaded", retry_after_s=1.0)
+
+    def _may_serve(self, version: str, *, answers: bool) -> bool:
+        """Is it there, and loading, or will it be? Not while another answers in its place."""
+        found = [each for each in self._life.index() if str(each.version) == version]
+        return bool(found) and not (answers and found[0].state is None)
+
+    async def wait_ready(self, version: str, timeout_s: float | None) -> ServedModel:
+        """Wake it, and wait for it. Everyone who waits shares the one load."""
+        assert self._listing is not None
+        limit = self._listing.config.max_queue
+        if self._waiting >= limit:
+            raise QueueFull(f"{limit} requests wait for {self.name!r} already", limit=limit)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._wait_ready(version)
+        except TimeoutError:
+            raise DeadlineExceeded(f"model {self.name!r} was not loaded in time") from None
+        finally:
+            self._waiting -= 1
+
+    async def _wait_ready(self, version: str) -> ServedModel:
+        while True:
+            found = self._registry.find_ready(self.name, version)  # raises why not
+            if found is not None:
+                return found
+            is_asleep = not self._life.is_wanted
+            if is_asleep and self._life.wake(asyncio.get_running_loop().time()):
+                self._tell()  # once: whoever waits wakes with the news
+            await self._news.wait()
+
+    async def wait_settled(self) -> None:
+        await self._wait_until(lambda: self.is_settled)
+
+    def _failure(self) -> str | None:
+        return self._mistake or self._life.failure()
+
+    # ---- doing it
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            loop = asyncio.get_running_loop()
+            while True:
+                self._changed.clear()
+                self._note_use(loop.time())
+                match self._life.next_action(loop.time()):
+                    case Load(id_, offer):
+                        tasks.create_task(self._load(id_, offer))
+                        self._tell()
+                    case Retire(id_):
+                        self._publish()  # first: from now on nobody finds it
+                        tasks.create_task(self._retire(id_))
+                        self._tell()
+                    case Wait(until):
+                        await self._wait_for_change(until)
+
+    async def close(self, drain_s: float) -> None:
+        """After `run` has ended: nothing is left behind."""
+        self._registry.switch(self.name, None, ())
+        await asyncio.gather(*(each.close(drain_s=drain_s) for each in self._served.values()))
+        for served in self._served.values():
+            _release(served)
+        self._served.clear()
+
+    async def _wait_for_change(self, until: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(None if until == float("inf") else until):
+                await self._changed.wait()
+
+    async def _load(self, id_: int, offer: Offer) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with self._turn:
+                with _polite():
+                    served = await self._started(id_, offer)
+                    await self._check_unchanged(offer)
+        except Exception as error:  # noqa: BLE001  the model is user code
+            await self._failed(id_, offer, error)
+            return
+        self.error = None
+        self._life.ready(id_, loop.time())
+        self._publish()  # in one step: the next request is the new version's
+        took_s = loop.time() - started
+        _log.info("%s version %s is ready after %.1f s", self.name, served.version, took_s)
+        self._tell()
+
+    async def _started(self, id_: int, offer: Offer) -> Served:
+        listing = self._listing
+        if listing is None or offer not in listing.offers:
+            raise ConfigError("it was changed before it was loaded")
+        try:
+            async with asyncio.timeout(listing.config.load_timeout_s):
+                version, home = str(offer.version), listing.homes[offer.version]
+                assert home.make is not None, "what is listed can be made"
+                model = await run_in_thread(home.make)
+                served = self._make(listing.config, version, model, home)
+                self._served[id_] = served
+                await served.load()
+                self._life.warming(id_)
+                self._tell()
+                await served.warm(self._beside(served))
+        except TimeoutError as error:
+            limit_s = listing.config.load_timeout_s
+            raise ConfigError(f"not ready after {limit_s:g} s", field="load_timeout_s") from error
+        return served
+
+    def _beside(self, served: Served) -> Beside:
+        answering = self._life.resolve()
+        before = None if answering is None else self._served[answering]
+        is_alike = before is not None and before.looks_like(served)
+        return Beside(self._is_asked, before.costs if before is not None and is_alike else None)
+
+    async def _check_unchanged(self, offer: Offer) -> None:
+        """Files that changed meanwhile may have been read half old, half new."""
+        listing = await run_in_thread(self._look)
+        if listing is None or offer not in listing.offers:
+            self.show(listing)
+            raise ConfigError("its files changed while it was loaded")
+
+    async def _failed(self, id_: int, offer: Offer, error: Exception) -> None:
+        served = self._served.pop(id_, None)
+        if served is not None:
+            await served.close(drain_s=0.0)
+            _release(served)
+        reason = (
+            str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
+        )
+        self.error = error
+        self._life.failed(id_, reason, asyncio.get_running_loop().time())
+        _log.error(
+            "%s version %d cannot be loaded: %s",
+            self.name,
+            offer.version,
+            reason,
+            exc_info=None if isinstance(error, HeadwayError) else error,
+        )
+        self._tell()
+
+    async def _retire(self, id_: int) -> None:
+        served = self._served[id_]
+        await served.retire(drain_s=self._drain_s())
+        del self._served[id_]
+        _release(served)
+        self._life.closed(id_)
+        _log.info("%s version %s is unloaded", self.name, served.version)
+        self._tell()
+
+    def _publish(self) -> None:
+        answering = self._life.resolve()
+        models = [self._served[id_] for id_ in self._life.serving().values()]
+        self._registry.switch(
+            self.name, None if answering is None else self._served[answering], models
+        )
+
+    def _note_use(self, now: float) -> None:
+        for id_ in self._life.serving().values():
+            served = self._served[id_]
+            self._life.used(now if served.is_busy else now - served.idle_s)
+
+    def _tell(self) -> None:
+        self._changed.set()
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            await self._news.wait()
+
+
+@contextmanager
+def _polite() -> Iterator[None]:
+    """While one model is loaded in a thread, others are served by the event loop: a thread that
+    runs Python hands over after half a millisecond, not after five."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _HAND_OVER_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _release(served: Served) -> None:
+    """Its weights go now, not when the garbage collector comes round to a batcher's cycles."""
+    forget_module(served.model)
+    getattr(served.model, "__dict__", {}).clear()

@@ -1,0 +1,146 @@
+"""Warm-up tables on disk: kept beside the model, or in a cache where its folder is read-only.
+
+A table counts for the weights, device, library versions and settings that it was measured with;
+with any other it is as if it were not there.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headway.core import CostTable
+from headway.errors import ConfigError
+from headway.hosting.memory import device_name
+
+_log = logging.getLogger(__name__)
+NAME = "warm-up.json"  # beside the model
+_LIBRARIES = ("numpy", "onnxruntime", "tokenizers", "torch", "transformers")
+_FORMAT = 2  # since 2, the size of a padded tensor is its length
+
+
+class TableStore:
+    """The place of one model's table."""
+
+    def __init__(
+        self, *, files: Sequence[Path], settings: Mapping[str, Any], places: Sequence[Path]
+    ) -> None:
+        self._files = sorted(set(files))
+        self._settings = settings
+        self._places = places  # the first that can be written is used
+
+    def load(self) -> CostTable | None:
+        """The table of an earlier start, where it still counts."""
+        for place in self._places:
+            found = self._read(place)
+            if found is not None:
+                return found
+        return None
+
+    def save(self, table: CostTable) -> Path | None:
+        """Where it is now; None: nowhere, which costs the next start its time and nothing else."""
+        try:
+            document = {
+                **table.to_json(),
+                "errors": [round(error, 6) for error in table.errors],
+                "measured_with": {**self._circumstances(), "weights": _digest(self._files)},
+                "files": _stamps(self._files),
+            }
+        except OSError as error:
+            _log.warning("the warm-up table is not kept: %s", error)
+            return None
+        for place in self._places:
+            if _write(place, json.dumps(document) + "\n"):
+                return place
+        _log.info("the warm-up table is not kept: none of %s can be written", self._places)
+        return None
+
+    def _read(self, place: Path) -> CostTable | None:
+        try:
+            document = json.loads(place.read_text())
+            measured_with = document["measured_with"]
+            weights = measured_with.pop("weights")
+            if measured_with != self._circumstances():
+                return None
+            if document["files"] != _stamps(self._files) and weights != _digest(self._files):
+                return None
+            errors = tuple(float(error) for error in document["errors"])
+            return dataclasses.replace(CostTable.from_json(document), errors=errors)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+            _log.warning("%s is no warm-up table: %r; the model is measured again", place, error)
+            return None
+
+    def _circumstances(self) -> dict[str, Any]:
+        """What must be equal for a table to count, beside the weights."""
+        found = {
+            "format": _FORMAT,
+            "device": device_name(),
+            "cores": os.cpu_count(),
+            "python": sys.version.split()[0],
+            "libraries": {
+                name: str(getattr(sys.modules[name], "__version__", ""))
+                for name in _LIBRARIES
+                if name in sys.modules
+            },
+            "settings": dict(self._settings),
+        }
+        as_read: dict[str, Any] = json.loads(json.dumps(found, default=str))
+        return as_read
+
+
+def cache_dir_of(asked: str) -> Path:
+    """Where tables go that cannot lie beside their model; empty: the usual place."""
+    if asked:
+        return Path(asked).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headway"
+
+
+def in_cache(cache_dir: Path, name: str, files: Sequence[Path]) -> Path:
+    """One file for each model, whatever has become of it: old tables do not pile up."""
+    where = hashlib.sha256("\n".join(map(str, sorted(files))).encode()).hexdigest()[:12]
+    return cache_dir / "warm-up" / f"{name}-{where}.json"
+
+
+def _stamps(files: Sequence[Path]) -> list[list[Any]]:
+    """Unchanged stamps stand for unchanged files: weights need not be read to know them."""
+    stamps = []
+    for file in files:
+        stat = file.stat()
+        stamps.append([str(file), stat.st_size, stat.st_mtime_ns])
+    return stamps
+
+
+def _digest(files: Sequence[Path]) -> str:
+    whole = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            whole.update(hashlib.file_digest(opened, "sha256").digest())
+    return whole.hexdigest()
+
+
+def _write(place: Path, text: str) -> bool:
+    """Whole or not at all: a crash leaves no half of a table."""
+    temporary = ""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=place.parent, prefix=f".{place.name}.", delete=False
+        ) as file:
+            temporary = file.name
+            file.write(text)
+        os.replace(temporary, place)
+    except OSError:
+        if temporary:
+            with suppress(OSError):
+                os.unlink(temporary)
+        return False
+    return True

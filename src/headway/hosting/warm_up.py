@@ -1,0 +1,301 @@
+"""Before a model is ready: time it on typical values, by rows and by size, as far as memory and the
+time given go. What was measured is kept, and used at the next start."""
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from headway.core import CostTable, probe_rows
+from headway.errors import ConfigError, HeadwayError
+from headway.hosting.memory import PeakMeter, free_bytes
+from headway.hosting.registry import Array
+from headway.hosting.tables import TableStore
+from headway.model import Tensor
+from headway.runtime.batcher import Batcher
+from headway.runtime.calling.faults import is_out_of_memory
+from headway.runtime.calling.threads import run_in_thread
+
+_log = logging.getLogger(__name__)
+_REPEATS = 2
+_TYPICAL = 2  # samples that are run where the times are known: buffers grow with the sizes seen
+_FILL = 0.8  # of the memory that is free
+MAX_SAMPLES = 16
+_LENGTHS = (8, 32, 128, 512)  # of axes that vary
+_REST = 4.0  # times as long as each probe took, while others are served by the same cores
+_ALIKE = 2.0  # a single row takes no more than so many times as long, nor as short
+_JITTER_S = 0.001  # of threads that share an interpreter
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """What a warm-up found."""
+
+    table: CostTable
+    max_rows: int | None  # that fit into memory; None: as many as are allowed
+    was_kept: bool = False  # from an earlier start
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What goes on while a model is warmed up."""
+
+    is_asked: Callable[[], bool]  # whether others are served: then probes rest in between
+    before: CostTable | None  # of the version that it will replace, where that looks the same
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """How one model is warmed up."""
+
+    samples: Sequence[Any]  # typical values, cheap ones first
+    limit_s: float  # for everything: a slow model is served cold rather than late
+    store: TableStore | None = None  # None: nothing is kept
+    is_strict: bool = False  # a sample that fails fails the start
+    beside: Beside | None = None  # None: nobody is served meanwhile
+
+    async def run(self, name: str, batcher: "Batcher[Any, Any]", max_rows: int) -> Warmth | None:
+        """What the batcher decides by from now on; None: nothing could be measured."""
+        kept = None if self.store is None else await run_in_thread(self.store.load)
+        warmth: Warmth | None
+        if kept is not None:
+            await self._run_once(name, batcher)
+            warmth = Warmth(kept, _fitting(kept), was_kept=True)
+        elif (before := await self._taken_over(name, batcher)) is not None:
+            warmth = Warmth(before, _fitting(before))  # not kept: the next start will measure
+        else:
+            warmth = await self._measure(name, batcher, max_rows)
+            if warmth is not None and warmth.max_rows is None and self.store is not None:
+                await run_in_thread(self.store.save, warmth.table)
+        if warmth is not None:
+            if warmth.max_rows is not None and warmth.max_rows < max_rows:
+                _log.warning("%s: no more than %d rows fit into memory", name, warmth.max_rows)
+                batcher.limit_rows(warmth.max_rows)
+            batcher.learn(warmth.table)
+        return warmth
+
+    async def _taken_over(self, name: str, batcher: "Batcher[Any, Any]") -> CostTable | None:
+        """The times of the version that it will replace, where single rows take as long as there.
+
+        Large batches would take the cores from those who are served; serving corrects what is
+        different.
+        """
+        if self.beside is None or self.beside.before is None or not self.beside.is_asked():
+            return None
+        singles = await self._run_once(name, batcher)
+        before = self.beside.before
+        is_alike = bool(singles) and all(_is_alike(each, before) for each in singles)
+        return before if is_alike else None
+
+    async def _run_once(self, name: str, batcher: "Batcher[Any, Any]") -> list[CostTable]:
+        """The times are known; what a first call builds lazily is not there yet."""
+        singles: list[CostTable] = []
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.limit_s):
+                    for sample in self.samples[:_TYPICAL]:
+                        singles.append(
+                            await batcher.warm_up(
+                                sample,
+                                repeats=_REPEATS,
+                                limit_s=0.0,
+                                _watcher=_Cells(lambda: None, self.beside, _pid_of(batcher)),
+                            )
+                        )
+        except HeadwayError as error:
+            self._tell(name, error)
+        return singles
+
+    async def _measure(
+        self, name: str, batcher: "Batcher[Any, Any]", max_rows: int
+    ) -> Warmth | None:
+        """Times by rows and size; cheap sizes up to large batches, dear ones as far as time goes.
+
+        A probe that is under way when the time is up only delays the first batch.
+        """
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + self.limit_s
+        tables: list[CostTable] = []
+        fits: list[int] = []
+        try:
+            with (
+                _progress(name, len(self.samples) * len(probe_rows(max_rows))) as count,
+                suppress(TimeoutError),
+            ):
+                async with asyncio.timeout_at(end_at):
+                    for left, sample in zip(
+                        range(len(self.samples), 0, -1), self.samples, strict=True
+                    ):
+                        # Row counts double: the last one takes as long as all before.
+                        share_s = (end_at - loop.time()) / left / 2
+                        watcher = _Cells(count, self.beside, _pid_of(batcher))
+                        table = await batcher.warm_up(
+                            sample, repeats=_REPEATS, limit_s=share_s, _watcher=watcher
+                        )
+                        tables.append(table)
+                        if watcher.is_full:
+                            fits.append(table.rows[-1])
+        except HeadwayError as error:
+            self._tell(name, error)
+        return Warmth(merged(tables), min(fits, default=None)) if tables else None
+
+    def _tell(self, name: str, error: HeadwayError) -> None:
+        """A sample that we made up may be wrong; one that was given to us must work."""
+        if self.is_strict:
+            raise error
+        _log.warning("%s is served without a warm-up: %s", name, error)
+
+
+class _Cells:
+    """Watches the cells of one size: their memory, whether the next one fits, the progress."""
+
+    def __init__(self, count: Callable[[], None], beside: Beside | None, pid: int | None) -> None:
+        self.is_full = False
+        self._count = count
+        self._beside = beside
+        self._meter = PeakMeter(pid)
+        self._last: tuple[int, int] | None = None  # rows and bytes
+
+    def may_run(self, rows: int, size: int) -> bool:
+        if self._last is not None:
+            room = free_bytes()
+            last_rows, last_bytes = self._last
+            if room is not None and last_bytes * rows / last_rows > _FILL * room:
+                self.is_full = True
+                return False
+        self._meter.start()
+        return True
+
+    async def wait_turn(self, last_s: float) -> None:
+        """One fifth of the time at most, while others are served: this is to rest, not to poll."""
+        if self._beside is not None and self._beside.is_asked():
+            await asyncio.sleep(_REST * last_s)
+
+    def has_run(self, rows: int, size: int) -> int | None:
+        peak = self._meter.peak_bytes()
+        if peak is not None:
+            self._last = rows, peak
+        self._count()
+        return peak
+
+    def has_failed(self, error: HeadwayError) -> bool:
+        self.is_full = is_out_of_memory(error)
+        return self.is_full
+
+
+def _pid_of(batcher: "Batcher[Any, Any]") -> int | None:
+    """Of the process that is probed; None: this one."""
+    return next((each.pid for each in batcher.worker_processes), None)
+
+
+def _is_alike(single: CostTable, known: CostTable) -> bool:
+    """Does the smallest batch of one size take about as long as it took there?"""
+    rows, size, sizes = single.rows[0], (single.sizes or (0,))[0], known.sizes or (0,)
+    if rows not in known.rows or size not in sizes:
+        return False
+    there = known.seconds[known.rows.index(rows)][sizes.index(size)]
+    fastest = single.seconds[0][0] * (1.0 + min(single.errors, default=0.0))
+    return there / _ALIKE - _JITTER_S <= fastest <= there * _ALIKE + _JITTER_S
+
+
+def _fitting(table: CostTable) -> int | None:
+    """The most rows of a kept table that fit into the memory which is free today."""
+    room = free_bytes()
+    if room is None or table.memory_bytes is None:
+        return None
+    fits = [
+        rows
+        for rows, line in zip(table.rows, table.memory_bytes, strict=True)
+        if max(line) <= _FILL * room
+    ]
+    return None if len(fits) == len(table.rows) else max(fits, default=1)
+
+
+def samples_from(path: Path, decode: Callable[[Any], Any]) -> list[Any]:
+    """The values of a `samples.jsonl`: one on each line, as a caller would send it."""
+    samples: list[Any] = []
+    try:
+        with path.open() as file:
+            for number, line in enumerate(file, 1):
+                if line.strip() and len(samples) < MAX_SAMPLES:
+                    samples.append(_decoded(line, decode, f"{path}, line {number}"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return samples
+
+
+def samples_of(tensors: Sequence[Tensor]) -> list[dict[str, Array]]:
+    """One row made from the signature; where an axis varies, one for each of several lengths."""
+    varies = any(-1 in tensor.shape[1:] for tensor in tensors)
+    return [
+        {tensor.name: _sample(tensor, length) for tensor in tensors}
+        for length in (_LENGTHS if varies else _LENGTHS[:1])
+    ]
+
+
+def merged(tables: Sequence[CostTable]) -> CostTable:
+    """One table of all sizes. Where a size was not timed, its rows cost what its last ones did."""
+    rows = max((table.rows for table in tables), key=len)
+    times: dict[int, list[float]] = {}
+    memory: dict[int, list[float]] = {}
+    for table in tables:
+        size = table.sizes[0] if table.sizes else 0
+        times[size] = _extended([line[0] for line in table.seconds], table.rows, rows)
+        if table.memory_bytes is not None:
+            memory[size] = _extended([line[0] for line in table.memory_bytes], table.rows, rows)
+    sizes = sorted(times)
+    return CostTable(
+        rows=rows,
+        sizes=None if sizes == [0] else tuple(sizes),
+        seconds=tuple(tuple(times[size][i] for size in sizes) for i in range(len(rows))),
+        memory_bytes=tuple(
+            tuple(round(memory[size][i]) for size in sizes) for i in range(len(rows))
+        )
+        if sizes == sorted(memory)
+        else None,
+        errors=tuple(error for table in tables for error in table.errors),
+    )
+
+
+def _extended(column: Sequence[float], known: Sequence[int], rows: Sequence[int]) -> list[float]:
+    return [*column, *(column[-1] * more / known[-1] for more in rows[len(column) :])]
+
+
+def _decoded(line: str, decode: Callable[[Any], Any], where: str) -> Any:
+    try:
+        return decode(json.loads(line))
+    except (ValueError, HeadwayError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _sample(tensor: Tensor, length: int) -> Array:
+    """One row. What varies varies together: mostly it is one length, such as a text's."""
+    shape = (1, *(length if axis == -1 else axis for axis in tensor.shape[1:]))
+    if tensor.dtype == "object":
+        return numpy.full(shape, b"sample", dtype=object)
+    # Ones for measurements; zeros for what may be an index into a table.
+    dtype = numpy.dtype(tensor.array_dtype)
+    return numpy.zeros(shape, dtype) if dtype.kind in "iu" else numpy.ones(shape, dtype)
+
+
+@contextmanager
+def _progress(name: str, cells: int) -> Iterator[Callable[[], None]]:
+    """A bar, for a person at a terminal."""
+    if not (sys.stderr.isatty() and cells):
+        yield lambda: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=cells, desc=f"warming {name}", unit="probe", leave=False) as bar:
+
+        def count() -> None:
+            bar.update()
+
+        yield count

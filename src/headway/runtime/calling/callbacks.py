@@ -1,0 +1,98 @@
+"""The user's functions around a model, off the event loop: `prepare`, `size` and `finish`.
+
+They are user code: whatever they raise is an error of the call, and of no other.
+"""
+
+import asyncio
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from headway.errors import HeadwayError, InvalidInput
+from headway.model import Model, overrides
+from headway.runtime.calling.front import FrontThread, Kind, Many, call_user_code
+
+
+class Callbacks:
+    def __init__(
+        self,
+        model: object,
+        name: str,
+        *,
+        max_waiting: int,
+        prepare: Callable[[Any], Any] | None = None,
+        size: Callable[[Any], int] | None = None,
+    ) -> None:
+        """`prepare` and `size` take the place of the model's own."""
+        self.prepare = prepare or own_method(model, "prepare")
+        self.size = size or own_method(model, "size")
+        self.finish = own_method(model, "finish")
+        self._prepare_many = None if prepare else _prepare_many_of(model)
+        self._many_prepared = None if self._prepare_many is None else self._prepare_and_size_many
+        self._front = FrontThread(f"headway-front-{name}", max_waiting)
+
+    def check_room(self) -> None:
+        """Raise QueueFull where an answer could not be finished: `prepare` has its own door."""
+        if self.finish is not None and self.prepare is None:
+            self._front.check_room()
+
+    def stop(self) -> None:
+        self._front.stop()
+
+    async def prepared(self, value: Any, keywords: Mapping[str, Any]) -> tuple[Any, int]:
+        """The item to queue and its size. A size function alone is cheap, and runs right here."""
+        if self.prepare is None:
+            return value, self._checked_size(value)
+        function: Callable[[Any], Any] = self._prepare_and_size
+        if keywords:
+            function = functools.partial(function, **keywords)
+        many = None if keywords else self._many_prepared
+        return cast(tuple[Any, int], await self.off_loop("prepare", function, value, many))
+
+    async def off_loop(
+        self, kind: Kind, function: Callable[[Any], Any], value: Any, many: Many | None = None
+    ) -> Any:
+        if not getattr(asyncio.get_running_loop(), "is_virtual", False):
+            return await self._front.run(kind, function, value, many)
+        result = call_user_code(kind, function, value)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _prepare_and_size(self, value: Any, /, **keywords: Any) -> tuple[Any, int]:
+        assert self.prepare is not None
+        item = self.prepare(value, **keywords)
+        return item, 0 if self.size is None else self._checked_size(item)
+
+    def _prepare_and_size_many(self, values: list[Any]) -> list[tuple[Any, int]]:
+        assert self._prepare_many is not None
+        items = list(self._prepare_many(values))
+        if self.size is None:
+            return [(item, 0) for item in items]
+        return [(item, self._checked_size(item)) for item in items]
+
+    def _checked_size(self, item: Any) -> int:
+        assert self.size is not None
+        size = call_user_code("size", self.size, item)
+        if isinstance(size, HeadwayError):
+            raise size
+        with suppress(TypeError):
+            if (whole := operator.index(size)) >= 0:  # numpy's integers are no `int`
+                return whole
+        raise InvalidInput(f"size must be a whole number of at least 0, not {size!r}")
+
+
+def own_method(model: object, method: str) -> Any:
+    """The model's, where its author wrote one."""
+    return getattr(model, method) if overrides(model, method) else None
+
+
+def _prepare_many_of(model: object) -> Callable[[list[Any]], Sequence[Any]] | None:
+    """Not one that is inherited past a `prepare`: it would do what that replaces."""
+    for kind in type(model).__mro__:
+        if kind is Model or "prepare" in vars(kind) or "prepare_many" in vars(kind):
+            has_many = kind is not Model and "prepare_many" in vars(kind)
+            return cast(Any, model).prepare_many if has_many else None
+    return None

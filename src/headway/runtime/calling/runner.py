@@ -1,0 +1,358 @@
+"""How the user's code is called: lists of items, or named arrays with rows first.
+
+A runner knows the shape of one value (its rows, who it may share a batch with), how to cut and
+rejoin a large one, and how to call the model on many; it checks what comes back. It knows nothing
+of queues, threads or time.
+"""
+
+import copy
+import functools
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
+
+from headway.errors import ConfigError, InvalidInput, ModelFailed
+from headway.model import Model, Tensor, TensorModel, overrides
+from headway.runtime.calling.varying import Varying
+
+if TYPE_CHECKING:
+    import numpy
+
+Value = Any  # the user's own; nothing here looks inside
+
+
+class Runner(Protocol):
+    name: str
+    is_async: bool
+    may_rerun: bool
+
+    def shape(self, value: Value) -> tuple[int, int, Hashable]:
+        """Rows, size and partition of one value; raises InvalidInput."""
+        ...
+
+    def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
+        """The same, with keywords for the model."""
+        ...
+
+    def elsewhere(self, predict: Callable[..., Any]) -> Self:
+        """The same for a model in another process: this function takes its batches there."""
+        ...
+
+    def cut(self, value: Value, start: int, stop: int) -> Value: ...
+
+    def join(self, results: list[Any]) -> Any: ...
+
+    def predict(self, values: list[Value], padded_rows: int) -> list[Any]: ...
+
+    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]: ...
+
+
+class _Caller:
+    """Holds the model's `predict`."""
+
+    is_async: bool
+    _predict: Callable[..., Any]
+
+    def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
+        same = copy.copy(self)
+        same._predict = functools.partial(self._predict, **keywords)
+        return same
+
+    def elsewhere(self, predict: Callable[..., Any]) -> Self:
+        same = copy.copy(self)
+        same.is_async = False
+        same._predict = predict
+        return same
+
+
+class Rows(NamedTuple):
+    """Arrays that will be one, along their rows, where they are written next."""
+
+    arrays: "list[numpy.ndarray[Any, Any]]"
+
+    @property
+    def dtype(self) -> "numpy.dtype[Any]":
+        dtype: numpy.dtype[Any] = self.arrays[0].dtype
+        return dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(len(array) for array in self.arrays), *self.arrays[0].shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+
+class ItemRunner(_Caller):
+    """A function or `headway.Model`: a list in, a list of the same length out."""
+
+    def __init__(
+        self,
+        predict: Callable[[list[Any]], Any],
+        *,
+        name: str,
+        is_async: bool,
+        may_rerun: bool = True,
+    ) -> None:
+        self.name = name
+        self.may_rerun = may_rerun
+        self.is_async = is_async
+        self._predict = predict
+
+    def shape(self, value: Value) -> tuple[int, int, Hashable]:
+        return 1, 0, None
+
+    def cut(self, value: Value, start: int, stop: int) -> Value:
+        raise AssertionError("an item is one row; it is never cut")
+
+    def join(self, results: list[Any]) -> Any:
+        raise AssertionError("an item is one row; it is never joined")
+
+    def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+        rows = len(values)
+        return self._checked(self._predict(_padded(values, padded_rows)), rows, padded_rows)
+
+    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
+        rows = len(values)
+        results = self._predict(_padded(values, padded_rows))
+        if isinstance(results, Awaitable):
+            results = await results
+        return self._checked(results, rows, padded_rows)
+
+    def _checked(self, results: Any, rows: int, padded_rows: int) -> list[Any]:
+        if type(results) is not list:
+            if isinstance(results, str | bytes | Mapping | Set) or not hasattr(results, "__len__"):
+                raise BrokenContract(
+                    f"{self.name} returned {type(results).__name__}; "
+                    f"a list of {padded_rows} results was expected"
+                )
+            results = list(results)
+        if len(results) != padded_rows:
+            raise BrokenContract(
+                f"{self.name} returned {len(results)} results for {padded_rows} inputs"
+            )
+        return cast(list[Any], results if rows == padded_rows else results[:rows])
+
+
+class TensorRunner(_Caller):
+    """A `headway.TensorModel`: arrays are concatenated along their rows, and split again."""
+
+    def __init__(self, model: TensorModel, *, name: str) -> None:
+        import numpy
+
+        self.name = name
+        self.may_rerun = model.rerun
+        self.is_async = _is_async(model.predict)
+        self._numpy = numpy
+        self._predict = model.predict
+        self._concatenate: Callable[[list[numpy.ndarray[Any, Any]]], Any] = numpy.concatenate
+        self._writes_inputs = model.writes_inputs
+        self._inputs = {tensor.name: tensor for tensor in model.inputs}
+        self._outputs = {tensor.name for tensor in model.outputs}
+        self.varying = Varying.of(model)
+        # Nothing varies but the rows: whoever passes the checks may share a batch with anyone. Else
+        # a row costs by its elements.
+        self.is_uniform = bool(self._inputs) and not any(
+            -1 in tensor.shape[1:] for tensor in model.inputs
+        )
+
+    def shape(self, value: Value) -> tuple[int, int, Hashable]:
+        if not isinstance(value, Mapping) or not value:
+            raise InvalidInput(f"{self.name} takes named arrays, e.g. {{'x': array}}")
+        self._check_names(value)
+        rows = {array.shape[0] if array.ndim else 0 for array in value.values()}
+        if len(rows) != 1 or not all(rows):
+            shapes = {name: array.shape for name, array in value.items()}
+            raise InvalidInput(f"every input needs the same number of rows (at least 1): {shapes}")
+        for name, array in value.items():
+            self._check(name, array)
+        if self.is_uniform:
+            return rows.pop(), 0, None
+        length = self._length(value)
+        if length is not None:
+            return rows.pop(), length, self._partition_but_length(value)
+        partition = tuple(
+            (name, array.dtype.str, array.shape[1:]) for name, array in sorted(value.items())
+        )
+        size = sum(math.prod(shape) for _, _, shape in partition)
+        return rows.pop(), size, partition
+
+    def _length(self, value: Value) -> int | None:
+        """None: only its like in shape may share a batch with it."""
+        padding = self.varying.padding
+        return None if padding is None else padding.length_of(value)
+
+    def _partition_but_length(self, value: Value) -> Hashable:
+        padding = self.varying.padding
+        assert padding is not None
+        return tuple(
+            (name, array.dtype.str, array.shape[2 if name in padding.values else 1 :])
+            for name, array in sorted(value.items())
+        )
+
+    def elsewhere(self, predict: Callable[..., Any]) -> Self:
+        same = super().elsewhere(predict)
+        same._concatenate = Rows  # on the way: that is a copy less
+        same._writes_inputs = False  # the other process has its own
+        return same
+
+    def cut(self, value: Value, start: int, stop: int) -> Value:
+        return {name: array[start:stop] for name, array in value.items()}
+
+    def join(self, results: list[Any]) -> Any:
+        return {
+            name: self._numpy.concatenate([result[name] for result in results])
+            for name in results[0]
+        }
+
+    def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+        outputs = self._predict(self._concatenated(values, padded_rows))
+        return self._split(outputs, values, padded_rows)
+
+    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
+        outputs: Any = self._predict(self._concatenated(values, padded_rows))
+        if isinstance(outputs, Awaitable):
+            outputs = await outputs
+        return self._split(outputs, values, padded_rows)
+
+    def _check_names(self, value: Mapping[str, Any]) -> None:
+        if self._inputs and value.keys() != self._inputs.keys():
+            raise InvalidInput(
+                f"{self.name} takes inputs {sorted(self._inputs)}, not {sorted(value)}"
+            )
+        for name, array in value.items():
+            if not isinstance(array, self._numpy.ndarray):
+                raise InvalidInput(f"input {name!r} is a {type(array).__name__}, not an array")
+
+    def _check(self, name: str, array: "numpy.ndarray[Any, Any]") -> None:
+        tensor = self._inputs.get(name)
+        if tensor is None:
+            return
+        if array.dtype != self._numpy.dtype(tensor.array_dtype):
+            raise InvalidInput(f"input {name!r} has dtype {array.dtype}, not {tensor.dtype}")
+        if not _fits(array.shape, tensor):
+            raise InvalidInput(
+                f"input {name!r} has shape {list(array.shape)}; {list(tensor.shape)} is expected"
+            )
+
+    def _concatenated(
+        self, values: list[Value], padded_rows: int
+    ) -> "dict[str, numpy.ndarray[Any, Any]]":
+        batch = {}
+        full = self._full_length(values)
+        for name in values[0]:
+            arrays = [value[name] for value in values]
+            if full is not None:
+                arrays = [self._filled(name, array, full) for array in arrays]
+            missing = padded_rows - sum(len(array) for array in arrays)
+            if missing:  # a fixed batch size: rows that are dropped again
+                arrays.append(self._numpy.repeat(arrays[-1][-1:], missing, axis=0))
+            batch[name] = self._concatenate(arrays) if len(arrays) > 1 else self._own(*arrays)
+        return batch
+
+    def _full_length(self, values: list[Value]) -> int | None:
+        """What all are filled up to; None: they run as they are."""
+        lengths = [self._length(value) for value in values]
+        known = [length for length in lengths if length is not None]
+        return self.varying.full_length(max(known)) if len(known) == len(lengths) else None
+
+    def _filled(
+        self, name: str, array: "numpy.ndarray[Any, Any]", full: int
+    ) -> "numpy.ndarray[Any, Any]":
+        padding = self.varying.padding
+        if padding is None or name not in padding.values or array.shape[1] == full:
+            return array
+        rows, length, *rest = array.shape
+        filled = self._numpy.full((rows, full, *rest), padding.values[name], array.dtype)
+        filled[:, :length] = array
+        return filled
+
+    def _own(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
+        """A lone caller's array, for the model to write into if it does such things: tensors off
+        the wire are read-only views of a request's body."""
+        return array.copy() if self._writes_inputs and not array.flags.writeable else array
+
+    def _split(self, outputs: Any, values: list[Value], padded_rows: int) -> list[Any]:
+        self._check_outputs(outputs, padded_rows)
+        results, start = [], 0
+        full = self._full_length(values)
+        for value in values:
+            stop = start + len(next(iter(value.values())))
+            result = self.cut(outputs, start, stop)
+            results.append(result if full is None else self._cut_back(result, value, full))
+            start = stop
+        return results
+
+    def _cut_back(self, result: Value, value: Value, full: int) -> Value:
+        padding, length = self.varying.padding, self._length(value)
+        assert padding is not None
+        assert length is not None
+        return {name: padding.cut_back(name, array, length, full) for name, array in result.items()}
+
+    def _check_outputs(self, outputs: Any, rows: int) -> None:
+        if not isinstance(outputs, Mapping) or not outputs:
+            raise BrokenContract(
+                f"{self.name} returned {type(outputs).__name__}; named arrays were expected"
+            )
+        for name, array in outputs.items():
+            if not getattr(array, "ndim", 0) or len(array) != rows:
+                raise BrokenContract(
+                    f"{self.name} returned {name!r} with shape {list(getattr(array, 'shape', ()))} "
+                    f"for {rows} rows"
+                )
+        if self._outputs and self._outputs != outputs.keys():
+            raise BrokenContract(
+                f"{self.name} returned outputs {sorted(outputs)}, not {sorted(self._outputs)}"
+            )
+
+
+class BrokenContract(ModelFailed):
+    """The model answered with the wrong number or kind of results: nobody's item is to blame."""
+
+
+def runner_for(target: object, name: str | None) -> Runner:
+    """The runner for whatever the user handed us: a function or a model."""
+    known_as = name or str(getattr(target, "__name__", type(target).__name__))
+    if isinstance(target, TensorModel):
+        return TensorRunner(target, name=known_as)
+    if isinstance(target, Model):
+        is_async = _model_is_async(target, known_as)
+        return ItemRunner(target.predict, name=known_as, is_async=is_async, may_rerun=target.rerun)
+    if callable(target):
+        return ItemRunner(target, name=known_as, is_async=_is_async(target))
+    raise ConfigError(f"{target!r} is neither a function nor a headway.Model", field="model")
+
+
+def _model_is_async(model: Model[Any, Any], name: str) -> bool:
+    """One answer for both methods: they share the workers, threads or the event loop."""
+    written = [method for method in ("predict", "stream") if overrides(model, method)]
+    kinds = {_is_async(getattr(model, method)) for method in written}
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"predict and stream of {name} must both be `def` (they run in a worker thread) or "
+            "both be `async def` (they run in the event loop)",
+            field="model",
+        )
+    return kinds == {True}
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    if isinstance(function, functools.partial):
+        return _is_async(function.func)
+    if not inspect.isroutine(function):  # an object with `async def __call__`
+        function = type(function).__call__
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _padded(values: list[Value], padded_rows: int) -> list[Value]:
+    missing = padded_rows - len(values)
+    return values + values[-1:] * missing if missing else values
+
+
+def _fits(shape: Sequence[int], tensor: Tensor) -> bool:
+    if len(shape) != len(tensor.shape):
+        return False
+    # the first axis is the rows: they always vary
+    return all(want in (-1, have) for have, want in zip(shape[1:], tensor.shape[1:], strict=True))

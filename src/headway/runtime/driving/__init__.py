@@ -1,0 +1,1 @@
+"""The shell around a scheduler: its lock, its event loop, its workers, its end."""

@@ -1,0 +1,357 @@
+"""One caller and its answer. A call is answered in one place, once, whatever happens meanwhile."""
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias
+
+from headway.core.items import Batch, Item
+from headway.errors import ModelFailed, Shed
+from headway.model import END
+from headway.runtime.driving.digests import Trail
+
+Ran: TypeAlias = tuple[Batch, float]  # a batch that has run, and for how many seconds
+_log = logging.getLogger(__name__)
+MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off
+
+
+class Answerable(Protocol):
+    """What a batch needs of the callers in it."""
+
+    value: Any
+    ran: tuple[Ran, ...]
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def succeed(self, result: Any) -> None: ...
+
+    def fail(self, error: BaseException) -> None: ...
+
+    def detach(self) -> None:
+        """The batcher leaves the caller's event loop: from now on answers cross threads."""
+        ...
+
+
+class Call:
+    """One value and the future of its result, for a caller in the batcher's own event loop."""
+
+    __slots__ = ("future", "item_ids", "ran", "value")
+
+    def __init__(self, item_id: int, value: Any, future: Any) -> None:
+        self.item_ids: tuple[int, ...] = (item_id,)  # several once it has been split
+        self.value = value
+        self.future = future
+        self.ran: tuple[Ran, ...] = ()  # once it has; several where it was split
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self.future.done())
+
+    def answer(self) -> Awaitable[Any]:
+        return self.future  # type: ignore[no-any-return]
+
+    def succeed(self, result: Any) -> None:
+        future = self.future
+        if not future.done():
+            future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(_raisable(error))
+
+    def detach(self) -> None:
+        if not isinstance(self.future, _FutureElsewhere):
+            self.future = _FutureElsewhere(self.future)
+
+
+class _FutureElsewhere:
+    """A future of another thread's event loop, settled there."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: "asyncio.Future[Any]") -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._future.__await__()
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def set_result(self, result: Any) -> None:
+        self._settle(self._future.set_result, result)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._settle(self._future.set_exception, error)
+
+    def _settle(self, settle: Callable[[Any], None], outcome: Any) -> None:
+        def unless_done() -> None:
+            if not self._future.done():
+                settle(outcome)
+
+        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            self._future.get_loop().call_soon_threadsafe(unless_done)
+
+
+class DirectCall:
+    """One value whose caller is told by a plain call, in the batcher's own event loop.
+
+    No future, no task: for front ends that answer thousands of callers from one loop. They derive
+    from it; what `answered` and `failed` raise is logged, and goes no further.
+    """
+
+    __slots__ = ("is_done", "item_ids", "ran", "tenant", "value")
+
+    def __init__(self, value: Any, tenant: str = "") -> None:
+        self.item_ids: tuple[int, ...] = ()  # until it is queued
+        self.tenant = tenant
+        self.value = value
+        self.ran: tuple[Ran, ...] = ()
+        self.is_done = False
+
+    def answered(self, result: Any) -> None:
+        raise NotImplementedError
+
+    def failed(self, error: BaseException) -> None:
+        raise NotImplementedError
+
+    def succeed(self, result: Any) -> None:
+        self._tell(self.answered, result)
+
+    def fail(self, error: BaseException) -> None:
+        self._tell(self.failed, error)
+
+    def _tell(self, tell: Callable[[Any], None], outcome: Any) -> None:
+        if self.is_done:
+            return
+        self.is_done = True
+        try:
+            tell(outcome)
+        except Exception:  # noqa: BLE001  a front end's bug; those who are told next know nothing of it
+            _log.exception("a caller could not be told")
+
+    def detach(self) -> None:
+        raise AssertionError("only a batcher that stays in its loop has direct calls")
+
+
+class ThreadCall(Call):
+    """The same for a caller in another event loop: its future may be cancelled at any moment."""
+
+    __slots__ = ()
+
+    def answer(self) -> Awaitable[Any]:
+        return asyncio.wrap_future(self.future)
+
+    def succeed(self, result: Any) -> None:
+        with suppress(concurrent.futures.InvalidStateError):
+            self.future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        with suppress(concurrent.futures.InvalidStateError):
+            self.future.set_exception(_raisable(error))
+
+    def detach(self) -> None:
+        """It always crosses threads."""
+
+
+class SplitCall:
+    """A request of more rows than a batch: its parts run separately and are joined again."""
+
+    def __init__(
+        self,
+        whole: Call,
+        parts: Sequence[Item],
+        join: Callable[[list[Any]], Any],
+        forget: Callable[[tuple[int, ...]], object],
+    ) -> None:
+        self._whole = whole
+        self._parts = tuple(part.id for part in parts)
+        self._join = join
+        self._forget = forget
+        self._results: list[Any] = [None] * len(parts)
+        self._ran: tuple[Ran, ...] = ()  # in the order in which they finished
+        self._missing = len(parts)
+        self._lock = threading.Lock()  # parts may be answered on both sides of a move
+
+    @property
+    def is_done(self) -> bool:
+        return self._whole.is_done
+
+    @property
+    def value(self) -> Any:
+        return self._whole.value
+
+    def part_succeeded(self, number: int, result: Any, ran: tuple[Ran, ...]) -> None:
+        self._results[number] = result
+        with self._lock:
+            self._ran += ran
+            self._missing -= 1
+            if self._missing:
+                return
+        self._whole.ran = self._ran
+        self._whole.succeed(self._join(self._results))
+
+    def part_failed(self, error: BaseException) -> None:
+        """The request fails with its first part; those that have not run never will."""
+        if not self.is_done:
+            self._whole.fail(error)
+            self._forget(self._parts)
+
+    def detach(self) -> None:
+        self._whole.detach()
+
+
+class PartCall:
+    """One part of a split request, as its batch sees it."""
+
+    __slots__ = ("_number", "_request", "ran", "value")
+
+    def __init__(self, request: SplitCall, number: int, value: Any) -> None:
+        self._request = request
+        self._number = number
+        self.value = value
+        self.ran: tuple[Ran, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return self._request.is_done
+
+    @property
+    def whole_value(self) -> Any:
+        return self._request.value
+
+    def succeed(self, result: Any) -> None:
+        self._request.part_succeeded(self._number, result, self.ran)
+
+    def fail(self, error: BaseException) -> None:
+        self._request.part_failed(error)
+
+    def detach(self) -> None:
+        self._request.detach()
+
+
+class StreamCall:
+    """One value and the chunks of its answer, read by one caller in that caller's event loop."""
+
+    def __init__(self, item_id: int, value: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.item_ids = (item_id,)
+        self.value = value
+        self.ran: tuple[Ran, ...] = ()
+        self.is_abandoned = False  # the reader left
+        self._loop = loop
+        self._chunks: deque[Any] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+        self._ended = False  # as the reader knows
+        self._sealed = False  # as the model knows, some moments earlier
+        self._pushed = 0  # counted by the model's side only
+        self._trail = Trail()  # of what was pushed
+        self._retrace: Trail | None = None  # of what comes once more, until it is as far
+        self._read = 0  # by the reader's side only
+
+    @property
+    def is_done(self) -> bool:
+        return self._sealed or self._ended or self.is_abandoned
+
+    # From any thread.
+
+    def rewind(self) -> None:
+        """The model starts over: what the reader has seen is compared, and not given again."""
+        self._retrace = Trail() if self._pushed else None
+
+    def push(self, entry: Any) -> None:
+        """One entry of a step: a chunk, None for nothing, END, or this item's own error."""
+        if entry is None or self.is_done:
+            return
+        if entry is END:
+            self.succeed(None)
+        elif isinstance(entry, Exception):
+            self.fail(entry)
+        elif self._retrace is not None:
+            self._follow(self._retrace, entry)
+        elif self._pushed - self._read >= MAX_BACKLOG:
+            self.fail(Shed(f"the reader fell {MAX_BACKLOG} chunks behind its stream"))
+        else:
+            self._pushed += 1
+            self._trail.add(entry)
+            self._in_loop(lambda: self._take(entry))
+
+    def _follow(self, retrace: Trail, entry: Any) -> None:
+        retrace.add(entry)
+        if retrace.length == self._trail.length:
+            self._retrace = None
+            if retrace.digest() != self._trail.digest():
+                self.fail(self._broken_off())
+
+    def _broken_off(self) -> ModelFailed:
+        return ModelFailed("the stream broke off, and the model does not stream the same twice")
+
+    def succeed(self, result: Any) -> None:
+        if self._retrace is not None:  # it has ended earlier than the first time
+            self.fail(self._broken_off())
+            return
+        self._sealed = True
+        self._in_loop(lambda: self._end(None))
+
+    def fail(self, error: BaseException) -> None:
+        self._sealed = True
+        self._in_loop(lambda: self._end(error))
+
+    def detach(self) -> None:
+        """It always finds its reader's loop."""
+
+    # In the reader's loop.
+
+    async def wait_chunk(self) -> Any:
+        """The next chunk; END when there is none; raises what went wrong."""
+        while not self._chunks:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return END
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        self._read += 1
+        return self._chunks.popleft()
+
+    def _take(self, chunk: Any) -> None:
+        if not self._ended and not self.is_abandoned:
+            self._chunks.append(chunk)
+            self._wake()
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self._ended:
+            self._ended, self._error = True, error
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _in_loop(self, callback: Callable[[], None]) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            callback()
+            return
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the reader's loop is closed: nobody reads any more
+            self.is_abandoned = True
+
+
+def content_of(call: Answerable) -> Any:
+    """What its caller sent, also where only a part of that runs here."""
+    return call.whole_value if isinstance(call, PartCall) else call.value
+
+
+def _raisable(error: BaseException) -> BaseException:
+    """A future cannot hold a StopIteration: it would end the generator that awaits it."""
+    if not isinstance(error, StopIteration):
+        return error
+    failure = ModelFailed("the model answered with a StopIteration")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,34 @@
+"""Recognises what has taken workers down: at the door, and among those who wait."""
+
+import threading
+from collections.abc import Hashable
+from typing import Any
+
+from headway.core.faults.poison import PoisonMemory
+from headway.runtime.driving.digests import digest_of, sketch_of
+
+
+class Poisons:
+    """From any thread. False while none is known: then nothing has to be looked at."""
+
+    def __init__(self) -> None:
+        self._memory = PoisonMemory()
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._memory)
+
+    def remember(self, value: Any, partition: Hashable, now: float) -> None:
+        sketch, digest = sketch_of(value, partition), digest_of(value, partition)
+        if sketch is not None and digest is not None:
+            with self._lock:
+                self._memory.remember(sketch, digest, now)
+
+    def is_known(self, value: Any, partition: Hashable, now: float) -> bool:
+        sketch = sketch_of(value, partition)
+        with self._lock:
+            if sketch is None or not self._memory.is_suspicious(sketch, now):
+                return False
+        digest = digest_of(value, partition)
+        with self._lock:
+            return digest is not None and self._memory.is_known(digest, now)

@@ -1,0 +1,299 @@
+"""What a worker does with one batch: call the model, find the culprit if it raises, measure.
+
+A job never raises: whatever happens is its result. It runs on a thread (`run`) or in an event
+loop (`run_async`), and tells its batcher when it is done.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from headway.core.faults.memory import Misfit
+from headway.core.items import Batch
+from headway.errors import ModelFailed
+from headway.runtime.calling.faults import WorkerLost, text_of
+from headway.runtime.calling.runner import BrokenContract, Runner
+from headway.runtime.driving.calls import Answerable, StreamCall
+from headway.runtime.jobs.cancelling import BatchCancel
+from headway.runtime.jobs.rerunning import Reruns
+
+_log = logging.getLogger(__name__)
+Clock = Callable[[], float]
+
+
+class Worker(Protocol):
+    """Runs one job at a time."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Its job can never finish."""
+        ...
+
+    def start(self, job: "Job") -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Job(Protocol):
+    """Anything a worker runs."""
+
+    def run(self) -> None: ...
+
+    async def run_async(self) -> None: ...
+
+
+class BatchJob:
+    """A batch on its way through a worker."""
+
+    cancel: BatchCancel | None = None  # where its model wants to know that nobody waits any more
+    lost: WorkerLost | None = None  # with it went its worker: nobody in it has been answered
+    ran_out_of_memory = False
+    misfit: Misfit | None = None  # where nobody in it is to blame for that
+    max_reruns = 0
+
+    def __init__(
+        self,
+        batch: Batch,
+        calls: Sequence[Answerable],
+        worker: Worker,
+        clock: Clock,
+        done: "Callable[[BatchJob], None]",
+    ) -> None:
+        self.batch = batch
+        self.calls = calls
+        self.worker = worker
+        self.finished_at = 0.0
+        self.ran_s = 0.0
+        self.reruns = 0
+        self.model_s: float | None = None  # what the model took, where that tells its speed
+        self.results: list[Any] = []  # one per item; an Exception is that item's error
+        self._clock = clock
+        self._done = done
+
+    def run(self) -> None:
+        started = self._clock()
+        try:
+            self._run(started)
+        except BaseException as error:  # noqa: BLE001  ours, or an exception that nobody can look at
+            _log.exception("a batch broke while its errors were looked at")
+            failure = f"the batch broke: {type(error).__name__}: {text_of(error)}"
+            self.results = [ModelFailed(failure) for _ in self.calls]
+        finally:
+            self.ran_s = self._clock() - started
+            self._done(self)
+
+    def _run(self, started: float) -> None:
+        """In a worker's thread. What it raises is everybody's failure."""
+        raise NotImplementedError
+
+    async def run_async(self) -> None:
+        raise NotImplementedError
+
+    def _start_reruns(self, reruns: Reruns) -> Reruns:
+        self.results = reruns.results  # also of those whose turn never comes
+        return reruns
+
+    def _adopt(self, reruns: Reruns) -> None:
+        self.reruns = reruns.count
+        self.lost = reruns.lost
+        self.ran_out_of_memory = reruns.ran_out_of_memory
+        self.misfit = reruns.misfit
+
+
+class PredictJob(BatchJob):
+    """One answer per item."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        calls: Sequence[Answerable],
+        worker: Worker,
+        clock: Clock,
+        done: Callable[[BatchJob], None],
+        runner: Runner,
+        max_reruns: int,
+        batch_sizes: Sequence[int] = (),
+    ) -> None:
+        super().__init__(batch, calls, worker, clock, done)
+        self._runner = runner
+        self._batch_sizes = batch_sizes
+        self.max_reruns = max_reruns if runner.may_rerun else 0
+
+    def _run(self, started: float) -> None:
+        values = [call.value for call in self.calls]
+        try:
+            self.results = self._runner.predict(values, self.batch.padded_rows)
+            self.model_s = self._clock() - started
+        except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
+            reruns = self._reruns(error)
+            while (call := reruns.next_call()) is not None:
+                try:
+                    reruns.succeeded(self._runner.predict(*call))
+                except BaseException as again:  # noqa: BLE001  as above
+                    reruns.failed(again)
+            self._adopt(reruns)
+
+    async def run_async(self) -> None:
+        started = self._clock()
+        values = [call.value for call in self.calls]
+        try:
+            self.results = await self._runner.predict_async(values, self.batch.padded_rows)
+            self.model_s = self._clock() - started
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
+            raise_if_cancelled(error)
+            reruns = self._reruns(error)
+            while (call := reruns.next_call()) is not None:
+                try:
+                    reruns.succeeded(await self._runner.predict_async(*call))
+                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again)
+                    reruns.failed(again)
+            self._adopt(reruns)
+        finally:  # cancelled with its loop: answer what there is
+            self.ran_s = self._clock() - started
+            self._done(self)
+
+    def _reruns(self, error: BaseException) -> Reruns:
+        return self._start_reruns(
+            Reruns(
+                self.batch,
+                self.calls,
+                self._runner.name,
+                error,
+                self.max_reruns,
+                runner=self._runner,
+                batch_sizes=self._batch_sizes,
+            )
+        )
+
+
+class StreamJob(BatchJob):
+    """Many answers per item: each step of the model is passed on as it comes."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        calls: Sequence[StreamCall],
+        worker: Worker,
+        clock: Clock,
+        done: Callable[[BatchJob], None],
+        stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]],
+        name: str,
+        max_reruns: int = 0,
+    ) -> None:
+        super().__init__(batch, calls, worker, clock, done)
+        self.max_reruns = max_reruns
+        self._streams = calls
+        self._stream = stream
+        self._name = name
+
+    def _run(self, started: float) -> None:
+        try:
+            self._pass_steps(self._readers(self._streams))
+            self.results = [None for _ in self.calls]
+        except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
+            reruns = self._reruns(error)
+            while reruns.next_call() is not None:
+                try:
+                    self._pass_steps(self._readers(self._again(reruns)))
+                    reruns.succeeded([None for _ in reruns.group])
+                except BaseException as again:  # noqa: BLE001  as above
+                    reruns.failed(again)
+            self._adopt(reruns)
+
+    async def run_async(self) -> None:
+        started = self._clock()
+        try:
+            await self._pass_steps_async(self._readers(self._streams))
+            self.results = [None for _ in self.calls]
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
+            raise_if_cancelled(error)
+            reruns = self._reruns(error)
+            while reruns.next_call() is not None:
+                try:
+                    await self._pass_steps_async(self._readers(self._again(reruns)))
+                    reruns.succeeded([None for _ in reruns.group])
+                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again)
+                    reruns.failed(again)
+            self._adopt(reruns)
+        finally:  # cancelled with its loop: answer what there is
+            self.ran_s = self._clock() - started
+            self._done(self)
+
+    def _reruns(self, error: BaseException) -> Reruns:
+        return self._start_reruns(
+            Reruns(self.batch, self.calls, self._name, error, self.max_reruns)
+        )
+
+    def _again(self, reruns: Reruns) -> list[StreamCall]:
+        return [self._streams[index] for index in reruns.group]
+
+    def _readers(self, calls: Sequence[StreamCall]) -> list[StreamCall]:
+        """Those who still read. What they have seen already is not given to them once more."""
+        readers = [call for call in calls if not call.is_done]
+        for call in readers:
+            call.rewind()
+        return readers
+
+    def _pass_steps(self, readers: list[StreamCall]) -> None:
+        if not readers:
+            return
+        steps = self._stream([call.value for call in readers])
+        assert isinstance(steps, Iterator), "an async stream needs an event loop"
+        try:
+            for step in steps:
+                if not self._pass_on(step, readers):
+                    break
+        finally:
+            _close(steps)
+
+    async def _pass_steps_async(self, readers: list[StreamCall]) -> None:
+        if not readers:
+            return
+        steps = self._stream([call.value for call in readers])
+        if not isinstance(steps, AsyncIterator):
+            await self._pass_steps_inline(steps, readers)
+            return
+        try:
+            async for step in steps:
+                if not self._pass_on(step, readers):
+                    break
+        finally:
+            close = getattr(steps, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _pass_steps_inline(self, steps: Iterator[Any], readers: list[StreamCall]) -> None:
+        try:
+            for step in steps:
+                if not self._pass_on(step, readers):
+                    break
+                await asyncio.sleep(0)  # the readers live in this loop
+        finally:
+            _close(steps)
+
+    def _pass_on(self, step: Any, readers: list[StreamCall]) -> bool:
+        """False when nobody is left to read."""
+        entries = list(step)
+        if len(entries) != len(readers):
+            raise BrokenContract(
+                f"{self._name} yielded {len(entries)} entries for {len(readers)} items"
+            )
+        for call, entry in zip(readers, entries, strict=True):
+            call.push(entry)
+        return not all(call.is_done for call in readers)
+
+
+def _close(steps: Iterator[Any]) -> None:
+    close = getattr(steps, "close", None)
+    if close is not None:
+        close()
+
+
+def raise_if_cancelled(error: BaseException) -> None:
+    """Cancelled from outside, or did the model raise a CancelledError of its own?"""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        raise error

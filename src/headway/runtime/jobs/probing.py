@@ -1,0 +1,221 @@
+"""Times a model on batches of typical values: the cost table that decisions rest on."""
+
+import asyncio
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from headway.core import CostTable
+from headway.errors import Closed, HeadwayError, ModelFailed, NotReady
+from headway.runtime.calling.runner import Runner, TensorRunner
+from headway.runtime.calling.varying import LONG, SHORT
+from headway.runtime.jobs.jobs import Job, raise_if_cancelled
+from headway.runtime.jobs.rerunning import model_failed
+
+
+class ProbeWatcher(Protocol):
+    """Who wants to know of every cell, measures its memory, and may say that it is too large."""
+
+    def may_run(self, rows: int, size: int) -> bool: ...
+
+    async def wait_turn(self, last_s: float) -> None:
+        """Before each call of the model; `last_s`: what the one before took, 0 at first."""
+        ...
+
+    def has_run(self, rows: int, size: int) -> int | None:
+        """The most bytes that it took, where that is known."""
+        ...
+
+    def has_failed(self, error: HeadwayError) -> bool:
+        """Did it fail because it is too large? Then the table ends before it."""
+        ...
+
+
+class Probe:
+    """One timed call of the model, as a job for a worker."""
+
+    def __init__(
+        self, runner: Runner, values: list[Any], rows: int, clock: Callable[[], float]
+    ) -> None:
+        self._runner = runner
+        self._values = values
+        self._rows = rows
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self.seconds: asyncio.Future[float] = self._loop.create_future()
+        self.results: list[Any] = []
+
+    def run(self) -> None:
+        started = self._clock()
+        try:
+            self.results = self._runner.predict(self._values, self._rows)
+            outcome: float | HeadwayError = self._clock() - started
+        except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
+            outcome = model_failed(self._runner.name, error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._settle, outcome)
+
+    async def run_async(self) -> None:
+        started = self._clock()
+        try:
+            self.results = await self._runner.predict_async(self._values, self._rows)
+            self._settle(self._clock() - started)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
+            raise_if_cancelled(error)
+            self._settle(model_failed(self._runner.name, error))
+        finally:  # cancelled: the batcher closes
+            self._settle(Closed(f"{self._runner.name} was closed during its warm-up"))
+
+    def _settle(self, outcome: float | HeadwayError) -> None:
+        if self.seconds.done():
+            return
+        if isinstance(outcome, HeadwayError):
+            self.seconds.set_exception(outcome)
+        else:
+            self.seconds.set_result(outcome)
+
+
+async def probe(
+    start: Callable[[Job], None],  # on a worker
+    runner: Runner,
+    clock: Callable[[], float],
+    samples: Mapping[int, Any],  # one typical value by size
+    *,
+    rows: Sequence[int],
+    repeats: int,
+    limit_s: float,
+    watcher: ProbeWatcher | None = None,
+) -> CostTable:
+    """Batch times for every row count and size. Ends early, with fewer row counts, at `limit_s`,
+    and before what does not fit into memory."""
+    sizes = sorted(samples)
+    give_up_at = clock() + limit_s
+    probes = _Probes(start, runner, clock, repeats, watcher or _Nobody())
+    lines: list[list[_Cell]] = []
+    for count in rows:
+        cells = [await probes.cell(samples[size], count, size) for size in sizes]
+        line = [cell for cell in cells if cell is not None]
+        if len(line) < len(sizes):
+            break
+        lines.append(line)
+        if clock() > give_up_at:
+            break
+    if not lines:
+        raise NotReady(f"{runner.name}: not even one batch fits into memory")
+    return CostTable(
+        rows=tuple(rows[: len(lines)]),
+        sizes=tuple(sizes) if sizes != [0] else None,
+        seconds=tuple(tuple(each.seconds for each in line) for line in lines),
+        memory_bytes=_memory(lines),
+        errors=tuple(error for line in lines for each in line for error in each.errors),
+    )
+
+
+async def try_padding(
+    start: Callable[[Job], None],  # on a worker
+    runner: TensorRunner,
+    clock: Callable[[], float],
+    batch_sizes: Sequence[int],
+) -> bool:
+    """Does padding change what the model answers? It is padded from now on if not."""
+
+    async def answers(*values: Any) -> list[Any]:
+        rows = next((size for size in batch_sizes if size >= len(values)), len(values))
+        job = Probe(runner, list(values), rows, clock)
+        start(job)
+        await job.seconds
+        return job.results
+
+    varying = runner.varying
+    short, long = varying.sample(SHORT), varying.sample(LONG)
+    try:
+        apart = [(await answers(short))[0], (await answers(long))[0]]
+        together = await answers(varying.sample(SHORT, full=LONG), long)
+    except ModelFailed:  # of our samples, not of anybody's request: it is not padded, that is all
+        return False
+    return varying.judge(apart[0], apart[1], together)
+
+
+class _Probes:
+    """Times one cell of the table after the other."""
+
+    def __init__(
+        self,
+        start: Callable[[Job], None],
+        runner: Runner,
+        clock: Callable[[], float],
+        repeats: int,
+        watcher: ProbeWatcher,
+    ) -> None:
+        self._start = start
+        self._runner = runner
+        self._clock = clock
+        self._repeats = repeats
+        self._watcher = watcher
+        self._last_s = 0.0
+
+    async def cell(self, sample: Any, count: int, size: int) -> "_Cell | None":
+        """None: so many rows do not fit into memory."""
+        if not self._watcher.may_run(count, size):
+            return None
+        try:
+            times = await self._times(_values(self._runner, sample, count), count)
+        except HeadwayError as error:
+            if self._watcher.has_failed(error):
+                return None
+            raise
+        return _Cell(times, self._watcher.has_run(count, size))
+
+    async def _times(self, values: list[Any], rows: int) -> list[float]:
+        times = []
+        for attempt in range(self._repeats + 1):
+            await self._watcher.wait_turn(self._last_s)
+            # A model may do with its list as it likes.
+            job = Probe(self._runner, list(values), rows, self._clock)
+            self._start(job)
+            self._last_s = seconds = max(await job.seconds, 1e-9)
+            if attempt > 0:  # the first call of a shape pays for what is built lazily
+                times.append(seconds)
+        return times
+
+
+class _Cell:
+    """What the calls of one shape took."""
+
+    def __init__(self, times: list[float], peak_bytes: int | None) -> None:
+        self.seconds = statistics.median(times)
+        self.errors = [time / self.seconds - 1.0 for time in times]
+        self.peak_bytes = peak_bytes
+
+
+class _Nobody:
+    """Watches without interest."""
+
+    def may_run(self, rows: int, size: int) -> bool:
+        return True
+
+    async def wait_turn(self, last_s: float) -> None:
+        pass
+
+    def has_run(self, rows: int, size: int) -> int | None:
+        return None
+
+    def has_failed(self, error: HeadwayError) -> bool:
+        return False
+
+
+def _memory(lines: list[list[_Cell]]) -> tuple[tuple[int, ...], ...] | None:
+    """None where it is not known of every cell."""
+    known = [[each.peak_bytes for each in line if each.peak_bytes is not None] for line in lines]
+    if any(len(some) < len(line) for some, line in zip(known, lines, strict=True)):
+        return None
+    return tuple(tuple(line) for line in known)
+
+
+def _values(runner: Runner, sample: Any, count: int) -> list[Any]:
+    """So many rows of the sample."""
+    per_row = runner.shape(sample)[0]
+    if per_row <= count:
+        return [sample] * (count // per_row)
+    return [runner.cut(sample, 0, count)]

@@ -1,0 +1,207 @@
+"""A batch that failed, run again in groups until everyone has a result or an error of their own.
+
+It names the calls to make and takes what became of them; the job makes them. Units are requests:
+parts of one request fail together anyway.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from headway.core.faults.bisecting import Bisection
+from headway.core.faults.memory import Misfit
+from headway.core.items import Batch, units_of
+from headway.errors import ModelFailed
+from headway.runtime.calling.faults import WorkerLost, is_out_of_memory, release_memory, text_of
+from headway.runtime.calling.runner import BrokenContract, Runner
+from headway.runtime.driving.calls import Answerable
+
+
+class Reruns:
+    def __init__(
+        self,
+        batch: Batch,
+        calls: Sequence[Answerable],
+        name: str,
+        error: BaseException,
+        max_reruns: int,
+        *,
+        runner: Runner | None = None,
+        batch_sizes: Sequence[int] = (),
+    ) -> None:
+        self.results: list[Any] = [model_failed(name, error) for _ in calls]
+        self.count = 0
+        self.lost: WorkerLost | None = None
+        self.ran_out_of_memory = False
+        self._smallest_misfit: Misfit | None = None
+        self._one_row_too_many = False
+        self._batch = batch
+        self._calls = calls
+        self._name = name
+        self._runner = runner  # None: requests cannot be cut
+        self._batch_sizes = batch_sizes
+        self._units = units_of(batch.items)
+        self.group = list(range(len(calls)))  # what ran last
+        self._pieces: _Pieces | None = None  # of a request that did not fit even alone
+        self._bisection: Bisection | None = None
+        out_of_memory = is_out_of_memory(error)
+        if isinstance(error, WorkerLost):
+            self.lost = error
+        elif out_of_memory:
+            self._note_misfit(error)
+        if max_reruns and not isinstance(error, WorkerLost | BrokenContract):
+            if len(self._units) > 1:
+                self._bisection = Bisection(
+                    len(self._units), error, max_reruns, out_of_memory=out_of_memory
+                )
+            elif out_of_memory and not self._cut():
+                self._fail(self.group, error)
+
+    @property
+    def misfit(self) -> Misfit | None:
+        """None, too, where a single row did not fit: the number was not at fault."""
+        return None if self._one_row_too_many else self._smallest_misfit
+
+    def next_call(self) -> tuple[list[Any], int] | None:
+        """The values and the padded rows of the next call; None: that was all."""
+        if self.lost is not None:
+            return None
+        if self._pieces is not None:
+            return self._call([self._pieces.value()], self._pieces.rows)
+        units = self._bisection.next_group() if self._bisection is not None else None
+        if units is None:
+            self._blame()
+            return None
+        self.group = [index for unit in units for index in self._units[unit]]
+        # The callers' values once more: the first list was the model's, to do with as it liked.
+        values = [self._calls[index].value for index in self.group]
+        return self._call(values, self._rows(self.group))
+
+    def succeeded(self, results: list[Any]) -> None:
+        if self._pieces is not None:
+            self._pieces.keep(results[0])
+            if not self._pieces.is_complete:
+                return
+            results, self._pieces = self._pieces.joined(), None
+        for index, result in zip(self.group, results, strict=True):
+            self.results[index] = result
+        if self._bisection is not None:
+            self._bisection.succeeded()
+
+    def failed(self, error: BaseException) -> None:
+        if isinstance(error, WorkerLost):
+            self.lost = error
+            return
+        out_of_memory = is_out_of_memory(error)
+        if out_of_memory:
+            self._note_misfit(error)
+            if self._cut():
+                return
+        self._pieces = None
+        if self._bisection is not None:
+            self._bisection.failed(error, out_of_memory=out_of_memory)
+        else:
+            self._fail(self.group, error)
+
+    # ---- out of memory
+
+    def _note_misfit(self, error: BaseException) -> None:
+        release_memory(error)
+        self.ran_out_of_memory = True
+        rows = self._rows(self.group) if self._pieces is None else self._pieces.rows
+        if rows == 1:
+            self._one_row_too_many = True
+        elif self._smallest_misfit is None or rows < self._smallest_misfit.rows:
+            size = max(self._batch.items[index].size for index in self.group)
+            self._smallest_misfit = Misfit(self._padded(rows), size)
+
+    def _cut(self) -> bool:
+        """Try fewer rows of a request that does not fit. False: there are others, or one row."""
+        if self._runner is None:
+            return False
+        if self._pieces is None:
+            items = [self._batch.items[index] for index in self.group]
+            if len(units_of(items)) > 1:
+                return False
+            values = [self._calls[index].value for index in self.group]
+            self._pieces = _Pieces(values, [item.rows for item in items], self._runner)
+            if len(items) > 1:
+                return True
+        return self._pieces.halve()
+
+    # ---- calls and errors
+
+    def _call(self, values: list[Any], rows: int) -> tuple[list[Any], int]:
+        self.count += 1
+        return values, self._padded(rows)
+
+    def _rows(self, group: list[int]) -> int:
+        return sum(self._batch.items[index].rows for index in group)
+
+    def _padded(self, rows: int) -> int:
+        return next((size for size in self._batch_sizes if size >= rows), rows)
+
+    def _blame(self) -> None:
+        for unit, error in (self._bisection.errors if self._bisection else {}).items():
+            self._fail(self._units[unit], error)
+
+    def _fail(self, group: list[int], error: BaseException) -> None:
+        for index in group:
+            self.results[index] = model_failed(self._name, error)
+
+
+class _Piece(NamedTuple):
+    """Some rows of one value."""
+
+    place: int
+    start: int
+    stop: int
+
+
+class _Pieces:
+    """One request, cut by rows until they fit. They run one at a time, in order."""
+
+    def __init__(self, values: list[Any], rows: list[int], runner: Runner) -> None:
+        self._values = values
+        self._rows = rows
+        self._runner = runner
+        self._todo = [_Piece(place, 0, each) for place, each in enumerate(rows)]
+        self._results: list[list[Any]] = [[] for _ in values]
+
+    @property
+    def rows(self) -> int:
+        """Of the next piece; 0: there is none."""
+        return self._todo[0].stop - self._todo[0].start if self._todo else 0
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._todo
+
+    def value(self) -> Any:
+        place, start, stop = self._todo[0]
+        value = self._values[place]
+        return value if self.rows == self._rows[place] else self._runner.cut(value, start, stop)
+
+    def halve(self) -> bool:
+        if self.rows == 1:
+            return False
+        place, start, stop = self._todo[0]
+        middle = (start + stop) // 2
+        self._todo[:1] = [_Piece(place, start, middle), _Piece(place, middle, stop)]
+        return True
+
+    def keep(self, result: Any) -> None:
+        self._results[self._todo.pop(0).place].append(result)
+
+    def joined(self) -> list[Any]:
+        return [
+            parts[0] if len(parts) == 1 else self._runner.join(parts) for parts in self._results
+        ]
+
+
+def model_failed(name: str, error: BaseException) -> ModelFailed:
+    """One caller's own exception: a shared instance would collect everybody's tracebacks."""
+    if isinstance(error, BrokenContract):
+        return BrokenContract(str(error))
+    failure = ModelFailed(f"{name} raised {type(error).__name__}: {text_of(error)}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,1 @@
+"""The routes, one family a file or folder."""

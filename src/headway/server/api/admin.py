@@ -1,0 +1,71 @@
+"""What an operator does to models while they are served: look, load, reload, unload."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from headway.errors import InvalidInput
+from headway.hosting.registry import IndexEntry, Registry
+from headway.server.net.messages import Request, Response
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("GET", "/admin/models", "models"),
+    ("GET", "/admin/workers", "workers"),
+    ("POST", "/admin/models/{model}/load", "load"),
+    ("POST", "/admin/models/{model}/reload", "reload"),
+    ("POST", "/admin/models/{model}/unload", "unload"),
+]
+
+
+class _LoadBody(msgspec.Struct, forbid_unknown_fields=True):
+    config: dict[str, Any] = {}
+
+
+class Admin:
+    """The handlers that ROUTES names, over one registry. Who may use them is not decided here."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def models(self, request: Request) -> Response:
+        return _json({"models": [_line(entry) for entry in self._registry.index()]})
+
+    async def workers(self, request: Request) -> Response:
+        """Of every version that answers."""
+        models = self._registry.models()
+        return _json({"workers": [line for model in models for line in model.workers()]})
+
+    async def load(self, request: Request, model: str) -> Response:
+        """As it lies there now; answers when it serves."""
+        try:
+            body = msgspec.json.decode(request.body or b"{}", type=_LoadBody)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise InvalidInput(f"the body is not as expected: {error}") from error
+        await self._registry.may_change().load(model, body.config)
+        return self._state(model)
+
+    async def reload(self, request: Request, model: str) -> Response:
+        """Once more, changed or not, beside the running version."""
+        await self._registry.may_change().reload(model)
+        return self._state(model)
+
+    async def unload(self, request: Request, model: str) -> Response:
+        await self._registry.may_change().unload(model)
+        return self._state(model)
+
+    def _state(self, model: str) -> Response:
+        entries = [entry for entry in self._registry.index() if entry.name == model]
+        return _json({"models": [_line(entry) for entry in entries]})
+
+
+def _line(entry: IndexEntry) -> dict[str, str]:
+    return {
+        "name": entry.name,
+        "version": entry.version,
+        "state": entry.state,
+        "reason": entry.reason,
+    }
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value))

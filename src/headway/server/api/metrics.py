@@ -1,0 +1,33 @@
+"""`GET /metrics`, for Prometheus."""
+
+import asyncio
+from typing import Literal
+
+from headway.observe import families
+from headway.observe.exposition import OPENMETRICS, TEXT, Page, labels, wants_openmetrics
+from headway.observe.gpu import Gpus
+from headway.observe.metrics import Metrics
+from headway.server.net.messages import Request, Response
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [("GET", "/metrics", "metrics")]
+
+
+class MetricsPage:
+    """The handler that ROUTES names."""
+
+    def __init__(self, metrics: Metrics, *, version: str) -> None:
+        self._metrics = metrics
+        self._gpus = Gpus()
+        self._build = labels(("version",), (version,))
+
+    async def metrics(self, request: Request) -> Response:
+        """A model at a time: a page of many models is no reason for requests to wait."""
+        page = Page()
+        for _ in self._metrics.fill(page):
+            await asyncio.sleep(0)
+        page.add(families.BUILD_INFO, self._build, 1)
+        if self._gpus:
+            await asyncio.to_thread(self._gpus.add, page)  # the driver takes its time
+        openmetrics = wants_openmetrics(request.headers.get("accept") or "")
+        text = page.text(openmetrics=openmetrics)
+        return Response(text.encode(), content_type=OPENMETRICS if openmetrics else TEXT)

@@ -1,0 +1,152 @@
+"""OpenAI's API for speech: `/v1/audio/transcriptions`, as an unmodified `openai` client calls it.
+
+Any model with one input `audio` and one output `text` can answer.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from headway.errors import InvalidInput
+from headway.hosting.registry import Registry, ServedModel
+from headway.server.api.openai.forms import Form, read_form
+from headway.server.api.v2.asking import ask_of, find_or_wake
+from headway.server.net.messages import Request, Response
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("POST", "/v1/audio/transcriptions", "transcriptions"),
+]
+TEXT = "text/plain; charset=utf-8"
+
+
+class Audio:
+    """The handlers that ROUTES names, over one registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def transcriptions(self, request: Request) -> Response:
+        kind = request.headers.get("content-type", "")
+        form = await asyncio.to_thread(read_form, kind, request.body)
+        name, encode = form.needed("model"), _format(form)
+        _check(form)
+        served = await find_or_wake(self._registry, request, name)
+        _check_transcribes(served)
+        language = form.one("language")
+        ask = ask_of({"language": language} if language else {}, request.headers)
+        content = form.file("file")
+        with served.held():
+            transcript = await served.predict(content, ask)
+        answer = encode(transcript)
+        if ask.story is not None:
+            answer.headers = ask.story.headers()
+        return answer
+
+
+def _check(form: Form) -> None:
+    """What would change the answer is refused rather than ignored."""
+    temperature = form.one("temperature")
+    if temperature not in (None, "") and _number("temperature", str(temperature)) != 0:
+        raise InvalidInput("temperature: only 0 is served: the likeliest text")
+    if form.one("prompt"):
+        raise InvalidInput("prompt: it is not served; leave it out")
+    if form.one("stream") in ("true", "True", "1"):
+        raise InvalidInput("stream: transcriptions are answered at once; leave it out")
+    for each in form.fields.get("timestamp_granularities[]", ()):
+        if each != "segment":
+            raise InvalidInput(f"timestamp_granularities: {each!r}; only 'segment' is served")
+
+
+def _check_transcribes(served: ServedModel) -> None:
+    takes = [each.name for each in served.inputs] == ["audio"]
+    gives = [(each.name, each.dtype) for each in served.outputs] == [("text", "object")]
+    if not (takes and gives):
+        raise InvalidInput(f"model {served.name!r} does not transcribe speech")
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidInput(f"{name}: a number is expected, not {text!r}") from error
+
+
+# ---- how the answer looks
+
+
+def _format(form: Form) -> Callable[[Any], Response]:
+    name = form.one("response_format") or "json"
+    if name not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise InvalidInput(f"response_format: {name!r} is not one of {known}")
+    return FORMATS[name]
+
+
+def _json(transcript: Any) -> Response:
+    seconds = math.ceil(getattr(transcript, "duration_s", 0.0))
+    usage = {"type": "duration", "seconds": seconds}
+    return Response(msgspec.json.encode({"text": str(transcript), "usage": usage}))
+
+
+def _text(transcript: Any) -> Response:
+    return Response(f"{transcript}\n".encode(), content_type=TEXT)
+
+
+def _verbose(transcript: Any) -> Response:
+    """Only what is known: models do not say how sure they were."""
+    answer: dict[str, Any] = {
+        "task": "transcribe",
+        "duration": getattr(transcript, "duration_s", 0.0),
+        "text": str(transcript),
+        "segments": [
+            {
+                "id": index,
+                "start": segment.start_s,
+                "end": segment.end_s,
+                "text": segment.text,
+                "temperature": 0.0,
+            }
+            for index, segment in enumerate(_segments(transcript))
+        ],
+    }
+    if language := getattr(transcript, "language", ""):
+        answer["language"] = language
+    return Response(msgspec.json.encode(answer))
+
+
+def _srt(transcript: Any) -> Response:
+    blocks = [
+        f"{number}\n{_clock(each.start_s, ',')} --> {_clock(each.end_s, ',')}\n{each.text}\n"
+        for number, each in enumerate(_segments(transcript), 1)
+    ]
+    return Response("\n".join(blocks).encode(), content_type=TEXT)
+
+
+def _vtt(transcript: Any) -> Response:
+    blocks = [
+        f"{_clock(each.start_s, '.')} --> {_clock(each.end_s, '.')}\n{each.text}\n"
+        for each in _segments(transcript)
+    ]
+    return Response("\n".join(["WEBVTT\n", *blocks]).encode(), content_type=TEXT)
+
+
+def _segments(transcript: Any) -> Sequence[Any]:
+    return [each for each in getattr(transcript, "segments", ()) if each.text]
+
+
+def _clock(seconds: float, point: str) -> str:
+    whole, milliseconds = divmod(round(seconds * 1000), 1000)
+    minutes, second = divmod(whole, 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}{point}{milliseconds:03d}"
+
+
+FORMATS: dict[str, Callable[[Any], Response]] = {
+    "json": _json,
+    "text": _text,
+    "verbose_json": _verbose,
+    "srt": _srt,
+    "vtt": _vtt,
+}

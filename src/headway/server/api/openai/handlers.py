@@ -1,0 +1,133 @@
+"""OpenAI's API, as far as embeddings go: an unmodified `openai` client works."""
+
+import asyncio
+import base64
+import time
+from collections.abc import Coroutine, Iterable
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import numpy
+from msgspec import Meta
+
+from headway.errors import InvalidInput
+from headway.hosting.registry import Registry, ServedModel
+from headway.server.api.v2.asking import ask_of, find_or_wake
+from headway.server.net.messages import Request, Response
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("GET", "/v1/models", "models"),
+    ("GET", "/v1/models/{model}", "model"),
+    ("POST", "/v1/embeddings", "embeddings"),
+]
+Asked = TypeVar("Asked")
+MAX_INPUTS = 2048  # in one request, as OpenAI has it
+
+
+class EmbeddingsRequest(msgspec.Struct, frozen=True):
+    """Fields that do not change the answer (`user`, …) are accepted and ignored."""
+
+    model: str
+    input: str | list[Any]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    truncate: bool | None = None  # not OpenAI's: cut a text that is too long, or refuse it
+
+
+class OpenAI:
+    """The handlers that ROUTES names, over one registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._created = int(time.time())
+
+    async def models(self, request: Request) -> Response:
+        data = [self._entry(name) for name in self._registry.names()]
+        return Response(msgspec.json.encode({"object": "list", "data": data}))
+
+    async def model(self, request: Request, model: str) -> Response:
+        self._registry.find_ready(model)
+        return Response(msgspec.json.encode(self._entry(model)))
+
+    async def embeddings(self, request: Request) -> Response:
+        asked = decoded(request.body, EmbeddingsRequest)
+        served = await find_or_wake(self._registry, request, asked.model)
+        _check_embeds(served)
+        wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
+        ask = ask_of(wishes, request.headers)
+        texts = _inputs(asked.input)
+        with served.held():  # its tasks come to the queue later
+            vectors = await together(served.predict(text, ask) for text in texts)
+        tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
+        data = [
+            {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
+            for index, vector in enumerate(vectors)
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        answer = {"object": "list", "model": served.name, "data": data, "usage": usage}
+        more = () if ask.story is None else ask.story.headers()
+        return Response(msgspec.json.encode(answer), headers=more)
+
+    def _entry(self, name: str) -> dict[str, object]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
+
+
+def decoded(body: bytes, kind: type[Asked]) -> Asked:
+    """What the body asks for. Raises InvalidInput, naming the field."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(str(error) if body else "the body is empty: JSON is expected") from error
+
+
+def _inputs(given: str | list[Any]) -> list[str | list[int]]:
+    """A text, a list of texts, one list of token ids, or several: as OpenAI takes them."""
+    if isinstance(given, str):
+        return [given]
+    if given and all(type(each) is int for each in given):
+        return [given]
+    if not given:
+        raise InvalidInput("input: at least one text is expected")
+    if len(given) > MAX_INPUTS:
+        raise InvalidInput(f"input: {len(given)} texts; at most {MAX_INPUTS} are allowed")
+    for index, each in enumerate(given):
+        is_ids = isinstance(each, list) and all(type(token) is int for token in each)
+        if not isinstance(each, str) and not is_ids:
+            raise InvalidInput(f"input[{index}]: a text or a list of token ids is expected")
+    return given
+
+
+def _check_embeds(served: ServedModel) -> None:
+    outputs = served.outputs
+    takes_texts = [each.dtype for each in served.inputs] == ["object"]
+    gives_vectors = [each.dtype for each in outputs] == ["float32"] and len(outputs[0].shape) == 2
+    if not (takes_texts and gives_vectors):
+        raise InvalidInput(f"model {served.name!r} does not make embeddings")
+
+
+async def together(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Together, so that they share batches; the first error withdraws the rest."""
+    tasks: list[asyncio.Task[Any]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:
+    values = numpy.asarray(vector, dtype="<f4")
+    if asked.dimensions is not None:
+        values = _shortened(values, asked.dimensions)
+    if asked.encoding_format == "base64":
+        return base64.b64encode(values.tobytes()).decode("ascii")
+    return values.tolist()
+
+
+def _shortened(values: "numpy.ndarray[Any, Any]", dimensions: int) -> "numpy.ndarray[Any, Any]":
+    if dimensions > len(values):
+        raise InvalidInput(f"dimensions: {dimensions}; the model has {len(values)}")
+    cut = values[:dimensions]
+    length = float(numpy.linalg.norm(cut))
+    return cut / length if length else cut

@@ -1,0 +1,80 @@
+"""OpenAI's API for images: `/v1/images/generations`, as an unmodified `openai` client calls it.
+
+Any model with one input `prompt` and one output `image`, the bytes of a PNG, can answer.
+"""
+
+import base64
+import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from headway.errors import InvalidInput
+from headway.hosting.registry import Registry, ServedModel
+from headway.server.api.openai.handlers import decoded, together
+from headway.server.api.v2.asking import ask_of, find_or_wake
+from headway.server.net.messages import Request, Response
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("POST", "/v1/images/generations", "generations"),
+]
+MAX_IMAGES = 10  # in one request, as OpenAI has it
+_MAX_SEED = 2**63 - 1 - MAX_IMAGES
+
+
+class ImagesRequest(msgspec.Struct, frozen=True):
+    """`seed`, `steps` and `guidance` are ours: `extra_body` of the client. Fields that do not
+    change the answer (`user`, `quality`, …) are accepted and ignored."""
+
+    model: str
+    prompt: Annotated[str, Meta(min_length=1)]
+    n: Annotated[int, Meta(ge=1, le=MAX_IMAGES)] | None = None
+    size: str | None = None
+    response_format: Literal["b64_json"] | None = None
+    output_format: Literal["png"] | None = None
+    stream: Literal[False] | None = None
+    seed: Annotated[int, Meta(ge=0, le=_MAX_SEED)] | None = None
+    steps: Annotated[int, Meta(ge=1)] | None = None
+    guidance: Annotated[float, Meta(ge=0)] | None = None
+
+
+class Images:
+    """The handlers that ROUTES names, over one registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def generations(self, request: Request) -> Response:
+        asked = decoded(request.body, ImagesRequest)
+        served = await find_or_wake(self._registry, request, asked.model)
+        _check_draws(served)
+        asks = [ask_of(_parameters(asked, number), request.headers) for number in _numbers(asked)]
+        with served.held():  # its tasks come to the queue later
+            images = await together(served.predict(asked.prompt, ask) for ask in asks)
+        data = [{"b64_json": base64.b64encode(image).decode("ascii")} for image in images]
+        answer = {"created": int(time.time()), "data": data, "output_format": "png"}
+        more = () if asks[0].story is None else asks[0].story.headers()
+        return Response(msgspec.json.encode(answer), headers=more)
+
+
+def _numbers(asked: ImagesRequest) -> range:
+    return range(asked.n or 1)
+
+
+def _parameters(asked: ImagesRequest, number: int) -> dict[str, Any]:
+    """Of one image: of several, each has the next seed."""
+    given = {
+        "seed": None if asked.seed is None else asked.seed + number,
+        "size": None if asked.size == "auto" else asked.size,
+        "steps": asked.steps,
+        "guidance": asked.guidance,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_draws(served: ServedModel) -> None:
+    takes = [each.name for each in served.inputs] == ["prompt"]
+    gives = [(each.name, each.dtype) for each in served.outputs] == [("image", "object")]
+    if not (takes and gives):
+        raise InvalidInput(f"model {served.name!r} does not draw images")

@@ -1,0 +1,344 @@
+"""What can be called, as an OpenAPI 3.1 document. Pure: models in, a dictionary out.
+
+Each model has its own plain route, with the schemas of its own type hints; the routes of v2 and
+OpenAI are described once, for all models.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from headway.hosting.registry import ServedModel
+from headway.model import Tensor
+from headway.server.api.openai.handlers import EmbeddingsRequest
+from headway.server.api.openai.images import ImagesRequest
+from headway.server.api.openai.rerank import RerankRequest
+from headway.server.api.openapi import schemas
+from headway.server.api.openapi.media import COMPONENTS as MEDIA
+from headway.server.api.openapi.media import media
+from headway.server.api.openapi.operating import operating
+from headway.server.api.openapi.parts import (
+    Operation,
+    body_of,
+    errors_of,
+    json_of,
+    operation_of,
+    path_part,
+)
+from headway.server.api.openapi.schemas import Schema, array, closed, ref
+from headway.server.api.v2.dtypes import of_tensor
+from headway.server.auth.access import Access, access_of_route
+
+_COMPONENT = "#/components/schemas/{name}"
+_READING = ("404", "503")
+_RUNNING = ("400", "404", "413", "429", "500", "503", "504")
+_URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARAMETERS]
+
+
+def document_of(
+    models: Iterable[ServedModel], *, version: str, has_keys: bool = False
+) -> dict[str, Any]:
+    """Of these models, as they are now. `has_keys`: whoever calls needs one."""
+    served = sorted(models, key=lambda model: model.name)
+    components = dict(schemas.COMPONENTS)
+    kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
+    components |= msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
+    components |= MEDIA
+    paths: dict[str, dict[str, Operation]] = {}
+    for model in served:
+        if _answers(model):
+            paths[f"/v1/predict/{model.name}"] = {"post": _predict(model, components)}
+    paths |= _openai(served) | _rerank(served) | _v2(served)
+    document = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Headway",
+            "version": version,
+            "description": "Models behind standard protocols; requests that meet share a batch.",
+        },
+        "tags": [
+            {"name": "plain", "description": "One value as JSON in, its result out"},
+            {"name": "openai", "description": "As OpenAI's clients speak"},
+            {"name": "v2", "description": "KServe v2 / Open Inference Protocol, as Triton has it"},
+        ],
+        "paths": paths,
+        "components": {"schemas": components, "parameters": schemas.PARAMETERS},
+    }
+    return with_keys(document) if has_keys else document
+
+
+def with_keys(document: dict[str, Any]) -> dict[str, Any]:
+    """How to show a key, and what is answered to whoever has none, or the wrong one."""
+    paths: dict[str, dict[str, Operation]] = document["paths"]
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            if access_of_route(method.upper(), path) is Access.OPEN:
+                operation["security"] = []
+            else:
+                shape = "OpenAIError" if "openai" in operation["tags"] else "Error"
+                refused = errors_of(("401", "403"), shape=shape)
+                operation["responses"] = {**operation["responses"], **refused}
+    components = {**document["components"], "securitySchemes": schemas.KEYS}
+    return {**document, "components": components, "security": [{name: []} for name in schemas.KEYS]}
+
+
+# ---- the plain route
+
+
+def _predict(model: ServedModel, components: dict[str, Schema]) -> Operation:
+    takes, gives = _schemas_of(model)
+    item, result = f"{model.name}.item", f"{model.name}.result"
+    components[item] = _hoisted(takes, model.name, components)
+    components[result] = _hoisted(_as_written(gives), model.name, components)
+    result_or_error = {"anyOf": [ref(result), ref("Error")]}
+    return {
+        **operation_of(
+            "plain", f"predict_{model.name}", f"One value, or several, through {model.name}"
+        ),
+        "description": "The body is one item; or several as `items`, each answered by a result or "
+        "its own error.",
+        "parameters": _URGENCY,
+        "requestBody": body_of(
+            {"anyOf": [ref(item), closed(items=schemas.ITEMS)]}, example=_example(takes)
+        ),
+        "responses": {
+            "200": json_of(
+                "the result, or one for each item",
+                {"anyOf": [ref(result), closed(results=array(result_or_error))]},
+            ),
+            **errors_of(_RUNNING),
+        },
+    }
+
+
+def _schemas_of(model: ServedModel) -> tuple[Schema, Schema]:
+    known = getattr(model, "json_schemas", None)
+    if known is None:
+        return {}, {}
+    takes, gives = known()
+    if getattr(model, "signature", None) is None and len(model.inputs) == 1:
+        # A tensor model's only input may be named or not.
+        takes = {"anyOf": [takes, closed(**{model.inputs[0].name: takes})]}
+    return takes, gives
+
+
+def _answers(model: ServedModel) -> bool:
+    """Whether it gives single answers: some models only stream."""
+    return not getattr(model, "only_streams", False)
+
+
+def _hoisted(schema: Schema, owner: str, components: dict[str, Schema]) -> Schema:
+    """Definitions move to the components, where every reference of the document looks."""
+    schema = dict(schema)
+    for name, definition in schema.pop("$defs", {}).items():
+        components[f"{owner}.{name}"] = _hoisted(definition, owner, components)
+    return {key: _moved(value, owner, components) for key, value in schema.items()}
+
+
+def _moved(value: Any, owner: str, components: dict[str, Schema]) -> Any:
+    if isinstance(value, dict):
+        return _hoisted(value, owner, components)
+    if isinstance(value, list):
+        return [_moved(each, owner, components) for each in value]
+    if isinstance(value, str) and value.startswith("#/$defs/"):
+        return _COMPONENT.format(name=f"{owner}.{value.removeprefix('#/$defs/')}")
+    return value
+
+
+def _as_written(schema: Any) -> Any:
+    """JSON has no NaN and no infinity: where a model gives one, the answer has null."""
+    if isinstance(schema, list):
+        return [_as_written(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "number":
+        return schemas.nullable({"type": "number"})
+    return {key: _as_written(value) for key, value in schema.items()}
+
+
+def _example(schema: Schema) -> Any:
+    """A value to begin with, for who tries the route by hand; None where we cannot tell."""
+    if "anyOf" in schema:
+        return _example(schema["anyOf"][0])
+    match schema.get("type"):
+        case "string":
+            return schemas.IMAGE if "contentEncoding" in schema else "hello"
+        case "integer" | "number":
+            return 1
+        case "boolean":
+            return True
+        case "array":
+            return [_example(schema.get("items", {}))] * schema.get("minItems", 1)
+        case "object":
+            parts = schema.get("properties", {})
+            return {name: _example(part) for name, part in parts.items()}
+        case _:
+            return None
+
+
+# ---- OpenAI
+
+
+def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
+    errors = errors_of(_RUNNING, shape="OpenAIError")
+    missing = errors_of(("404",), shape="OpenAIError")
+    example = {"model": _embedder(served), "input": ["hello", "world"]}
+    return {
+        "/v1/models": {
+            "get": {
+                **operation_of("openai", "list_models", "The models that are served"),
+                "responses": {"200": json_of("all of them", ref("OpenAIModels"))},
+            }
+        },
+        "/v1/models/{model}": {
+            "get": {
+                **operation_of("openai", "get_model", "One model"),
+                "parameters": [_named(served)],
+                "responses": {"200": json_of("it is there", ref("OpenAIModel")), **missing},
+            }
+        },
+        "/v1/embeddings": {
+            "post": {
+                **operation_of("openai", "embed", "Texts, or lists of token ids, as vectors"),
+                "parameters": _URGENCY,
+                "requestBody": body_of(ref("EmbeddingsRequest"), example=example),
+                "responses": {"200": json_of("in the order given", ref("Embeddings")), **errors},
+            }
+        },
+        **media(errors, _URGENCY),
+    }
+
+
+def _rerank(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
+    names = [each.name for each in served if any(i.name == "query" for i in each.inputs)]
+    example = {
+        "model": next(iter(names), "name of a model"),
+        "query": "what is the capital of France?",
+        "documents": ["Paris is the capital of France.", "Berlin is a city."],
+        "top_n": 1,
+    }
+    return {
+        f"/{version}/rerank": {
+            "post": {
+                **operation_of(
+                    "openai", name, "Documents by how well they fit a query, as Cohere has it"
+                ),
+                "parameters": _URGENCY,
+                "requestBody": body_of(ref("RerankRequest"), example=example),
+                "responses": {"200": json_of("best first", ref("Ranked")), **errors},
+            }
+        }
+        for version, name, errors in (
+            ("v1", "rerank", errors_of(_RUNNING, shape="OpenAIError")),
+            ("v2", "rerank_v2", errors_of(_RUNNING)),
+        )
+    }
+
+
+def _embedder(served: Sequence[ServedModel]) -> str:
+    names = [each.name for each in served if [out.dtype for out in each.outputs] == ["float32"]]
+    return next(iter(names), "name of a model")
+
+
+# ---- v2
+
+
+def _v2(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
+    named = [_named(served)]
+    reads = {
+        "/v2": ("server_metadata", "What this server is and can do", "ServerMetadata"),
+        "/v2/health/live": ("live", "Whether it lives", "Live"),
+        "/v2/health/ready": ("ready", "Whether every model is ready", "Ready"),
+        "/v2/models": ("models", "Names of the models", "ModelNames"),
+        "/v2/models/stats": ("all_statistics", "Figures of every model", "Statistics"),
+        "/v2/models/{model}": ("model_metadata", "Its inputs and outputs", "ModelMetadata"),
+        "/v2/models/{model}/ready": ("model_ready", "Whether it is ready", "ModelReady"),
+        "/v2/models/{model}/config": ("model_config", "As Triton configures it", "ModelConfig"),
+        "/v2/models/{model}/stats": ("statistics", "Figures of one model", "Statistics"),
+    }
+    paths: dict[str, dict[str, Operation]] = {
+        path: {
+            "get": {
+                **operation_of("v2", name, summary),
+                "parameters": named if "{model}" in path else [],
+                "responses": {"200": json_of("as it is now", ref(schema)), **errors_of(_READING)},
+            }
+        }
+        for path, (name, summary, schema) in reads.items()
+    }
+    generated = _running("generate", "Text, or any value, through a model", "GenerateRequest")
+    streamed = _running("generate_stream", "The same, as server-sent events", "GenerateRequest")
+    generated["responses"]["200"] = json_of("the whole answer", ref("GenerateResponse"))
+    streamed["responses"]["200"] = {
+        "description": "an event `data: {…}` for each part; a later error is an event too",
+        "content": {"text/event-stream": {}},
+    }
+    infer = _running("infer", "Named tensors through a model, rows first", "InferRequest")
+    infer["description"] = (
+        "Tensors as JSON; with `Inference-Header-Content-Length`, JSON followed by binary tensors."
+    )
+    infer["responses"]["200"] = json_of("its outputs", ref("InferResponse"))
+    infer["requestBody"]["content"]["application/json"]["examples"] = _infer_examples(served)
+    for path, operation in (
+        ("infer", infer),
+        ("generate", generated),
+        ("generate_stream", streamed),
+    ):
+        operation["parameters"] = [*named, *_URGENCY]
+        paths[f"/v2/models/{{model}}/{path}"] = {"post": operation}
+    paths |= _of_versions(paths, served)
+    paths |= operating(named[0])
+    return paths
+
+
+def _of_versions(
+    paths: dict[str, dict[str, Operation]], served: Sequence[ServedModel]
+) -> dict[str, dict[str, Operation]]:
+    """The same again for one version: everything that a model has."""
+    versions = sorted({model.version for model in served})
+    version = path_part("version", "one that is served", versions)
+    found = {}
+    for path, operations in paths.items():
+        of_model = path.removeprefix("/v2/models/{model}")
+        if of_model != path:
+            found[f"/v2/models/{{model}}/versions/{{version}}{of_model}"] = {
+                method: {
+                    **operation,
+                    "operationId": f"version_{operation['operationId']}",
+                    "summary": f"{operation['summary']}, of one version",
+                    "parameters": [*operation["parameters"], version],
+                }
+                for method, operation in operations.items()
+            }
+    return found
+
+
+def _named(served: Sequence[ServedModel]) -> dict[str, Any]:
+    return path_part("model", "its name", [model.name for model in served])
+
+
+def _running(name: str, summary: str, schema: str) -> Operation:
+    return {
+        **operation_of("v2", name, summary),
+        "requestBody": body_of(ref(schema), example={"text_input": "hello"}),
+        "responses": errors_of(_RUNNING),
+    }
+
+
+def _infer_examples(served: Sequence[ServedModel]) -> dict[str, Any]:
+    return {
+        model.name: {"value": {"inputs": [_sample(each) for each in model.inputs]}}
+        for model in served
+        if _answers(model) and all(of_tensor(each).is_json for each in model.inputs)
+    }
+
+
+def _sample(tensor: Tensor) -> dict[str, Any]:
+    datatype = of_tensor(tensor)
+    shape = [1, *(1 if axis == -1 else axis for axis in tensor.shape[1:])]
+    text = schemas.IMAGE if tensor.name == "image" else "hello"
+    value: Any = {"bytes": text, "bool": True}.get(datatype.kind, 1)
+    for axis in reversed(shape):
+        value = [value] * axis
+    return {"name": tensor.name, "shape": shape, "datatype": datatype.name, "data": value}

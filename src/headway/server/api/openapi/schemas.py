@@ -1,0 +1,235 @@
+"""The shapes that do not depend on the models: v2's, OpenAI's, and the headers of urgency."""
+
+from typing import Any, TypeAlias
+
+from headway.server.api.v2.dtypes import DATATYPES
+
+Schema: TypeAlias = dict[str, Any]
+
+# One white pixel as PNG in base64: an example for whatever takes bytes, images above all.
+IMAGE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
+)
+_TEXT: Schema = {"type": "string"}
+_WHOLE: Schema = {"type": "integer"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_BOOL: Schema = {"type": "boolean"}
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def record(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def closed(**properties: Schema) -> Schema:
+    """All of these, and nothing else."""
+    return {**record(properties), "additionalProperties": False}
+
+
+def nullable(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+_PARAMETERS: Schema = {
+    "type": "object",
+    "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+}
+_DATATYPE: Schema = {"type": "string", "enum": list(DATATYPES)}
+_PORT = record({"name": _TEXT, "datatype": _DATATYPE, "shape": array(_WHOLE)})
+_DURATION = record({"count": _COUNT, "ns": _COUNT})
+_REGION = {"name": _TEXT, "key": _TEXT, "offset": _COUNT, "byte_size": _COUNT}
+_OPENAI_MODEL = {"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT}
+
+# One that does not fit is answered by its own error, so any will do for the whole.
+ITEMS: Schema = {"type": "array", "description": "each one item"}
+COMPONENTS: dict[str, Schema] = {
+    "Error": closed(error=_TEXT),
+    "OpenAIError": closed(
+        error=closed(message=_TEXT, type=_TEXT, param={"type": "null"}, code=_TEXT)
+    ),
+    # ---- v2
+    "Live": record({"live": _BOOL}),
+    "Ready": record({"ready": _BOOL}),
+    "ModelReady": record({"name": _TEXT, "ready": _BOOL}),
+    "ModelNames": record({"models": array(_TEXT)}),
+    "ServerMetadata": record({"name": _TEXT, "version": _TEXT, "extensions": array(_TEXT)}),
+    "ModelMetadata": record(
+        {
+            "name": _TEXT,
+            "versions": array(_TEXT),
+            "platform": _TEXT,
+            "inputs": array(_PORT),
+            "outputs": array(_PORT),
+        }
+    ),
+    "ModelConfig": record({"name": _TEXT, "max_batch_size": _COUNT}),
+    "Statistics": record(
+        {
+            "model_stats": array(
+                record(
+                    {
+                        "name": _TEXT,
+                        "version": _TEXT,
+                        "last_inference": _COUNT,
+                        "inference_count": _COUNT,
+                        "execution_count": _COUNT,
+                        "inference_stats": {"type": "object", "additionalProperties": _DURATION},
+                        "batch_stats": array(
+                            record({"batch_size": _COUNT, "compute_infer": _DURATION})
+                        ),
+                    }
+                )
+            )
+        }
+    ),
+    "InferRequest": record(
+        {
+            "inputs": array(
+                record(
+                    {
+                        "name": _TEXT,
+                        "shape": {"type": "array", "items": _COUNT},
+                        "datatype": _DATATYPE,
+                    },
+                    {
+                        "data": {"type": "array", "description": "nested or flat, row by row"},
+                        "parameters": nullable(_PARAMETERS),
+                    },
+                )
+            )
+        },
+        {
+            "id": nullable(_TEXT),
+            "parameters": nullable(_PARAMETERS),
+            "outputs": nullable(
+                array(record({"name": _TEXT}, {"parameters": nullable(_PARAMETERS)}))
+            ),
+        },
+    ),
+    "InferResponse": record(
+        {
+            "model_name": _TEXT,
+            "model_version": _TEXT,
+            "outputs": array(
+                record({"name": _TEXT, "datatype": _DATATYPE, "shape": array(_COUNT)})
+            ),
+        },
+        {"id": _TEXT},
+    ),
+    "GenerateRequest": record(
+        {},
+        {
+            "text_input": {"description": "or the input by its own name"},
+            "id": nullable(_TEXT),
+            "parameters": nullable(_PARAMETERS),
+        },
+    ),
+    "GenerateResponse": record({"model_name": _TEXT, "model_version": _TEXT}, {"id": _TEXT}),
+    "IndexRequest": record({}, {"ready": _BOOL}),
+    "IndexEntry": record({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}),
+    "LoadRequest": record(
+        {},
+        {"parameters": {"type": "object", "properties": {"config": nullable(_TEXT)}}},
+    ),
+    "Loaded": record({"name": _TEXT, "load": _BOOL}),
+    "UnloadRequest": record(
+        {},
+        {"parameters": {"type": "object", "properties": {"unload_dependents": _BOOL}}},
+    ),
+    "Unloaded": record({"name": _TEXT, "unload": _BOOL}),
+    "TraceSetting": record(
+        {},
+        {
+            "trace_level": nullable(array(_TEXT)),
+            **{
+                name: nullable(_TEXT)
+                for name in (
+                    *("trace_rate", "trace_count", "log_frequency"),
+                    *("trace_file", "trace_mode"),
+                )
+            },
+        },
+    ),
+    "LogSettings": record(
+        {},
+        {
+            **{name: nullable(_BOOL) for name in ("log_info", "log_warning", "log_error")},
+            "log_verbose_level": nullable(_COUNT),
+            **{name: nullable(_TEXT) for name in ("log_file", "log_format")},
+        },
+    ),
+    "SharedRegion": record(_REGION),
+    "RegisterRequest": record(
+        {"key": _TEXT, "byte_size": {"type": "integer", "minimum": 1}}, {"offset": _COUNT}
+    ),
+    # ---- OpenAI
+    "OpenAIModel": record(_OPENAI_MODEL),
+    "OpenAIModels": record({"object": {"const": "list"}, "data": array(ref("OpenAIModel"))}),
+    "Embeddings": record(
+        {
+            "object": {"const": "list"},
+            "model": _TEXT,
+            "data": array(
+                record(
+                    {
+                        "object": {"const": "embedding"},
+                        "index": _COUNT,
+                        "embedding": {"anyOf": [array({"type": "number"}), _TEXT]},
+                    }
+                )
+            ),
+            "usage": record({"prompt_tokens": _COUNT, "total_tokens": _COUNT}),
+        }
+    ),
+    # ---- Cohere
+    "Ranked": record(
+        {
+            "id": _TEXT,
+            "model": _TEXT,
+            "results": array(
+                record(
+                    {"index": _COUNT, "relevance_score": {"type": "number"}},
+                    {"document": closed(text=_TEXT)},
+                )
+            ),
+            "usage": record({"total_tokens": _COUNT}),
+        }
+    ),
+}
+
+
+def _header(name: str, description: str, schema: Schema) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": description, "schema": schema}
+
+
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "timeout": _header(
+        "Headway-Timeout-Ms",
+        "answer within this many milliseconds, or not at all",
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e12},
+    ),
+    "priority": _header(
+        "Headway-Priority",
+        "high goes before normal before low",
+        {"type": "string", "enum": ["high", "normal", "low"]},
+    ),
+    "tenant": _header(
+        "Headway-Tenant",
+        "on whose behalf; tenants share by weight",
+        _TEXT,
+    ),
+}
+
+# Either will do.
+KEYS: dict[str, dict[str, Any]] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+}

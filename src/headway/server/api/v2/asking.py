@@ -1,0 +1,135 @@
+"""What a v2 request wants beside its answer: its parameters and headers as an `Ask`."""
+
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from headway.errors import InvalidInput
+from headway.hosting.explaining import Story, is_asked_for
+from headway.hosting.registry import PLAIN, Ask, Registry, ServedModel
+from headway.server.api.v2.codec import Parameters, Scalar
+from headway.server.net.headers import WireHeaders
+from headway.server.net.messages import Request
+
+_HEADERS = frozenset(
+    [b"headway-explain", b"headway-priority", b"headway-tenant", b"headway-timeout-ms"]
+)
+# The protocol's own, and Triton's: every other parameter is for the model.
+_OURS = frozenset(
+    [
+        *("binary_data_output", "priority", "tenant", "timeout"),
+        *("sequence_id", "sequence_start", "sequence_end", "triton_enable_empty_final_response"),
+    ]
+)
+_LEVELS: dict[str, Literal["high", "normal", "low"]] = {
+    "high": "high",
+    "normal": "normal",
+    "low": "low",
+}
+
+
+def ask_of(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> Ask:
+    """A parameter goes before a header; of two timeouts the shorter counts."""
+    if not parameters and type(headers) is WireHeaders and headers.lacks(_HEADERS):
+        return PLAIN
+    priority = _priority(parameters, headers)
+    deadline_ms = _deadline_ms(parameters, headers)
+    tenant = _tenant(parameters, headers)
+    others = {
+        key: value for key, value in parameters.items() if key not in _OURS and value is not None
+    }
+    story = Story() if is_asked_for(headers.get("headway-explain", "")) else None
+    if not (deadline_ms or tenant or others or story) and priority == "normal":
+        return PLAIN
+    return Ask(priority, deadline_ms, tenant, parameters=others or None, story=story)
+
+
+def _priority(
+    parameters: Mapping[str, Scalar], headers: Mapping[str, str]
+) -> Literal["high", "normal", "low"]:
+    number = parameters.get("priority")
+    if number is not None:
+        return level_of(_count(number, "priority"))
+    return _level(headers["headway-priority"]) if "headway-priority" in headers else "normal"
+
+
+def _deadline_ms(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> float | None:
+    times_ms = []
+    if "headway-timeout-ms" in headers:
+        times_ms.append(_milliseconds(headers["headway-timeout-ms"]))
+    timeout_us = _count(parameters.get("timeout") or 0, "timeout")
+    if timeout_us:  # 0 is Triton's word for none
+        times_ms.append(timeout_us / 1000)
+    return min(times_ms, default=None)
+
+
+def _tenant(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> str:
+    tenant = parameters.get("tenant")
+    if tenant is None:
+        return headers.get("headway-tenant", "")
+    if not isinstance(tenant, str):
+        raise InvalidInput(f"parameter 'tenant' is a text, not {tenant!r}")
+    return tenant
+
+
+class _Head(msgspec.Struct):
+    parameters: Parameters | None = None
+
+
+async def find_or_wake(registry: Registry, request: Request, name: str) -> ServedModel:
+    return registry.find_ready(name) or await wake(registry, request, name)
+
+
+async def wake(
+    registry: Registry, request: Request, name: str, version: str = "", *, head: bytes = b""
+) -> ServedModel:
+    """A model that loads on request, once it is there. The wait is part of the caller's time, of
+    which the request's JSON (`head`) may speak, too."""
+    deadline_ms = ask_of(_parameters(head), request.headers).deadline_ms
+    timeout_s = None if deadline_ms is None else deadline_ms / 1e3
+    started = time.monotonic()
+    served = await registry.wait_ready(name, version, timeout_s=timeout_s)
+    if deadline_ms is not None:
+        left_ms = max(0.001, deadline_ms - (time.monotonic() - started) * 1e3)
+        request.headers = {**request.headers, "headway-timeout-ms": str(left_ms)}
+    return served
+
+
+def _parameters(head: bytes) -> Parameters:
+    try:
+        return msgspec.json.decode(head or b"{}", type=_Head).parameters or {}
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"the body is not as expected: {error}") from error
+
+
+def level_of(number: int) -> Literal["high", "normal", "low"]:
+    """v2's number: 1 is the most urgent, 0 says nothing."""
+    return "high" if number == 1 else "normal" if number <= 2 else "low"
+
+
+def _level(text: str) -> Literal["high", "normal", "low"]:
+    level = _LEVELS.get(text.strip().lower())
+    if level is None:
+        raise InvalidInput(f"Headway-Priority is {text!r}, not high, normal or low")
+    return level
+
+
+def _milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e12:
+        raise InvalidInput(f"Headway-Timeout-Ms is {text!r}, not a number of milliseconds over 0")
+    return value
+
+
+def _count(value: Scalar, name: str) -> int:
+    """Some clients send the number as text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidInput(f"parameter {name!r} is a whole number from 0, not {value!r}")
+    return value

@@ -1,0 +1,149 @@
+"""Triton's `generate` and `generate_stream`: JSON keys in, text out, at once or as events."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import numpy
+
+from headway.errors import HeadwayError, InvalidInput, ModelFailed
+from headway.hosting.registry import Ask, ServedModel
+from headway.server.api.v2.codec import Parameters
+from headway.server.net.messages import Response, StreamResponse
+
+_TEXT = "text_input"
+_EVENTS = (("Cache-Control", "no-cache"),)
+
+
+class Body(msgspec.Struct, frozen=True):
+    """One decoded body: what the model gets, and what was said beside it."""
+
+    id: str
+    value: Any
+    parameters: Parameters
+
+
+def parse(body: bytes, model: ServedModel) -> Body:
+    """A model of one input gets that key's value (or `text_input`), another gets them all."""
+    try:
+        keys = msgspec.json.decode(body, type=dict[str, Any])
+        id_ = msgspec.convert(keys.pop("id", None), str | None) or ""
+        parameters = msgspec.convert(keys.pop("parameters", None), Parameters | None) or {}
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"the body is not as expected: {error}") from error
+    if len(model.inputs) > 1:
+        return Body(id_, keys, parameters)
+    name = model.inputs[0].name if model.inputs else _TEXT
+    if name not in keys and _TEXT not in keys:
+        raise InvalidInput(f"the body has no {_TEXT!r}")
+    return Body(id_, keys[name] if name in keys else keys[_TEXT], parameters)
+
+
+async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:
+    if not model.streams:
+        return Response(_message(model, body, await model.predict(body.value, ask)))
+    chunks = []
+    stream = model.stream(body.value, ask)
+    try:
+        async for chunk in stream:
+            chunks.append(chunk)
+    finally:
+        await _close(stream)
+    return Response(_message(model, body, _join(chunks)))
+
+
+async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamResponse:
+    """What fails before the first event is an ordinary error; later it is an event."""
+    stream = model.stream(body.value, ask) if model.streams else _single(model, body, ask)
+    events = _Events(model, body, stream)
+    await events.start()
+    return StreamResponse(events, headers=_EVENTS)
+
+
+class _Events:
+    """Server-sent events. A class, because a generator that was never started cannot close what
+    it was given."""
+
+    def __init__(self, model: ServedModel, body: Body, stream: AsyncIterator[Any]) -> None:
+        self._model = model
+        self._body = body
+        self._stream = stream
+        self._first: bytes | None = None
+        self._ended = False
+
+    async def start(self) -> None:
+        try:
+            self._first = await self._next_event()
+        except StopAsyncIteration:
+            self._ended = True
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def __aiter__(self) -> "_Events":
+        return self
+
+    async def __anext__(self) -> bytes:
+        first, self._first = self._first, None
+        if first is not None:
+            return first
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            return await self._next_event()
+        except HeadwayError as error:
+            self._ended = True
+            await self.aclose()
+            return _event(msgspec.json.encode({"error": str(error)}))
+
+    async def aclose(self) -> None:
+        self._first, self._ended = None, True
+        await _close(self._stream)
+
+    async def _next_event(self) -> bytes:
+        chunk = await anext(self._stream)
+        return _event(_message(self._model, self._body, chunk))
+
+
+async def _single(model: ServedModel, body: Body, ask: Ask) -> AsyncIterator[Any]:
+    yield await model.predict(body.value, ask)
+
+
+async def _close(stream: AsyncIterator[Any]) -> None:
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+def _join(chunks: list[Any]) -> Any:
+    if all(isinstance(chunk, str) for chunk in chunks):
+        return "".join(chunks)
+    return chunks[0] if len(chunks) == 1 else chunks
+
+
+def _message(model: ServedModel, body: Body, result: Any) -> bytes:
+    message: dict[str, Any] = {"id": body.id} if body.id else {}
+    message |= {"model_name": model.name, "model_version": model.version}
+    if isinstance(result, bytes):
+        result = result.decode(errors="replace")
+    message |= result if isinstance(result, dict) else {_output_name(model, result): result}
+    try:
+        return msgspec.json.encode(message, enc_hook=_plain)
+    except (TypeError, NotImplementedError, UnicodeError) as error:
+        raise ModelFailed(f"the result cannot be written as JSON: {error}") from error
+
+
+def _output_name(model: ServedModel, result: Any) -> str:
+    """Text is always `text_output`: tools that read generated text look for that."""
+    is_named = len(model.outputs) == 1 and not isinstance(result, str)
+    return model.outputs[0].name if is_named else "text_output"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, numpy.ndarray | numpy.generic):
+        return value.tolist()
+    raise NotImplementedError(f"a {type(value).__name__}")

@@ -1,0 +1,421 @@
+"""The v2 routes: each takes a request and its path's parts and answers. Errors are raised; the
+app turns them into `{"error": ...}`. It knows no sockets and no scheduler."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from headway.errors import Forbidden, HeadwayError, InvalidInput, NotReady
+from headway.hosting.registry import Ask, Registry, ServedModel
+from headway.hosting.repository.settings import parse_override
+from headway.hosting.statistics import ModelStatistics
+from headway.runtime.driving.calls import DirectCall
+from headway.server.api.v2 import codec, generating
+from headway.server.api.v2.asking import ask_of, wake
+from headway.server.api.v2.direct import DirectCodec, DirectEncoder, DirectRequest, direct_codec
+from headway.server.api.v2.model_config import config_of, metadata_of
+from headway.server.api.v2.over_models import OverModels
+from headway.server.api.v2.shared_memory import SharedRegions
+from headway.server.api.v2.tensors import Signature
+from headway.server.app import Asker
+from headway.server.net.messages import Answer, Request, Response
+
+Method = Literal["GET", "POST"]
+HEADER_LENGTH = "inference-header-content-length"
+
+_M = "/v2/models/{model}"
+_V = "/v2/models/{model}/versions/{version}"
+_SHM = "/v2/systemsharedmemory"
+_CUDA = "/v2/cudasharedmemory"
+
+# Fixed paths stand before the templates that would match them too.
+ROUTES: list[tuple[Method, str, str]] = [
+    ("GET", "/v2", "server_metadata"),
+    ("GET", "/v2/health/live", "live"),
+    ("GET", "/v2/health/ready", "ready"),
+    ("GET", "/v2/models", "models"),
+    ("GET", "/v2/models/stats", "statistics"),
+    *(
+        route
+        for path in (_M, _V)
+        for route in (
+            ("POST", f"{path}/infer", "infer"),
+            ("GET", path, "model_metadata"),
+            ("GET", f"{path}/ready", "model_ready"),
+            ("GET", f"{path}/config", "model_config"),
+            ("GET", f"{path}/stats", "statistics"),
+            ("POST", f"{path}/generate", "generate"),
+            ("POST", f"{path}/generate_stream", "generate_stream"),
+        )
+    ),
+    ("POST", "/v2/repository/index", "repository_index"),
+    ("POST", "/v2/repository/{repository}/index", "repository_index"),
+    ("POST", "/v2/repository/models/{model}/load", "repository_load"),
+    ("POST", "/v2/repository/models/{model}/unload", "repository_unload"),
+    *(
+        (method, path, "trace_setting")
+        for path in ("/v2/trace/setting", f"{_M}/trace/setting")
+        for method in ("GET", "POST")
+    ),
+    ("GET", "/v2/logging", "logging"),
+    ("POST", "/v2/logging", "logging"),
+    ("GET", f"{_SHM}/status", "shared_memory_status"),
+    ("GET", f"{_SHM}/region/{{region}}/status", "shared_memory_status"),
+    ("POST", f"{_SHM}/region/{{region}}/register", "shared_memory_register"),
+    ("POST", f"{_SHM}/unregister", "shared_memory_unregister"),
+    ("POST", f"{_SHM}/region/{{region}}/unregister", "shared_memory_unregister"),
+    ("GET", f"{_CUDA}/status", "cuda_memory_status"),
+    ("GET", f"{_CUDA}/region/{{region}}/status", "cuda_memory_status"),
+    ("POST", f"{_CUDA}/region/{{region}}/register", "cuda_memory_register"),
+    ("POST", f"{_CUDA}/unregister", "cuda_memory_unregister"),
+    ("POST", f"{_CUDA}/region/{{region}}/unregister", "cuda_memory_unregister"),
+]
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
+TRACE_SETTINGS: dict[str, Any] = {
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_file": "",
+    "trace_mode": "triton",
+}
+LOG_SETTINGS: dict[str, Any] = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+
+
+class _IndexBody(msgspec.Struct):
+    ready: bool = False
+
+
+class _ChangeBody(msgspec.Struct):
+    parameters: dict[str, Any] = {}
+
+
+class _RegisterBody(msgspec.Struct):
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
+class DirectInference(DirectCall):
+    """One request on the direct way: from its arrays to the bytes of its answer."""
+
+    __slots__ = ("_asker", "_codec", "_id", "_served", "_started")
+
+    def __init__(
+        self,
+        asker: Asker,
+        served: ServedModel,
+        codec: DirectEncoder,
+        asked: DirectRequest,
+        tenant: str = "",
+    ) -> None:
+        self._id, inputs = asked
+        super().__init__(inputs, tenant)
+        self._asker = asker
+        self._served = served
+        self._codec = codec
+        self._started = served.clock()
+
+    def cancel(self) -> None:
+        if self.is_done:
+            return
+        self._served.withdraw(self)
+        self._served.record(1, self._started, asyncio.CancelledError())
+
+    def answered(self, result: Any) -> None:
+        try:
+            body = self._codec.encode(self._id, result)
+        except Exception as error:  # noqa: BLE001  the model's outputs; its caller is answered
+            self.failed(error)
+        else:
+            self._served.record(1, self._started, None)
+            self._asker.answer(body)
+
+    def failed(self, error: BaseException) -> None:
+        self._served.record(1, self._started, error)
+        self._asker.fail(error)
+
+
+class V2(OverModels[DirectCodec]):
+    """The handlers that ROUTES names, over one registry. Path parts come percent-decoded."""
+
+    async def infer(self, request: Request, model: str, version: str = "") -> Response:
+        served = self._registry.find_ready(model, version)
+        if served is None:
+            served = await self._woken(request, model, version)
+        signature = self.signature_of(served)
+        headers = request.headers
+        body, length = request.body, _header_length(headers)
+        if len(body) > codec.LARGE_BYTES and codec.is_slow(body, length, signature):
+            with served.held():  # it comes to the queue later
+                asked = await asyncio.to_thread(
+                    codec.decode, body, length, signature=signature, regions=self._regions
+                )
+                return await self._infer(served, signature, asked, headers)
+        asked = codec.decode(body, length, signature=signature, regions=self._regions)
+        return await self._infer(served, signature, asked, headers)
+
+    async def _infer(
+        self,
+        served: ServedModel,
+        signature: Signature,
+        asked: codec.InferRequest,
+        headers: Mapping[str, str],
+    ) -> Response:
+        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
+        codec.check_outputs(asked, signature)
+        ask = ask_of(asked.parameters, headers)
+        outputs = await served.infer(inputs, ask)
+        body, content_type, header_length = codec.encode(
+            served.name,
+            served.version,
+            asked,
+            outputs,
+            signature=signature,
+            labels=getattr(served, "labels", None),
+            regions=self._regions,
+        )
+        more = () if ask.story is None else ask.story.headers()
+        if header_length is None:
+            return Response(body, headers=more)
+        return Response(
+            body,
+            content_type=content_type,
+            headers=(("Inference-Header-Content-Length", str(header_length)), *more),
+        )
+
+    def infer_direct(
+        self, body: bytes, asker: Asker, tenant: str, model: str, version: str = ""
+    ) -> DirectInference | None:
+        """One row as JSON for a model whose shapes are fixed, without a task."""
+        try:
+            served = self._registry.find_ready(model, version)
+        except HeadwayError:
+            return None
+        if served is None:
+            return None
+        known = self._codecs.get((model, version))
+        if known is None or known[0] is not served:
+            known = self._codecs[model, version] = served, self._direct_codec(served)
+        codec = known[1]
+        if codec is None or (asked := codec.decode(body)) is None:
+            return None
+        inference = DirectInference(asker, served, codec, asked, tenant)
+        return inference if served.submit_direct(inference) else None
+
+    def _direct_codec(self, served: ServedModel) -> DirectCodec | None:
+        if not served.is_direct:
+            return None
+        return direct_codec(served.name, served.version, self.signature_of(served))
+
+    async def _woken(self, request: Request, model: str, version: str) -> ServedModel:
+        head = request.body[: _header_length(request.headers) or None]
+        return await wake(self._registry, request, model, version, head=head)
+
+    async def live(self, request: Request) -> Response:
+        return _json({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        if not self._registry.is_ready:
+            raise NotReady("not every model is ready", retry_after_s=1.0)
+        return _json({"ready": True})
+
+    async def server_metadata(self, request: Request) -> Response:
+        extensions = list(EXTENSIONS)
+        if self._regions is not None:
+            extensions.append("system_shared_memory")
+        return _json({"name": "headway", "version": self._version, "extensions": extensions})
+
+    async def models(self, request: Request) -> Response:
+        return _json({"models": self._registry.names()})
+
+    async def model_ready(self, request: Request, model: str, version: str = "") -> Response:
+        """One that loads on request is ready for that."""
+        self._registry.find_ready(model, version)
+        return _json({"name": model, "ready": True})
+
+    async def model_metadata(self, request: Request, model: str, version: str = "") -> Response:
+        served = await self._known(request, model, version)
+        versions = [each.version for each in self._registry.models(model)]
+        return _json(metadata_of(served, versions=versions))
+
+    async def model_config(self, request: Request, model: str, version: str = "") -> Response:
+        return _json(config_of(await self._known(request, model, version)))
+
+    async def statistics(self, request: Request, model: str = "", version: str = "") -> Response:
+        served = statistics_models(self._registry, model, version)
+        return _json({"model_stats": [statistics_of(each) for each in served]})
+
+    async def generate(self, request: Request, model: str, version: str = "") -> Response:
+        served = self._registry.find_ready(model, version)
+        if served is None:
+            served = await self._woken(request, model, version)
+        body = generating.parse(request.body, served)
+        ask = self._ask(request, body)
+        answer = await generating.answer(served, body, ask)
+        if ask.story is not None:
+            answer.headers = ask.story.headers()
+        return answer
+
+    async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
+        served = self._registry.find_ready(model, version)
+        if served is None:
+            served = await self._woken(request, model, version)
+        body = generating.parse(request.body, served)
+        return await generating.answer_stream(served, body, self._ask(request, body))
+
+    async def repository_index(self, request: Request, repository: str = "") -> Response:
+        only_ready = _parse(request, _IndexBody).ready
+        return _json(
+            [
+                {"name": each.name, "version": each.version, "state": each.state}
+                | {"reason": each.reason}
+                for each in self._registry.index()
+                if each.state == "READY" or not only_ready
+            ]
+        )
+
+    async def repository_load(self, request: Request, model: str) -> Response:
+        parameters = _parse(request, _ChangeBody).parameters
+        await self._registry.may_change().load(model, override_in(parameters))
+        return _json({"name": model, "load": True})  # as KServe answers; Triton's has no body
+
+    async def repository_unload(self, request: Request, model: str) -> Response:
+        """No model here depends on another: `unload_dependents` is read and changes nothing."""
+        _parse(request, _ChangeBody)
+        await self._registry.may_change().unload(model)
+        return _json({"name": model, "unload": True})
+
+    async def _known(self, request: Request, model: str, version: str) -> ServedModel:
+        """For its description, which a client needs before it can ask anything: a model that loads
+        on request is woken for it."""
+        try:
+            return self._registry.get(model, version)
+        except NotReady:
+            return await self._woken(request, model, version)
+
+    async def trace_setting(self, request: Request, model: str = "") -> Response:
+        if model:
+            self._registry.get(model)
+        return _fixed(request, TRACE_SETTINGS)
+
+    async def logging(self, request: Request) -> Response:
+        return _fixed(request, LOG_SETTINGS)
+
+    async def shared_memory_status(self, request: Request, region: str = "") -> Response:
+        found = self._regions.list(region) if self._regions is not None else []
+        return _json([each.as_triton() for each in found])
+
+    async def shared_memory_register(self, request: Request, region: str) -> Response:
+        body = _parse(request, _RegisterBody)
+        self._open_regions().register(
+            region, body.key, offset=body.offset, byte_size=body.byte_size
+        )
+        return Response()
+
+    async def shared_memory_unregister(self, request: Request, region: str = "") -> Response:
+        if self._regions is not None:
+            if region:
+                self._regions.unregister(region)
+            else:
+                self._regions.close()
+        return Response()
+
+    async def cuda_memory_status(self, request: Request, region: str = "") -> Response:
+        return _json([])
+
+    async def cuda_memory_register(self, request: Request, region: str) -> Response:
+        raise InvalidInput("CUDA shared memory is not supported")
+
+    async def cuda_memory_unregister(self, request: Request, region: str = "") -> Response:
+        return Response()  # there is nothing to forget
+
+    def _open_regions(self) -> SharedRegions:
+        if self._regions is None:
+            raise Forbidden("shared memory is off on this server")
+        return self._regions
+
+    def _ask(self, request: Request, body: generating.Body) -> Ask:
+        return ask_of(body.parameters, request.headers)
+
+
+def statistics_models(registry: Registry, name: str, version: str) -> list[ServedModel]:
+    """Of one version, of all of one model's, or of all there are."""
+    if version:
+        return [registry.get(name, version)]
+    if name:
+        registry.get(name)  # raises why not
+    return registry.models(name)
+
+
+def override_in(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings that a load request brings. It may not bring files."""
+    for key in parameters:
+        if key.startswith("file:"):
+            raise InvalidInput(f"{key}: files are not taken; put them into the repository")
+        if key != "config":
+            raise InvalidInput(f"parameter {key!r}: a load takes `config` only")
+    config = parameters.get("config")
+    if config is None:
+        return None
+    if not isinstance(config, str):
+        raise InvalidInput("config: JSON as a text is expected")
+    return parse_override(config)
+
+
+def statistics_of(model: ServedModel) -> dict[str, Any]:
+    """Of a model that keeps none: zeros."""
+    statistics = getattr(model, "statistics", None)
+    if not isinstance(statistics, ModelStatistics):
+        statistics = ModelStatistics()
+    return statistics.as_triton(model.name, model.version)
+
+
+def _header_length(headers: Mapping[str, str]) -> int | None:
+    text = headers.get(HEADER_LENGTH)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidInput(f"Inference-Header-Content-Length is {text!r}, not a whole number")
+    return int(text)
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value))
+
+
+def _parse(request: Request, kind: type[Any]) -> Any:
+    """The body as `kind`; clients leave it out where every field has a default."""
+    try:
+        return msgspec.json.decode(request.body or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"the body is not as expected: {error}") from error
+
+
+def _fixed(request: Request, settings: dict[str, Any]) -> Response:
+    """Settings that can be read. Setting one to what it is, or clearing it, changes nothing."""
+    if request.method == "POST":
+        for key, value in _parse(request, dict[str, Any]).items():
+            known = settings.get(key)
+            if value is not None and (value != known or type(value) is not type(known)):
+                raise InvalidInput(f"{key!r} cannot be changed here")
+    return _json(settings)

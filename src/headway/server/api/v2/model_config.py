@@ -1,0 +1,70 @@
+"""How a served model describes itself: v2 metadata and Triton's model configuration."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from headway.hosting.registry import ServedModel
+from headway.model import Tensor
+from headway.server.api.v2.dtypes import of_tensor
+
+PLATFORM = "headway"
+
+
+def metadata_of(model: ServedModel, *, versions: Sequence[str] = ()) -> dict[str, Any]:
+    """`versions`: all of the model's that answer."""
+    return {
+        "name": model.name,
+        "versions": list(versions) or [model.version],
+        "platform": PLATFORM,
+        "inputs": _tensors(_sent(model.inputs), model),
+        "outputs": _tensors(_sent(model.outputs), model),
+    }
+
+
+def config_of(model: ServedModel) -> dict[str, Any]:
+    """At least what perf_analyzer reads, and it reads without checking."""
+    return {
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": model.max_batch_size,
+        "input": _ports(_sent(model.inputs), model),
+        "output": _ports(_sent(model.outputs), model),
+        "dynamic_batching": {},
+        "instance_group": [{"name": model.name, "kind": "KIND_CPU", "count": 1}],
+        "model_transaction_policy": {"decoupled": model.streams},
+        "response_cache": {"enable": False},
+    }
+
+
+def _sent(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """One value a row is [rows, 1] to Triton's clients: perf_analyzer sends nothing else. So it is
+    what we say, in and out, and what we send; we take [rows] as well."""
+    return [
+        each if len(each.shape) > 1 else Tensor(each.name, each.dtype, (*each.shape, 1))
+        for each in tensors
+    ]
+
+
+def _tensors(tensors: Sequence[Tensor], model: ServedModel) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.name,
+            "datatype": of_tensor(each).name,
+            "shape": [-1, *each.shape[1:]] if model.max_batch_size > 0 else list(each.shape),
+        }
+        for each in tensors
+    ]
+
+
+def _ports(tensors: Sequence[Tensor], model: ServedModel) -> list[dict[str, Any]]:
+    """Triton leaves the rows out of `dims`."""
+    return [
+        {
+            "name": each.name,
+            "data_type": of_tensor(each).config_name,
+            "dims": list(each.shape[1:] if model.max_batch_size > 0 else each.shape),
+        }
+        for each in tensors
+    ]

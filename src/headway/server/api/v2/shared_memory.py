@@ -1,0 +1,118 @@
+"""System shared memory that a client on this machine has registered, read and written by offset.
+
+Through `pread` and `pwrite`, not a mapping: a client that shortens its region while we read then
+gets an error, where a mapping would kill the server with SIGBUS.
+"""
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from headway.errors import InvalidInput
+from headway.server.api.v2.codec import SharedSlice
+
+MAX_REGIONS = 1024
+_FOLDER = Path("/dev/shm")
+_KEY = re.compile(r"/?(?!headway)[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")  # ours are not for clients
+
+
+class Region(NamedTuple):
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    descriptor: int
+
+    def as_triton(self) -> dict[str, str | int]:
+        return {
+            "name": self.name,
+            "key": self.key,
+            "offset": self.offset,
+            "byte_size": self.byte_size,
+        }
+
+
+class SharedRegions:
+    """Regions by name. Close it to let go of the files."""
+
+    def __init__(self, folder: Path = _FOLDER) -> None:
+        self._folder = folder
+        self._regions: dict[str, Region] = {}
+
+    def register(self, name: str, key: str, *, offset: int, byte_size: int) -> None:
+        if name in self._regions:
+            raise InvalidInput(f"shared memory region {name!r} is already registered")
+        if len(self._regions) >= MAX_REGIONS:
+            raise InvalidInput(
+                f"there are {MAX_REGIONS} shared memory regions, no more are allowed"
+            )
+        if offset < 0 or byte_size <= 0:
+            raise InvalidInput(f"region {name!r}: offset {offset} and byte_size {byte_size}")
+        descriptor = self._open(name, key)
+        if offset + byte_size > os.fstat(descriptor).st_size:
+            held = os.fstat(descriptor).st_size
+            os.close(descriptor)
+            raise InvalidInput(
+                f"region {name!r}: {key!r} has {held} bytes, {offset + byte_size} are asked for"
+            )
+        self._regions[name] = Region(name, key, offset, byte_size, descriptor)
+
+    def unregister(self, name: str) -> None:
+        """Forget a region; one that is not there is forgotten already."""
+        region = self._regions.pop(name, None)
+        if region is not None:
+            os.close(region.descriptor)
+
+    def close(self) -> None:
+        for name in list(self._regions):
+            self.unregister(name)
+
+    def list(self, name: str = "") -> list[Region]:
+        return list(self._regions.values()) if not name else [self._get(name)]
+
+    def read(self, where: SharedSlice) -> bytes:
+        region = self._slice(where)
+        data = os.pread(region.descriptor, where.byte_size, region.offset + where.offset)
+        if len(data) != where.byte_size:
+            raise InvalidInput(
+                f"region {where.region!r} has been shortened since it was registered"
+            )
+        return data
+
+    def write(self, where: SharedSlice, data: bytes) -> None:
+        region = self._slice(where)
+        try:
+            os.pwrite(region.descriptor, data, region.offset + where.offset)
+        except OSError as error:
+            raise InvalidInput(f"region {where.region!r}: {error}") from error
+
+    def _get(self, name: str) -> Region:
+        region = self._regions.get(name)
+        if region is None:
+            raise InvalidInput(f"shared memory region {name!r} is not registered")
+        return region
+
+    def _slice(self, where: SharedSlice) -> Region:
+        region = self._get(where.region)
+        if where.offset + where.byte_size > region.byte_size:
+            raise InvalidInput(
+                f"region {where.region!r} has {region.byte_size} bytes, "
+                f"{where.offset + where.byte_size} are asked for"
+            )
+        return region
+
+    def _open(self, name: str, key: str) -> int:
+        if not _KEY.fullmatch(key):
+            raise InvalidInput(f"region {name!r}: {key!r} is not a name that can be registered")
+        path = self._folder / key.removeprefix("/")
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            descriptor = os.open(path, flags)
+        except OSError as error:
+            raise InvalidInput(f"region {name!r}: {key!r}: {error.strerror}") from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise InvalidInput(f"region {name!r}: {key!r} is not shared memory")
+        return descriptor

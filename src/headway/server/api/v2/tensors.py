@@ -1,0 +1,222 @@
+"""One tensor at a time: raw bytes to an array and back, and an array against a signature.
+
+HTTP's binary extension, gRPC's raw contents and shared memory all come through here.
+"""
+
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy
+
+from headway.errors import InputTooLarge, InvalidInput, ModelFailed
+from headway.model import Tensor
+from headway.server.api.v2.dtypes import BF16, BYTES, DATATYPES, Datatype, of_array, of_tensor
+
+Array: TypeAlias = numpy.ndarray[Any, Any]
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+MAX_RANK = 32
+
+
+class Limits(NamedTuple):
+    """Of one request."""
+
+    rows: int = 65536
+    elements: int = 2**24
+
+
+NORMAL = Limits()
+
+_LENGTH = struct.Struct("<I")
+
+
+def too_many_rows(rows: int, limit: int) -> InputTooLarge:
+    return InputTooLarge(f"{rows} rows in one request; {limit} are allowed", limit=limit)
+
+
+def datatype_named(name: str, datatype: str) -> Datatype:
+    found = DATATYPES.get(datatype)
+    if found is None:
+        raise InvalidInput(
+            f"input {name!r}: datatype {datatype!r} is unknown; there are {', '.join(DATATYPES)}"
+        )
+    return found
+
+
+def count_elements(name: str, shape: Sequence[int]) -> int:
+    """How many elements the shape promises. Nothing is allocated on its word."""
+    if len(shape) > MAX_RANK:
+        raise InvalidInput(f"input {name!r}: {len(shape)} dimensions, at most {MAX_RANK} allowed")
+    for size in shape:
+        if size < 0:
+            raise InvalidInput(f"input {name!r}: shape {list(shape)} has a negative dimension")
+    return math.prod(shape)
+
+
+def from_raw(name: str, datatype: Datatype, shape: Sequence[int], raw: Buffer) -> Array:
+    """An array over `raw`: a read-only view without a copy, except for BYTES and BF16."""
+    count = count_elements(name, shape)
+    if datatype is BYTES:
+        flat = _read_bytes(name, raw, count)
+    else:
+        expected = count * datatype.wire.itemsize
+        if len(raw) != expected:
+            raise InvalidInput(
+                f"input {name!r}: {datatype.name} of shape {list(shape)} takes {expected} bytes, "
+                f"{len(raw)} came"
+            )
+        flat = numpy.frombuffer(raw, datatype.wire)
+        if datatype is BF16:
+            flat = widen(flat)
+    return shaped(name, flat, shape)
+
+
+def to_raw(array: Array, datatype: Datatype) -> bytes:
+    """What goes on the wire: little-endian, row-major."""
+    if datatype is BYTES:
+        return b"".join(part for text in texts(array) for part in (_LENGTH.pack(len(text)), text))
+    if datatype is BF16:
+        return narrow(array).tobytes()
+    return array.astype(datatype.wire, copy=False).tobytes()
+
+
+def shaped(name: str, flat: Array, shape: Sequence[int]) -> Array:
+    try:
+        return flat.reshape(shape)
+    except (ValueError, OverflowError) as error:  # an empty tensor with a dimension beyond memory
+        raise InvalidInput(f"input {name!r}: shape {list(shape)} is not possible") from error
+
+
+def texts(array: Array) -> Iterable[bytes]:
+    """The elements of a BYTES array, whatever the model made it of."""
+    for element in array.ravel().tolist():
+        if isinstance(element, bytes):
+            yield element
+        elif isinstance(element, str):
+            yield element.encode()
+        else:
+            raise ModelFailed(f"a BYTES tensor holds a {type(element).__name__}, not bytes or str")
+
+
+def widen(halves: Array) -> Array:
+    """BF16 as it travels (uint16) to float32, exactly."""
+    return (halves.astype(numpy.uint32) << 16).view(numpy.float32)
+
+
+def narrow(array: Array) -> Array:
+    """float32 to BF16 (uint16), to the nearest, ties to even."""
+    wide = numpy.ascontiguousarray(array, numpy.float32).view(numpy.uint32)
+    rounded = (wide + (((wide >> 16) & 1) + 0x7FFF)) >> 16
+    quiet_nan = (wide >> 16) | 0x40  # rounding could turn a NaN into infinity
+    return numpy.where((wide & 0x7FFFFFFF) > 0x7F800000, quiet_nan, rounded).astype("<u2")
+
+
+def objects(elements: Sequence[bytes]) -> Array:
+    array = numpy.empty(len(elements), object)
+    array[:] = elements
+    return array
+
+
+def _read_bytes(name: str, raw: Buffer, count: int) -> Array:
+    if count * _LENGTH.size > len(raw):
+        raise InvalidInput(
+            f"input {name!r}: {count} BYTES elements need {count * _LENGTH.size} bytes or more, "
+            f"{len(raw)} came"
+        )
+    elements, at, end = [], 0, len(raw)
+    for index in range(count):
+        start = at + _LENGTH.size
+        at = start + _LENGTH.unpack_from(raw, at)[0] if start <= end else end + 1
+        if at > end:
+            raise InvalidInput(f"input {name!r}: the data ends inside BYTES element {index}")
+        elements.append(bytes(raw[start:at]))
+    if at != end:
+        raise InvalidInput(
+            f"input {name!r}: {end - at} bytes are left after its {count} BYTES elements"
+        )
+    return objects(elements)
+
+
+class Signature:
+    """What a model takes and gives, ready to be held against requests."""
+
+    __slots__ = ("inputs", "max_elements", "max_rows", "outputs", "takes_bytes")
+
+    def __init__(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], limits: Limits = NORMAL
+    ) -> None:
+        self.max_rows, self.max_elements = limits
+        self.inputs = {each.name: (of_tensor(each), each.shape) for each in inputs}
+        self.takes_bytes = not inputs or any(each is BYTES for each, _ in self.inputs.values())
+        self.outputs = {each.name: of_tensor(each) for each in outputs}
+
+    def check_inputs(
+        self, arrays: Mapping[str, Array], datatypes: Mapping[str, Datatype]
+    ) -> dict[str, Array]:
+        """The arrays in the model's shapes, or an InvalidInput that says which is wrong."""
+        if not self.inputs:  # a model that declares nothing takes anything
+            return dict(arrays)
+        if arrays.keys() != self.inputs.keys():
+            raise InvalidInput(_names_differ(arrays, self.inputs))
+        fitted: dict[str, Array] = {}
+        rows = -1
+        for name, (datatype, shape) in self.inputs.items():
+            if datatypes[name] is not datatype:
+                raise InvalidInput(
+                    f"input {name!r}: the model takes {datatype.name}, not {datatypes[name].name}"
+                )
+            array = fitted[name] = _fit(name, arrays[name], shape)
+            if rows not in (-1, len(array)):
+                raise InvalidInput(f"input {name!r}: {len(array)} rows, the input before {rows}")
+            rows = len(array)
+        if not rows:
+            raise InvalidInput(f"input {name!r}: there are no rows")
+        if rows > self.max_rows:
+            raise too_many_rows(rows, self.max_rows)
+        return fitted
+
+    def check_elements(self, counts: Iterable[int]) -> None:
+        """Raises InputTooLarge."""
+        limit = self.max_elements
+        if sum(counts) > limit:
+            raise InputTooLarge(f"the tensors have more than {limit} elements", limit=limit)
+
+    def output_datatype(self, name: str, array: Array) -> Datatype:
+        """As declared, where the array can be that; else as the array is."""
+        try:
+            found = of_array(array)
+        except TypeError as error:
+            raise ModelFailed(f"output {name!r}: {error}") from error
+        declared = self.outputs.get(name)
+        return BF16 if declared is BF16 and found.name == "FP32" else found
+
+
+ANY_SIGNATURE = Signature((), ())
+
+
+def _names_differ(arrays: Mapping[str, Array], wanted: Mapping[str, object]) -> str:
+    missing = [repr(name) for name in wanted if name not in arrays]
+    if missing:
+        return f"input {', '.join(missing)} is missing; the model takes {', '.join(wanted)}"
+    unknown = [repr(name) for name in arrays if name not in wanted]
+    return f"input {', '.join(unknown)} is unknown; the model takes {', '.join(wanted)}"
+
+
+def _fit(name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    found = array.shape
+    if found[1:] == shape[1:] and found:
+        return array
+    if len(found) == len(shape) + 1 and found[-1] == 1:
+        # Triton's clients send [rows, 1] to a model of one value a row; ours says [rows].
+        array = array.reshape(found[:-1])
+        found = array.shape
+    if not found:
+        raise InvalidInput(f"input {name!r}: a scalar has no rows; the shape is {list(shape)}")
+    if len(found) != len(shape) or any(
+        want not in (-1, size) for want, size in zip(shape[1:], found[1:], strict=True)
+    ):
+        wanted = ", ".join(["rows", *("any" if size < 0 else str(size) for size in shape[1:])])
+        raise InvalidInput(f"input {name!r}: shape {list(found)}, the model takes [{wanted}]")
+    return array

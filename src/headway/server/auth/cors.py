@@ -1,0 +1,68 @@
+"""Web pages of other origins that may call: answers to the browser's questions. Off unless set."""
+
+from collections.abc import Iterable
+
+from headway.server.app import App, Asker, Pending
+from headway.server.net.messages import Answer, Headers, Request, Response
+
+_METHODS = "GET, HEAD, POST"
+# What a page may send and see beside the harmless few.
+_SENT = (
+    "Authorization, Content-Type, Content-Encoding, X-Api-Key, X-Request-Id, "
+    "Inference-Header-Content-Length, Headway-Timeout-Ms, Headway-Priority, Headway-Tenant, "
+    "Headway-Adapter, Headway-Explain"
+)
+_SEEN = "X-Request-Id, Retry-After, Inference-Header-Content-Length, Headway-Batch"
+_REMEMBER_S = 600
+
+
+class CorsApp(App):
+    """Around the whole app: a question comes without a key, and an error needs the headers too."""
+
+    def __init__(self, app: App, origins: Iterable[str]) -> None:
+        super().__init__()
+        self._app = app
+        self._origins = frozenset(origin.rstrip("/") for origin in origins)
+        self.errors = app.errors
+        self.answer_error = app.answer_error  # type: ignore[method-assign]
+
+    def template_of(self, request: Request) -> str:
+        return self._app.template_of(request)
+
+    def start_direct(
+        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
+    ) -> Pending | None:
+        """Where it is not a page that asks."""
+        return None if b"origin" in headers else self._app.start_direct(url, body, asker, headers)
+
+    async def handle(self, request: Request) -> Answer:
+        origin = request.headers.get("origin")
+        is_allowed = origin is not None and bool(self._origins & {"*", origin})
+        if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
+            answer: Answer = Response(status=204, headers=_PREFLIGHT if is_allowed else ())
+        else:
+            answer = await self._app.handle(request)
+        answer.headers = (*answer.headers, *self._headers(origin if is_allowed else None))
+        return answer
+
+    def _headers(self, origin: str | None) -> Headers:
+        """Cookies play no part here, so credentials are never allowed."""
+        if "*" in self._origins:
+            allowed = "*" if origin is not None else None
+            vary: Headers = ()
+        else:
+            allowed, vary = origin, (("Vary", "Origin"),)
+        if allowed is None:
+            return vary
+        return (
+            ("Access-Control-Allow-Origin", allowed),
+            ("Access-Control-Expose-Headers", _SEEN),
+            *vary,
+        )
+
+
+_PREFLIGHT: Headers = (
+    ("Access-Control-Allow-Methods", _METHODS),
+    ("Access-Control-Allow-Headers", _SENT),
+    ("Access-Control-Max-Age", str(_REMEMBER_S)),
+)

@@ -1,0 +1,150 @@
+"""The models as one key sees them: those it may use, its tenant and quota on every call."""
+
+import dataclasses
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, cast
+
+from headway.errors import Forbidden
+from headway.hosting.registry import Array, Ask, IndexEntry, Registry, ServedModel
+from headway.runtime.driving.calls import DirectCall
+from headway.server.auth.keys import Caller
+
+# Of the registry: whether all is ready, and what only an administrator's routes ask for.
+HARMLESS = frozenset(["is_ready", "is_draining", "drain", "may_change"])
+
+
+class KeyedRegistry:
+    """A registry's face for one caller. It hands on only what it knows to be harmless."""
+
+    def __init__(self, registry: Registry, caller: Caller) -> None:
+        self._registry: Any = registry
+        self._caller = caller
+        self._seen: dict[ServedModel, KeyedModel] = {}
+        self._forgetters: list[Callable[[ServedModel], None]] = []
+        gone = _weakly(self)
+        registry.on_gone(gone)
+        # Keys come and go while the registry stays: it must not grow with each.
+        weakref.finalize(self, registry.off_gone, gone).atexit = False
+
+    def names(self) -> list[str]:
+        return [name for name in self._registry.names() if self._caller.may_use(name)]
+
+    def get(self, name: str, version: str = "") -> ServedModel:
+        self._check(name)
+        return self._keyed(self._registry.get(name, version))
+
+    def get_ready(self, name: str, version: str = "") -> ServedModel:
+        self._check(name)
+        return self._keyed(self._registry.get_ready(name, version))
+
+    def find_ready(self, name: str, version: str = "") -> ServedModel | None:
+        self._check(name)
+        model = self._registry.find_ready(name, version)
+        return None if model is None else self._keyed(model)
+
+    async def wait_ready(
+        self, name: str, version: str = "", *, timeout_s: float | None = None
+    ) -> ServedModel:
+        self._check(name)
+        return self._keyed(await self._registry.wait_ready(name, version, timeout_s=timeout_s))
+
+    def answering(self) -> list[ServedModel]:
+        return self._those(self._registry.answering())
+
+    def models(self, name: str = "") -> list[ServedModel]:
+        return self._those(self._registry.models(name))
+
+    def index(self) -> list[IndexEntry]:
+        return [each for each in self._registry.index() if self._caller.may_use(each.name)]
+
+    def on_gone(self, forget: Callable[[ServedModel], None]) -> None:
+        self._forgetters.append(forget)
+
+    def off_gone(self, forget: Callable[[ServedModel], None]) -> None:
+        self._forgetters.remove(forget)
+
+    def gone(self, model: ServedModel) -> None:
+        """Nobody here may keep it: its weights would stay."""
+        keyed = self._seen.pop(model, None)
+        if keyed is not None:
+            for forget in list(self._forgetters):
+                forget(cast(ServedModel, keyed))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in HARMLESS:
+            raise AttributeError(f"{name} is not for somebody with a key")
+        return getattr(self._registry, name)
+
+    def _check(self, name: str) -> None:
+        if not self._caller.may_use(name):  # whether there is one or not
+            raise Forbidden(f"key {self._caller.key.id!r} may not use model {name!r}")
+
+    def _those(self, models: Iterable[ServedModel]) -> list[ServedModel]:
+        return [self._keyed(each) for each in models if self._caller.may_use(each.name)]
+
+    def _keyed(self, model: ServedModel) -> ServedModel:
+        keyed = self._seen.get(model)
+        if keyed is None:
+            keyed = self._seen[model] = KeyedModel(model, self._caller)
+        return cast(ServedModel, keyed)
+
+
+def _weakly(registry: KeyedRegistry) -> Callable[[ServedModel], None]:
+    """A key that is no longer in use is not kept by the registry's memory of it."""
+    reference = weakref.ref(registry)
+
+    def gone(model: ServedModel) -> None:
+        found = reference()
+        if found is not None:
+            found.gone(model)
+
+    return gone
+
+
+class KeyedModel:
+    """One model for one caller."""
+
+    def __init__(self, model: ServedModel, caller: Caller) -> None:
+        self._model = model
+        self._caller = caller
+
+    async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
+        rows = max((len(array) for array in inputs.values() if array.ndim), default=1)
+        return await self._take(rows).infer(inputs, self._as_caller(ask))
+
+    async def predict(self, value: Any, ask: Ask) -> Any:
+        return await self._take(1).predict(value, self._as_caller(ask))
+
+    def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        return self._take(1).stream(value, self._as_caller(ask))
+
+    def submit_direct(self, call: DirectCall) -> bool:
+        """False where the quota is used up, too: the other way says so."""
+        account, now = self._caller.account, time.monotonic()
+        if not account.may_begin(1, now):
+            return False
+        call.tenant = self._caller.key.tenant
+        if not self._model.submit_direct(call):
+            return False
+        account.begin(now)
+        account.take_rows(1, now)
+        return True
+
+    def record(self, rows: int, started: float, error: BaseException | None) -> None:
+        """A direct request is over."""
+        self._caller.account.end()
+        self._model.record(rows, started, error)
+
+    def __getattr__(self, name: str) -> Any:
+        """What looks, and does not ask the model for anything."""
+        return getattr(self._model, name)
+
+    def _take(self, rows: int) -> ServedModel:
+        self._caller.account.take_rows(rows, time.monotonic())
+        return self._model
+
+    def _as_caller(self, ask: Ask) -> Ask:
+        """Whatever tenant a header names: the key says whose request it is."""
+        return dataclasses.replace(ask, tenant=self._caller.key.tenant)

@@ -1,0 +1,1 @@
+"""Bytes in, bytes out: sockets, TLS, HTTP/1.1 and HTTP/2."""

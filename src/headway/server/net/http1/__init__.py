@@ -1,0 +1,1 @@
+"""HTTP/1.1: one connection, its parser, its answers as bytes."""

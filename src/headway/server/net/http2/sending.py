@@ -1,0 +1,158 @@
+"""The sending half of an HTTP/2 connection: answers within the peer's windows, and what waits for
+them to open. It knows no frames that come in."""
+
+import asyncio
+
+from headway.server.net.http2 import frames, heads
+from headway.server.net.http2.call import Call
+from headway.server.net.http2.frames import Code, ConnectionFailed
+from headway.server.net.http2.inbox import framed
+
+_OK_HEAD = frames.head(frames.HEADERS, frames.END_HEADERS, 0, len(heads.HEAD_BLOCK))[:5]
+_OK_END = frames.head(
+    frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0, len(heads.OK_BLOCK)
+)[:5]
+
+
+class Sending(asyncio.Protocol):
+    """The other half derives from it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
+        self._calls: dict[int, Call] = {}  # by the number of their stream
+        self._window = frames.FIRST_WINDOW  # what we may send
+        self._first_window = frames.FIRST_WINDOW  # of a new stream
+        self._blocked: dict[int, Call] = {}  # by id, oldest first
+        self.is_paused = False
+        self._paused_at = 0.0
+        self._unsent_bytes = 0  # when we last looked
+
+    def _forget(self, call: Call) -> None:
+        """Its last byte is out."""
+        raise NotImplementedError
+
+    def _earn(self, patience: int) -> None:
+        """We have done something for the peer."""
+        raise NotImplementedError
+
+    # ---- the transport calls
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+        self._paused_at = self.loop.time()
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+        for call in list(self._calls.values()):
+            call.wake_writer()
+
+    # ---- the calls call
+
+    def send_answer(self, call: Call, body: bytes) -> None:
+        size = len(body) + 5
+        if (
+            size > frames.MAX_FRAME
+            or size > self._window
+            or size > call.send_window
+            or not call.is_received
+        ):
+            self.send(call, framed(body))
+            self.finish(call, heads.OK_BLOCK)
+            return
+        self._window -= size
+        call.head_block = None
+        number = call.id.to_bytes(4, "big")
+        self._transport.write(
+            b"".join(
+                (
+                    *(_OK_HEAD, number, heads.HEAD_BLOCK),
+                    *(frames.head(frames.DATA, 0, call.id, size), b"\0"),
+                    *((size - 5).to_bytes(4, "big"), body),
+                    *(_OK_END, number, heads.OK_BLOCK),
+                )
+            )
+        )
+        self._forget(call)
+
+    def send(self, call: Call, data: bytes) -> None:
+        if call.is_closed:
+            return
+        if call.head_block is not None:
+            self._transport.write(frames.headers(call.id, call.head_block, is_last=False))
+            call.head_block = None
+        if call.outbox is None:
+            call.outbox = bytearray(data)
+            call.moved_at = self.loop.time()
+        else:
+            call.outbox += data
+        self._send_some(call)
+
+    def finish(self, call: Call, trailers: bytes) -> None:
+        if call.is_closed:
+            return
+        if call.head_block is not None:
+            extra = call.head_block[len(heads.HEAD_BLOCK) :]
+            trailers = heads.only_trailers_block(extra + trailers)
+        call.trailers = trailers
+        if not call.outbox:
+            self._send_trailers(call, trailers)
+
+    def give_back(self, call: Call, size_bytes: int) -> None:
+        if not call.is_closed and not self._transport.is_closing():
+            self._transport.write(frames.window_update(call.id, size_bytes))
+
+    # ---- sending
+
+    def _send_some(self, call: Call) -> None:
+        """As much as the windows have room for."""
+        outbox = call.outbox
+        assert outbox is not None
+        room = min(self._window, call.send_window, len(outbox))
+        parts: list[bytes] = []
+        with memoryview(outbox) as view:
+            for at in range(0, room, frames.MAX_FRAME):
+                part = bytes(view[at : min(at + frames.MAX_FRAME, room)])
+                parts += (frames.head(frames.DATA, 0, call.id, len(part)), part)
+        if parts:
+            del outbox[:room]
+            self._window -= room
+            call.send_window -= room
+            call.moved_at = self.loop.time()
+            self._earn(len(parts))
+            self._transport.writelines(parts)
+        if outbox:
+            self._blocked[call.id] = call
+            return
+        call.outbox = None
+        self._blocked.pop(call.id, None)
+        call.wake_writer()
+        if call.trailers is not None:
+            self._send_trailers(call, call.trailers)
+
+    def _send_blocked(self) -> None:
+        for call in list(self._blocked.values()):
+            if self._window <= 0:
+                break
+            if call.send_window > 0:
+                self._send_some(call)
+
+    def _send_trailers(self, call: Call, block: bytes) -> None:
+        data = frames.headers(call.id, block, is_last=True)
+        if not call.is_received:  # we do not want the rest
+            data += frames.rst_stream(call.id, Code.NO_ERROR)
+        self._transport.write(data)
+        self._forget(call)
+
+    def _widen(self, call: Call, increment: int) -> None:
+        call.send_window += increment
+        if call.send_window > frames.MAX_WINDOW:
+            raise ConnectionFailed(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31 - 1")
+
+    def _is_stuck(self, now: float, limit_s: float) -> bool:
+        """Whether the peer has read nothing for so long."""
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if unsent_bytes < self._unsent_bytes:  # slow, but reading
+            self._unsent_bytes, self._paused_at = unsent_bytes, now
+        return now - self._paused_at > limit_s

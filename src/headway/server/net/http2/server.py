@@ -1,0 +1,132 @@
+"""Our gRPC server: listens, holds the connections, and finds the methods. It has the face of
+grpc.aio's server as far as services need it."""
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from headway.config import ServerConfig
+from headway.server.net.connections import Connections, client_of
+from headway.server.net.holding import BodyRoom
+from headway.server.net.http2.call import Direct, Method
+from headway.server.net.http2.connection import Connection
+from headway.server.net.listener import Listener, listen
+
+_MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
+
+
+class _Details(NamedTuple):
+    """What a generic handler is asked with."""
+
+    method: str
+    invocation_metadata: tuple[tuple[str, str], ...] = ()
+
+
+class H2Server:
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        limit_bytes: int,
+        tls: ssl.SSLContext | None = None,
+        room: BodyRoom | None = None,
+    ) -> None:
+        self._config = config
+        self._limit_bytes = limit_bytes
+        self._tls = tls
+        self._handlers: list[Any] = []
+        self._direct: dict[str, Direct] = {}
+        self._methods: dict[str, Method | None] = {}
+        self.room = room or BodyRoom(config)
+        self._listener: Listener | None = None
+        self._connections: Connections[Connection] = Connections()
+
+    # ---- what is served
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
+        self._handlers += handlers
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """The same again, for stacks that look a method up by its whole name."""
+
+    def add_direct(self, path: str, direct: Direct) -> None:
+        self._direct[path] = direct
+
+    def _find(self, path: str) -> Method | None:
+        try:
+            return self._methods[path]
+        except KeyError:
+            pass
+        if len(self._methods) >= _MOST_REMEMBERED:
+            self._methods.clear()
+        found = (each.service(_Details(path)) for each in self._handlers)
+        handler = next((each for each in found if each is not None), None)
+        method = None if handler is None else _method_of(handler, self._direct.get(path))
+        self._methods[path] = method
+        return method
+
+    # ---- life
+
+    async def start(self, host: str, port: int) -> int:
+        """The port. Raises OSError where it is taken."""
+        loop = asyncio.get_running_loop()
+        self._listener = await listen(
+            lambda: Connection(self._find, self._config, loop, self, limit_bytes=self._limit_bytes),
+            host,
+            port,
+            tls=self._tls,
+            limits=lambda: self._config,
+        )
+        return self._listener.port
+
+    def change(self, config: ServerConfig) -> None:
+        """Limits and times of connections from now on."""
+        self._config = config
+        self.room.change(config)
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Accept nothing, finish what has begun, refuse the rest at the deadline. A second call
+        may shorten it."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for connection in self._connections:
+            connection.finish_calls()
+        if not await self._connections.wait_empty(grace_s or 0.0):
+            await self._connections.cut()
+        await self._connections.wait_left()
+
+    # ---- the connections call
+
+    def opened(self, connection: Connection, address: str) -> bool:
+        client = client_of(address)
+        has_room = (
+            self._listener is not None
+            and len(self._connections) < self._config.max_connections
+            and self._connections.of(client) < self._config.max_connections_per_address
+        )
+        self._connections.add(connection, client)
+        return has_room
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.remove(connection)
+
+    def left(self, task: "asyncio.Task[None]") -> None:
+        self._connections.leaves(task)
+
+
+def _method_of(handler: Any, direct: Direct | None) -> Method:
+    """`handler` is a grpc.RpcMethodHandler: one of its four functions is set."""
+    functions = (
+        *(handler.unary_unary, handler.unary_stream),
+        *(handler.stream_unary, handler.stream_stream),
+    )
+    return Method(
+        run=next(each for each in functions if each is not None),
+        parse=handler.request_deserializer or bytes,
+        serialise=handler.response_serializer or bytes,
+        takes_stream=handler.request_streaming,
+        gives_stream=handler.response_streaming,
+        direct=direct,
+    )

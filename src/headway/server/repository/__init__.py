@@ -1,4 +1,0 @@
-"""Models that come, change and go: read from a folder or a configuration, kept by `keeper.py`.
-
-`core/lifecycle.py` decides; here it is done.
-"""
