@@ -9,7 +9,6 @@ is computed again later; since none is let in that could not run alone, the firs
 count the tokens that are on their way. Steps run in the order in which they were made.
 """
 
-import heapq
 import math
 from bisect import insort
 from collections.abc import Sequence as Tokens
@@ -21,6 +20,7 @@ from headway.core.generation.step import Decode, Prefill, Step
 from headway.core.generation.tables import Tables
 from headway.core.generation.waiting import Waiting
 from headway.core.items import Priority, Wait
+from headway.core.queueing.deadlines import Deadlines
 from headway.errors import DeadlineExceeded, InputTooLarge, InvalidInput, QueueFull
 
 
@@ -34,7 +34,7 @@ class GenerationScheduler:
         self._all: dict[int, Progress] = {}
         self._slots = list(range(limits.max_sequences - 1, -1, -1))
         self._begun: dict[int, Progress] = {}  # running; their prompts are not yet computed
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines = Deadlines(self._all)
         self._ended: list[Finished] = []  # for the next step to name
         self._in_flight: dict[int, tuple[int, ...]] = {}  # who gets a token, by step
         self._steps = 0
@@ -72,10 +72,9 @@ class GenerationScheduler:
             raise QueueFull(f"the queue is full ({limit} sequences)", limit=limit)
         root = self._tables.prefixes.root(sequence.adapter, sequence.salt)
         progress = self._all[sequence.id] = Progress(sequence, root)
-        self._waiting.enter(sequence.tenant)
-        self._waiting.push(progress)
+        self._waiting.enter(progress)
         if sequence.deadline < math.inf:
-            heapq.heappush(self._deadlines, (sequence.deadline, sequence.id))
+            self._deadlines.add(sequence.deadline, sequence.id)
 
     def _check(self, sequence: Sequence) -> None:
         assert sequence.id not in self._all, f"sequence {sequence.id} is here; an id is used once"
@@ -143,7 +142,7 @@ class GenerationScheduler:
             self._prefill(now, plan)
         finished, self._ended = tuple(self._ended), []
         if not (plan.decode or plan.prompts or plan.preempted or finished):
-            return Wait(self._next_deadline())
+            return Wait(self._deadlines.next_at())
         self._steps += 1
         step = Step(
             self._steps,
@@ -181,7 +180,7 @@ class GenerationScheduler:
             progress.computed += 1
             progress.pending += 1
             sequence = progress.sequence
-            charge(sequence.tenant, 1)
+            charge(progress, 1)
             added = _new_blocks(progress) if progress.new_blocks else ()
             decode[sequence.id] = Decode(sequence.id, progress.slot, position, added)
 
@@ -224,7 +223,7 @@ class GenerationScheduler:
             plan.prompts.setdefault(progress.sequence.id, (progress, progress.computed))
             plan.left -= count
             progress.computed += count
-            self._waiting.charge(progress.sequence.tenant, count)
+            self._waiting.charge(progress, count)
             self._tables.register(progress)
             if count == left:
                 progress.pending += 1
@@ -342,22 +341,15 @@ class GenerationScheduler:
 
     def _end(self, progress: Progress, reason: FinishReason) -> Finished:
         sequence = progress.sequence
-        if self._waiting.remove(sequence.id) is None:
+        if not self._waiting.leave(progress):
             self._stop(progress)
         del self._all[sequence.id]
-        self._waiting.leave(sequence.tenant)
         return progress.end(reason)
 
     def _expire(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            progress = self._all.get(heapq.heappop(self._deadlines)[1])
-            if progress is not None:
-                self._ended.append(self._end(progress, FinishReason.DEADLINE))
-
-    def _next_deadline(self) -> float:
-        while self._deadlines and self._deadlines[0][1] not in self._all:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else math.inf
+        while self._deadlines.next_at() <= now:
+            progress = self._all[self._deadlines.pop()]
+            self._ended.append(self._end(progress, FinishReason.DEADLINE))
 
 
 class _Plan:
