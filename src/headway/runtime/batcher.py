@@ -380,6 +380,7 @@ class Batcher(Generic[In, Out]):
             entered_at = self._now()
             value, size = await self._prepared(value, keywords)
         if self._shape is not None:
+            value = cast(TensorRunner, self._runner).plain(value)
             rows, own_size, shape = self._shaped(value)
             size = own_size if self._size is None else size
             if shape is not None:
@@ -594,8 +595,8 @@ class Batcher(Generic[In, Out]):
                     functools.partial(
                         self._stream, **self._keywords("stream", sharing), **keywords
                     ),
-                    self.name,
-                    self._max_reruns if runner.may_rerun else 0,
+                    runner,
+                    self._max_reruns,
                 )
             runner = runner.with_keywords(self._keywords("predict", sharing))
         if keywords:
