@@ -173,7 +173,7 @@ def check(outcome: Outcome, world: World, ran: bool) -> None:  # noqa: C901  one
     waited_s = outcome.ended_at - outcome.submitted_at
     match result:
         case Caller():
-            assert result is caller, "another caller's answer"
+            assert result == caller, "another caller's answer"
             assert not caller.poison
             assert not caller.own_error
             assert ran

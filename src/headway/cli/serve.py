@@ -135,10 +135,10 @@ def _allow_open_files() -> None:
 
 def is_repository(target: str) -> bool:
     """A folder of models; one with a config.json, or with a program and no folders, is a model."""
-    from headway.models.catalogue import CATALOGUE, is_model_folder, is_saved_model
+    from headway.models.catalogue import catalogue, is_model_folder, is_saved_model
 
     path = Path(target)
-    if target in CATALOGUE or not path.is_dir():
+    if target in catalogue() or not path.is_dir():
         return False
     if is_saved_model(path):
         return False

@@ -1,6 +1,7 @@
 """A model from the configuration, on a batcher of its own: what every front end calls."""
 
 import asyncio
+import dataclasses
 import functools
 import logging
 import math
@@ -20,7 +21,7 @@ from headway.config import ModelConfig
 from headway.core import CostTable
 from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place
-from headway.errors import ConfigError, InvalidInput
+from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
 from headway.hosting import tables
 from headway.hosting.explaining import Told
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
@@ -241,8 +242,7 @@ class Served:
             if ask is PLAIN and rows == 1 and self.signature is None:
                 outputs: Mapping[str, Array] = await self.batcher.submit_row(inputs)
             elif self.signature is None:
-                batcher = self.batcher if ask.story is None else self._batcher_for(ask)
-                outputs = await batcher.submit(inputs, **self._options(ask))
+                outputs = await self._infer_rows(inputs, rows, ask)
             else:
                 outputs = await self._infer_items(self.signature, inputs, ask)
         except BaseException as error:
@@ -261,6 +261,34 @@ class Served:
             raise
         self.record(1, started, None)
         return result
+
+    async def predict_many(
+        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+    ) -> list[Any]:
+        async def call(each: tuple[Any, Ask], left_ms: float | None) -> Any:
+            value, ask = each
+            if left_ms is not None:
+                ask = dataclasses.replace(ask, deadline_ms=left_ms)
+            started = self.clock()
+            try:
+                result = await self._predict(value, ask)
+            except (QueueFull, Shed):  # only held back, unless it was the first
+                raise
+            except BaseException as error:
+                self.record(1, started, error)
+                raise
+            self.record(1, started, None)
+            return result
+
+        started = self.clock()
+        deadline_ms = min((ask.deadline_ms or math.inf for _, ask in calls), default=math.inf)
+        fan_out = self.batcher.fan_out(deadline_ms=deadline_ms if deadline_ms < math.inf else None)
+        with self.held():  # most of them come to the queue later
+            try:
+                return await fan_out.gather(call, calls, keep_errors=keep_errors)
+            except (QueueFull, Shed) as error:
+                self.record(1, started, error)
+                raise
 
     async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         if self.signature is None:
@@ -288,6 +316,18 @@ class Served:
 
     def withdraw(self, call: DirectCall) -> None:
         self.batcher.withdraw(call)
+
+    async def _infer_rows(
+        self, inputs: Mapping[str, Array], rows: int, ask: Ask
+    ) -> Mapping[str, Array]:
+        outputs: Mapping[str, Array]
+        batcher = self.batcher if ask.story is None else self._batcher_for(ask)
+        if rows <= self.batcher.policy.window_rows:
+            outputs = await batcher.submit(inputs, **self._options(ask))
+        else:
+            with self.held():  # most of them come to the queue later
+                outputs = await batcher.submit(inputs, **self._options(ask))
+        return outputs
 
     async def _infer_items(
         self, signature: Signature, inputs: Mapping[str, Array], ask: Ask

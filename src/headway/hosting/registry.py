@@ -76,6 +76,14 @@ class ServedModel(Protocol):
         """One value as the model's own type hints say (the plain JSON route, OpenAI)."""
         ...
 
+    async def predict_many(
+        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+    ) -> list[Any]:
+        """The values of one request, each with what is asked for it: fed to the queue as it has
+        room. The first error withdraws the rest and is raised; with `keep_errors` it stands in its
+        value's place. Whether the request is accepted at all is known by its first value."""
+        ...
+
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]: ...
 
     def workers(self) -> list[WorkerLine]: ...

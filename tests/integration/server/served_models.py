@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias, TypedDict
 
 import numpy
 
@@ -142,6 +142,30 @@ class FewWords(headway.TensorModel):
     def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
         texts = [each.decode() if isinstance(each, bytes) else each for each in batch["input"]]
         return {"embedding": numpy.stack([vector_of(text) for text in texts])}
+
+
+class Flip(headway.TensorModel):
+    """A byte a row."""
+
+    inputs: ClassVar = [Tensor("x", "int8", (-1, 1))]
+    outputs: ClassVar = [Tensor("y", "int8", (-1, 1))]
+
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"y": ~batch["x"]}
+
+
+class Pair(TypedDict):
+    query: str
+    document: str
+
+
+class Pairs(headway.Model[Pair, float]):
+    """How many letters of the query are in the document."""
+
+    def predict(self, items: list[Pair]) -> list[float]:
+        return [
+            float(sum(letter in item["document"] for letter in item["query"])) for item in items
+        ]
 
 
 def vector_of(text: str) -> Any:

@@ -97,7 +97,7 @@ def test_what_is_no_tls_is_hung_up_on_and_not_logged(
     async def scenario() -> None:
         async with serving(secure(tmp_path)) as server:
             client = await silent(server.port)
-            await client.send(b"GET /x HTTP/1.1\r\n\r\n")
+            await client.send(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
             with suppress(ConnectionError):
                 assert not (await client.rest()).startswith(b"HTTP")
             await client.leave()

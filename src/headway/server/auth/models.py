@@ -196,6 +196,12 @@ class KeyedModel:
     async def predict(self, value: Any, ask: Ask) -> Any:
         return await self._take(1).predict(value, self._as_caller(ask))
 
+    async def predict_many(
+        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+    ) -> list[Any]:
+        keyed = [(value, self._as_caller(ask)) for value, ask in calls]
+        return await self._take(len(calls)).predict_many(keyed, keep_errors=keep_errors)
+
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         return self._take(1).stream(value, self._as_caller(ask))
 
