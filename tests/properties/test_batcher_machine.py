@@ -248,4 +248,4 @@ def test_without_trouble_everyone_is_answered(world: World) -> None:
         if outcome.caller.poison:
             assert isinstance(outcome.result, ModelFailed)
         else:
-            assert outcome.result is outcome.caller
+            assert outcome.result == outcome.caller
