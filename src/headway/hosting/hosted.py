@@ -19,6 +19,7 @@ import numpy
 
 from headway.config import ModelConfig
 from headway.core import CostTable
+from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
 from headway.hosting import tables
@@ -113,13 +114,24 @@ class Served:
             batch_sizes=sizes,
             worker=placement.kind,
             _make=make,
-            _hangs=self._hangs,
         )
         _log.info("%s runs in %s: %s", self.name, _WHERE[placement.kind], placement.reason)
 
     @property
     def is_ready(self) -> bool:
         return self._is_ready and self.batcher.is_open
+
+    @property
+    def health(self) -> Health:
+        batcher = self.batcher
+        return health_of(
+            is_warm=self._is_ready, is_open=batcher.is_open, is_in_trouble=bool(batcher.trouble)
+        )
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing completes any more; empty: it does, or will."""
+        return self.batcher.trouble
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of what `predict` takes and gives."""
@@ -369,10 +381,6 @@ class Served:
         if ask.parameters:
             options["parameters"] = self._parameters.convert(ask.parameters)
         return options
-
-    def _hangs(self, is_hanging: bool) -> None:
-        """A batch is over its time, or the last such one is back."""
-        self._is_ready = not is_hanging
 
     def _check_answers(self) -> None:
         if self.only_streams:

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,6 @@ class Batcher(Generic[In, Out]):
         pin: Sequence[str] = (),
         _floating: bool = False,
         _make: Callable[[], Any] | None = None,  # the model once more, in another process
-        _hangs: Callable[[bool], Any] = bool,
     ) -> None:
         target = model
         self._model = model() if isinstance(model, type) else model
@@ -173,8 +173,8 @@ class Batcher(Generic[In, Out]):
             has_processes=HAS_PROCESSES,
         )
         execute_timeout_s = seconds(execute_timeout_ms, "execute_timeout_ms")
-        if execute_timeout_s is not None and self._placement.kind != "process":
-            self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
+        if execute_timeout_s == math.inf:
+            execute_timeout_s = None
         self._team: ProcessTeam | None = None
         if self._placement.kind == "process":
             from headway.runtime.workers.process import team
@@ -200,6 +200,8 @@ class Batcher(Generic[In, Out]):
         )
         if self._team is not None:
             self._team.attach(self._driver)
+        elif execute_timeout_s is not None:
+            self.observe(Watchdog(self._driver, limit_s=execute_timeout_s))
 
     # ---- life
 
@@ -383,6 +385,7 @@ class Batcher(Generic[In, Out]):
             entered_at = self._now()
             value, size = await self._prepared(value, keywords)
         if self._shape is not None:
+            value = cast(TensorRunner, self._runner).plain(value)
             rows, own_size, shape = self._shaped(value)
             size = own_size if self._size is None else size
             if shape is not None:
@@ -643,8 +646,8 @@ class Batcher(Generic[In, Out]):
                     functools.partial(
                         self._stream, **self._keywords("stream", sharing), **keywords
                     ),
-                    self.name,
-                    self._max_reruns if runner.may_rerun else 0,
+                    runner,
+                    self._max_reruns,
                 )
             runner = runner.with_keywords(self._keywords("predict", sharing))
         if keywords:
@@ -740,9 +743,18 @@ class Batcher(Generic[In, Out]):
 
     @property
     def is_open(self) -> bool:
-        """Are calls taken? False before it is entered, once it closes, after a crash, and when the
-        last of its worker processes was given up."""
+        """Are calls taken? False before it is entered, once it closes, after a crash, and while
+        every worker is stuck or was given up."""
         return self._driver.takes_calls
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing completes any more: it has crashed, its workers were given up, or each of
+        them is stuck in a batch. Empty while it works, and before and after its life."""
+        driver = self._driver
+        if driver.crash is not None:
+            return f"{self.name} crashed: {type(driver.crash).__name__}: {driver.crash}"
+        return "" if driver.given_up is None else str(driver.given_up)
 
     @property
     def placement(self) -> Placement:
@@ -762,10 +774,6 @@ class Batcher(Generic[In, Out]):
     def observe(self, observer: Observer) -> None:
         """Report every event to this callable from now on, in the batcher's event loop."""
         self._observers.add(observer)
-
-    def abandon(self, batch: Batch, error: HeadwayError) -> None:
-        """Answer a running batch's callers with this error; its worker is busy until it is done."""
-        self._driver.abandon(batch, error)
 
     def follow(self, follower: Callable[[tuple[int, ...]], None]) -> None:
         """Tell this callable the ids of each call's items, in that call's own context: so traces

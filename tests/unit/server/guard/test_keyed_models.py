@@ -23,6 +23,7 @@ LOOKS = {
     "withdraw",
     "is_direct",
     "is_ready",
+    "health",
     "takes_parameter",
     "workers",
 }  # they ask for no work
