@@ -9,13 +9,13 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
-import numpy
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, Registry, ServedModel
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.tensors import NORMAL, too_many_rows
 from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
@@ -45,8 +45,15 @@ class Plain:
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """For the model, from `?language=de`; of one given twice the last counts."""
-    return dict(parse_qsl(query, keep_blank_values=True)) if query else _NO_PARAMETERS
+    """For the model, from `?language=de`."""
+    if not query:
+        return _NO_PARAMETERS
+    pairs = parse_qsl(query, keep_blank_values=True)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name in found if sum(name == each for each, _ in pairs) > 1)
+        raise InvalidInput(f"query parameter {twice!r} is given twice")
+    return found
 
 
 async def _answer(served: ServedModel, value: Any, ask: Ask, max_rows: int) -> Any:
@@ -68,14 +75,6 @@ def _or_error(result: Any) -> Any:
 def json_of(result: Any) -> bytes:
     """A result as it goes out; arrays are lists."""
     try:
-        return msgspec.json.encode(result, enc_hook=_plain)
+        return msgspec.json.encode(result, enc_hook=plain_of)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, numpy.ndarray | numpy.generic):
-        return value.tolist()
-    if isinstance(value, str):  # of a class of its own, which says more than the text
-        return str(value)
-    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
