@@ -16,6 +16,7 @@ from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, Registry, ServedModel
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.tensors import NORMAL, too_many_rows
+from headway.server.json.body import decode_json
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -34,7 +35,7 @@ class Plain:
     async def predict(self, request: Request, model: str) -> Response:
         served = await find_or_wake(self._registry, request, model)
         try:
-            value = msgspec.json.decode(request.body)
+            value = await decode_json(request)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             is_what = f"not JSON: {error}" if request.body else "empty: JSON is expected"
             raise InvalidInput(f"the body is {is_what}") from error

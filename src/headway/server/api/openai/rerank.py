@@ -44,7 +44,7 @@ class Reranking:
         self._registry = registry
 
     async def rerank(self, request: Request) -> Response:
-        asked = _checked(decoded(request.body, RerankRequest))
+        asked = _checked(await decoded(request, RerankRequest))
         served = await find_or_wake(self._registry, request, asked.model)
         _check_ranks(served)
         wishes: dict[str, Any] = {"truncate": asked.truncate}

@@ -9,7 +9,8 @@ import numpy
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.v2.codec import Parameters
-from headway.server.net.messages import Response, StreamResponse
+from headway.server.json.body import decode_json
+from headway.server.net.messages import Request, Response, StreamResponse
 
 _TEXT = "text_input"
 _EVENTS = (("Cache-Control", "no-cache"),)
@@ -23,10 +24,10 @@ class Body(msgspec.Struct, frozen=True):
     parameters: Parameters
 
 
-def parse(body: bytes, model: ServedModel) -> Body:
+async def parse(request: Request, model: ServedModel) -> Body:
     """A model of one input gets that key's value (or `text_input`), another gets them all."""
     try:
-        keys = msgspec.json.decode(body, type=dict[str, Any])
+        keys = await decode_json(request, dict[str, Any])
         id_ = msgspec.convert(keys.pop("id", None), str | None) or ""
         parameters = msgspec.convert(keys.pop("parameters", None), Parameters | None) or {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
@@ -18,6 +18,7 @@ from headway.config import ServerConfig
 from headway.errors import HeadwayError, QueueFull
 from headway.server.app import WISHES, App, Pending, refuse
 from headway.server.errors import headers_of, status_of
+from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
 from headway.server.net.headers import WireHeaders, request_id
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
@@ -67,6 +68,11 @@ class _Received(NamedTuple):
     request: Request
     keep_alive: bool
     is_http_10: bool
+    parts: Sequence[bytes] = ()  # of its body, where that is still to be joined
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self.request.body) + sum(map(len, self.parts))
 
 
 _Turn: TypeAlias = _Received | _Refused
@@ -221,9 +227,13 @@ class Connection(asyncio.Protocol):
         self._phase = self._timed = Phase.NOTHING
         self._owes_continue = False
         parser, url, headers = self._parser, self._url, self._headers
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body = []
-        if self._start_direct(body):
+        parts, self._body = self._body, []
+        body = b""
+        if len(parts) == 1:
+            body, parts = parts[0], []
+        elif self._body_bytes <= _SMALL:
+            body, parts = b"".join(parts), []
+        if not parts and self._start_direct(body):
             return
         if not url.startswith(b"/"):
             url = self._relative(url)
@@ -233,7 +243,7 @@ class Connection(asyncio.Protocol):
         is_http_10 = (
             not keep_alive or b"connection" in headers
         ) and parser.get_http_version() == "1.0"
-        received = _Received(request, keep_alive, is_http_10)
+        received = _Received(request, keep_alive, is_http_10, parts)
         if self._task is None and not self._waiting:
             self._start(received)
         else:
@@ -304,7 +314,7 @@ class Connection(asyncio.Protocol):
 
     def _give_back(self) -> None:
         """All but what those who wait have, and what is coming in."""
-        bodies = [len(turn.request.body) for turn in self._waiting if isinstance(turn, _Received)]
+        bodies = [turn.body_bytes for turn in self._waiting if isinstance(turn, _Received)]
         kept = sum(max(0, size - self._uncounted_bytes) for size in bodies)
         if self._phase is Phase.BODY and not self._is_over:
             kept += self._allowed_bytes - self._uncounted_bytes
@@ -396,6 +406,9 @@ class Connection(asyncio.Protocol):
     async def _answer(self, received: _Received) -> None:
         is_answered = False
         try:
+            if received.parts:
+                received.request.body = await joined(received.parts)
+                received = received._replace(parts=())
             answer = await self._handle(received.request)
             if isinstance(answer, StreamResponse):
                 await self._send_stream(received, answer)
