@@ -51,7 +51,8 @@ def outline_of(text: Text, level: int, steps: Steps) -> tuple[bytes, dict[bytes,
 def _long_lists(text: Text, level: int, steps: Steps) -> tuple[Array, Array]:
     found = [NOTHING]
     for marks in blocks_of_marks(text, steps):
-        found.append(marks.select(marks.levels == level))
+        is_list = (marks.kinds == OPEN_LIST) | (marks.kinds == CLOSE_LIST)
+        found.append(marks.select(is_list & (marks.levels == level)))
     at, kinds, _ = Marks(*(numpy.concatenate(columns) for columns in zip(*found, strict=True)))
     starts, stops = at[kinds == OPEN_LIST], at[kinds == CLOSE_LIST]
     if len(starts) != len(stops):

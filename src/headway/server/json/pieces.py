@@ -12,13 +12,14 @@ from headway.server.json.marks import COMMA, Marks, Text, all_marks
 from headway.server.net.background import Steps
 
 PIECE_BYTES = 32 * 2**10  # decoded in one go: less than a millisecond
-MAX_VALUES = 2**20
+MAX_VALUES = 2**19  # each becomes an object
 _SPACE = b" \t\r\n"
 _LIST, _OBJECT, _STRING = tuple(b"[]"), tuple(b"{}"), tuple(b'""')
 _KEY = re.compile(rb'[ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:', re.DOTALL)
 # Where a string may be cut: before an escape that is no second half of a pair, or beside plain
 # characters, outside of what may be a character of several bytes.
 _CUT = re.compile(rb"(?<!\\)(?=\\(?!u[dD][c-fC-F]))|(?<=[^\\]{6})(?=[^\\\x80-\xbf])")
+_ESCAPE_BYTES = 6
 _decode = msgspec.json.Decoder().decode
 
 
@@ -105,19 +106,23 @@ class _Pieces:
     def _string(self, start: int, stop: int) -> str:
         parts: list[str] = []
         while start < stop:
-            right = stop
-            if stop - start > self._piece_bytes:
-                target = start + self._piece_bytes
-                end = min(stop, target + self._piece_bytes)
-                cut = _CUT.search(self._text, target, end)
-                if cut is not None:
-                    right = cut.start()
-                elif end < stop:
-                    raise InvalidInput("a text cannot be read: it is all escaped backslashes")
+            right = self._cut(start + self._piece_bytes, stop)
             parts.append(_decode(b'"%b"' % bytes(self._text[start:right])))
             start = right
             self._steps.rest()
         return "".join(parts)
+
+    def _cut(self, target: int, stop: int) -> int:
+        """Where a string may be cut, or its end if that is near."""
+        if target >= stop:
+            return stop
+        end = min(stop, target + self._piece_bytes)
+        cut = _CUT.search(self._text, target, end)
+        if cut is not None and (end == stop or cut.start() < end - _ESCAPE_BYTES):
+            return cut.start()
+        if end == stop:
+            return stop
+        raise InvalidInput("a text cannot be read: it is all escaped backslashes")
 
     def _stripped(self, start: int, stop: int) -> tuple[int, int]:
         text = self._text
