@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway import END, Batcher, Closed, ConfigError, InvalidInput, Model, ModelFailed, Shed
-from headway.runtime.driving.calls import MAX_BACKLOG
+from headway.runtime.driving.streams import MAX_BACKLOG
 from headway.testing import now
 
 

@@ -26,10 +26,11 @@ from headway.runtime.calling.callbacks import Callbacks, own_method
 from headway.runtime.calling.parameters import BatchParameters, Parameters, Sharing
 from headway.runtime.calling.runner import TensorRunner, runner_for
 from headway.runtime.calling.threads import run_in_thread
-from headway.runtime.driving.calls import Call, DirectCall, StreamCall
+from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.driver import Driver
 from headway.runtime.driving.event_loop import FloatingHome, Home
 from headway.runtime.driving.state import State
+from headway.runtime.driving.streams import StreamCall
 from headway.runtime.events import Observer, Observers
 from headway.runtime.explaining import Explained, explanation_of
 from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel

@@ -14,7 +14,8 @@ from headway.core.items import Batch
 from headway.errors import ModelFailed
 from headway.runtime.calling.faults import WorkerLost, text_of
 from headway.runtime.calling.runner import BrokenContract, Runner
-from headway.runtime.driving.calls import Answerable, StreamCall
+from headway.runtime.driving.calls import Answerable
+from headway.runtime.driving.streams import StreamCall, deliver_step
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.jobs.rerunning import Reruns
 
@@ -232,10 +233,10 @@ class StreamJob(BatchJob):
 
     def _readers(self, calls: Sequence[StreamCall]) -> list[StreamCall]:
         """Those who still read. What they have seen already is not given to them once more."""
-        readers = [call for call in calls if not call.is_done]
-        for call in readers:
-            call.rewind()
-        return readers
+        for call in calls:
+            if not call.is_done:
+                call.start(may_rerun=self.max_reruns > 0)
+        return [call for call in calls if not call.is_done]
 
     def _pass_steps(self, readers: list[StreamCall]) -> None:
         if not readers:
@@ -281,8 +282,7 @@ class StreamJob(BatchJob):
             raise BrokenContract(
                 f"{self._name} yielded {len(entries)} entries for {len(readers)} items"
             )
-        for call, entry in zip(readers, entries, strict=True):
-            call.push(entry)
+        deliver_step(zip(readers, entries, strict=True))
         return not all(call.is_done for call in readers)
 
 

@@ -13,6 +13,8 @@ from headway.server.json.body import decode_json
 from headway.server.net.messages import Request, Response, StreamResponse
 
 _TEXT = "text_input"
+_TEXT_END = b'""}'
+_encode = msgspec.json.Encoder().encode
 _EVENTS = (("Cache-Control", "no-cache"),)
 
 
@@ -71,6 +73,8 @@ class _Events:
         self._stream = stream
         self._first: bytes | None = None
         self._ended = False
+        # An event with a text in it, the commonest one, up to that text.
+        self._start = b"data: " + _message(model, body, "")[: -len(_TEXT_END)]
 
     async def start(self) -> None:
         try:
@@ -103,6 +107,8 @@ class _Events:
 
     async def _next_event(self) -> bytes:
         chunk = await anext(self._stream)
+        if type(chunk) is str:
+            return b"%b%b}\n\n" % (self._start, _encode(chunk))
         return _event(_message(self._model, self._body, chunk))
 
 
