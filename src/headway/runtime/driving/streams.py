@@ -6,8 +6,8 @@ told once for all streams of a step (`deliver_step`), and wakes each reader once
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 from headway.errors import ModelFailed, Shed
 from headway.model import END
@@ -33,6 +33,7 @@ class StreamCall:
         "item_ids",
         "loop",
         "ran",
+        "reader",
         "value",
     )
 
@@ -42,6 +43,7 @@ class StreamCall:
         self.ran: tuple[Ran, ...] = ()
         self.is_abandoned = False  # the reader left
         self.loop = loop
+        self.reader: Callable[[], None] | None = None  # told in place of whoever waits
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
@@ -132,21 +134,70 @@ class StreamCall:
 
     def wake(self) -> None:
         self._is_told = False  # first: what comes from now on is told anew
+        if self.reader is not None:
+            self.reader()
+            return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def take(self) -> list[Any]:
+        """All chunks that are there."""
+        chunks, taken = self._chunks, []
+        while chunks:
+            taken.append(chunks.popleft())
+        return taken
+
+    def is_at_end(self) -> bool:
+        """Whether all has been read; raises what went wrong."""
+        if not self._ended or self._chunks:
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
 
     async def wait_chunk(self) -> Any:
         """The next chunk; END when there is none; raises what went wrong."""
         chunks = self._chunks
         while not chunks:
-            if self._ended and not chunks:  # again: the last chunk may have come with the end
-                if self._error is not None:
-                    raise self._error
+            if self.is_at_end():
                 return END
+            if chunks:  # they came with the end
+                break
             self._waiter = self.loop.create_future()
             await self._waiter
         return chunks.popleft()
+
+
+class OpenStream:
+    """A stream as its reader has it: an async iterator; or, attached, chunks without a task."""
+
+    __slots__ = ("_call", "_withdraw", "is_at_end", "take")
+
+    def __init__(self, call: StreamCall, withdraw: Callable[[StreamCall], None]) -> None:
+        self._call = call
+        self._withdraw = withdraw
+        self.take = call.take
+        self.is_at_end = call.is_at_end
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        chunk = await self._call.wait_chunk()
+        if chunk is END:
+            raise StopAsyncIteration
+        return chunk
+
+    def attach(self, reader: Callable[[], None] | None) -> None:
+        """Call this, in the loop, whenever there may be something to take, or the end."""
+        self._call.reader = reader
+
+    def close(self) -> None:
+        call = self._call
+        if not call.is_done:
+            call.is_abandoned = True
+            self._withdraw(call)
 
 
 def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:

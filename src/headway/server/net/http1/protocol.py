@@ -85,6 +85,30 @@ def _request(method: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes
     return Request(method.decode("ascii"), path, query, WireHeaders(headers), body, sent_id)
 
 
+class _Sink:
+    """A stream's way to its client, without a task."""
+
+    __slots__ = ("_connection", "_is_chunked", "_transport")
+
+    def __init__(
+        self, connection: "Connection", transport: asyncio.Transport, *, is_chunked: bool
+    ) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._is_chunked = is_chunked
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        return self._connection.writable
+
+    async def wait_writable(self) -> None:
+        if self._connection.writable is not None:
+            await self._connection.writable
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(wire.encode_chunk(data) if self._is_chunked else data)
+
+
 class Connection(asyncio.Protocol):
     def __init__(
         self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
@@ -106,7 +130,7 @@ class Connection(asyncio.Protocol):
         self._has_ended = False  # the client sends no more, but reads
         self._comment: bytes | None = None  # may be sent at any time while a stream is answered
         self._is_upgrade = False  # the request asks for another protocol; it is parsed once more
-        self._writable: asyncio.Future[None] | None = None  # the client reads too slowly
+        self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
         self._unsent_bytes = 0  # when we last looked
         self._owes_continue = False
 
@@ -179,14 +203,14 @@ class Connection(asyncio.Protocol):
         self._parser = None  # type: ignore[assignment]  # it holds us: end the circle here
 
     def pause_writing(self) -> None:
-        self._writable = self._loop.create_future()
+        self.writable = self._loop.create_future()
         self._unsent_bytes = self._transport.get_write_buffer_size()
         self._arm(self._config.write_timeout_s)
 
     def resume_writing(self) -> None:
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
+        if self.writable is not None and not self.writable.done():
+            self.writable.set_result(None)
+        self.writable = None
         if self._task is not None:
             self._deadline = math.inf
         elif not self._is_over:
@@ -560,13 +584,17 @@ class Connection(asyncio.Protocol):
             return
         is_events = response.content_type.startswith("text/event-stream")
         comment = wire.encode_comment(is_chunked=is_chunked) if is_events else None
+        if chunk is not None and (pump := getattr(response.chunks, "pump", None)) is not None:
+            self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
+            head, chunk = b"", None
+            await pump(_Sink(self, self._transport, is_chunked=is_chunked))
         while chunk is not None:
             if chunk:  # an empty one would end the stream
                 self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
                 head = b""
                 self._comment = comment
-            if self._writable is not None:
-                await self._writable
+            if self.writable is not None:
+                await self.writable
             chunk = await anext(response.chunks, None)
         self._comment = None
         self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))
@@ -585,7 +613,7 @@ class Connection(asyncio.Protocol):
             return
         if self._is_last or not keep_alive or (self._has_ended and not self._waiting):
             self._close()
-        elif self._writable is None:
+        elif self.writable is None:
             self._go_on()
         else:
             self._transport.pause_reading()  # nothing more for it until it reads what it has
