@@ -398,7 +398,7 @@ X = ("x", "FP32", [1, 4], "", [])
         (
             request("double", X, ("z", "FP32", [1], "", []), raw=(bytes(16),)),
             Code.INVALID_ARGUMENT,
-            "input 'z' has no data",
+            "input 'z' is unknown",
         ),
         (request("double", X, X, raw=(bytes(16),) * 2), Code.INVALID_ARGUMENT, "given twice"),
         (
