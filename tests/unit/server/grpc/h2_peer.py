@@ -5,20 +5,27 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import h2.config
 import h2.connection
 import h2.events
 import hpack
 
 from headway.config import ServerConfig
+from headway.server.grpc.calls import Refusal
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2 import frames
+from headway.server.net.http2.budget import Budget, address_budget
 from headway.server.net.http2.call import Method
 from headway.server.net.http2.connection import Connection
 
 LIMIT_BYTES = 100_000
 CONFIG = ServerConfig(
-    max_header_bytes=4096, header_timeout_s=10, body_timeout_s=60, keep_alive_s=75
+    max_header_bytes=4096,
+    header_timeout_s=10,
+    body_timeout_s=60,
+    write_timeout_s=60,
+    keep_alive_s=75,
 )
 HEAD = (
     *((":method", "POST"), (":scheme", "http"), (":path", "/test/echo"), (":authority", "x")),
@@ -93,6 +100,7 @@ class Service:
             "/test/many": self._method(self.many, gives=True),
             "/test/stream": self._method(self.stream, takes=True, gives=True),
             "/test/count": self._method(self.count, takes=True),
+            "/test/open": self._method(self.echo)._replace(is_open=True),
         }
 
     @staticmethod
@@ -135,8 +143,19 @@ class Owner:
     def __init__(self) -> None:
         self.has_room = True
         self.room = BodyRoom(CONFIG)
+        self.unpacking = asyncio.Semaphore(2)
+        self.budget = address_budget(0.0)
+        self.keys: set[str] = set()  # none: everybody may
         self.is_closed = False
         self.tasks: set[Any] = set()
+
+    def refusal_of(self, path: str, metadata: Any) -> Refusal | None:
+        if not self.keys or path == "/test/open" or dict(metadata).get("x-api-key") in self.keys:
+            return None
+        return Refusal(grpc.StatusCode.UNAUTHENTICATED, "no key", ())
+
+    def budget_of(self, address: str) -> Budget:
+        return self.budget
 
     def opened(self, connection: Connection, address: str) -> bool:
         return self.has_room
