@@ -170,9 +170,16 @@ class Owner:
 class Link:
     """Both ends. `client` is h2's; what it wants to send goes over with `send`."""
 
-    def __init__(self, config: ServerConfig = CONFIG, *, has_room: bool = True) -> None:
+    def __init__(
+        self,
+        config: ServerConfig = CONFIG,
+        *,
+        has_room: bool = True,
+        budget: Budget | None = None,
+    ) -> None:
         self.service, self.owner, self.transport = Service(), Owner(), FakeTransport()
         self.owner.has_room = has_room
+        self.owner.budget = budget or self.owner.budget
         loop = asyncio.get_running_loop()
         self.server = Connection(
             self.service.methods.get, config, loop, self.owner, limit_bytes=LIMIT_BYTES

@@ -7,7 +7,7 @@ one for its address, so that many connections buy no more than a few.
 
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 
-CAPACITY = 1024  # units of one connection, saved up while it is quiet
+CAPACITY = 2048  # units of one connection, saved up while it is quiet
 PER_S = 1024.0
 ADDRESS_CAPACITY = 8 * CAPACITY
 ADDRESS_PER_S = 8 * PER_S

@@ -308,15 +308,16 @@ class Call:
 
     def _let_go(self) -> None:
         """Of what came. A collection of garbage would be too late."""
-        self._inbox = None
+        if self._inbox is not None:
+            self._inbox.clear()
         self._base_bytes = 0
         if self._held_bytes:
             self._hold(0)
 
     def hold_answer(self) -> None:
         """What the peer does not take. Raises QueueFull."""
-        if self.is_over:
-            self._inbox = None
+        if self.is_over and self._inbox is not None:
+            self._inbox.clear()
         self._hold(len(self.outbox or b""))
 
     def _open_inbox(self) -> Inbox:

@@ -213,20 +213,19 @@ class Connection(Sending):
         if stream_id > self._highest_id:
             self._highest_id = stream_id
             head = self._heads.read(block)
-            if self._heads.cost:  # it was not known
+            if self._heads.cost:
                 self._charge(self._heads.cost)
             if not self._is_last:  # else GOAWAY has said that we do not see it
                 self._open(stream_id, head, is_last=is_last)
             return
         self._heads.decode(block)
-        self._charge(self._heads.cost)
+        self._charge(1 + self._heads.cost)
         call = self._calls.get(stream_id)
         if call is None or call.is_received:
-            self._charge()  # it has been answered or reset, which the peer could not know
-        elif not is_last:
+            return  # it has been answered or reset, which the peer could not know
+        if not is_last:
             raise StreamFailed(Code.PROTOCOL_ERROR, "trailers end a stream")
-        else:
-            call.receive(b"", 0, is_last=True)
+        call.receive(b"", 0, is_last=True)
 
     def _open(self, stream_id: int, head: Head, *, is_last: bool) -> None:
         if len(self._calls) >= MAX_CALLS:
