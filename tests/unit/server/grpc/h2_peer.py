@@ -16,8 +16,8 @@ from headway.server.grpc.calls import Refusal
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import Budget, address_budget
-from headway.server.net.http2.call import Method
 from headway.server.net.http2.connection import Connection
+from headway.server.net.http2.method import Method
 
 LIMIT_BYTES = 100_000
 CONFIG = ServerConfig(
@@ -58,7 +58,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.unsent_bytes = 0
-        self.is_closed = self.is_aborted = False
+        self.is_closed = self.is_aborted = self.is_paused = False
 
     def write(self, data: Any) -> None:
         assert not self.is_closed, "written after its end"
@@ -75,6 +75,12 @@ class FakeTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.is_closed
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
     def can_write_eof(self) -> bool:
         return False

@@ -539,7 +539,7 @@ async def test_patience_comes_back_with_time_and_with_work() -> None:
     ping = frames.frame(frames.PING, 0, 0, bytes(8))
     for _ in range(3):
         link.feed(ping * (CAPACITY - 10))
-        await asyncio.sleep(2.1)
+        await asyncio.sleep(4.1)
     encoder = hpack.Encoder()
     for n in range(CAPACITY):
         link.feed(ping * 4, raw_call(2 * n + 1, b"", encoder))

@@ -7,9 +7,9 @@ one for its address, so that many connections buy no more than a few.
 
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 
-CAPACITY = 2048  # units of one connection, saved up while it is quiet
+CAPACITY = 4096  # units of one connection, saved up while it is quiet
 PER_S = 1024.0
-ADDRESS_CAPACITY = 8 * CAPACITY
+ADDRESS_CAPACITY = 4 * CAPACITY
 ADDRESS_PER_S = 8 * PER_S
 _SMALL = 64  # units that a connection may owe while others of its address spend too much
 

@@ -5,19 +5,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
-from typing import Any, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 
 import grpc
 
 from headway.errors import HeadwayError, QueueFull
 from headway.server.app import Pending
 from headway.server.errors import retry_after_s, status_of
-from headway.server.grpc.calls import OPEN_BYTES, Refusal, Unparsed, is_asked_to_stop
+from headway.server.grpc.calls import OPEN_BYTES, Unparsed, is_asked_to_stop
 from headway.server.net.compression import decompress
 from headway.server.net.http2 import heads
 from headway.server.net.http2.frames import Code, StreamFailed
 from headway.server.net.http2.heads import Head, Metadata, Value
 from headway.server.net.http2.inbox import Broken, Inbox, Message, TooLong, framed, whole
+from headway.server.net.http2.method import Method, Wire
 
 _log = logging.getLogger(__name__)
 Status = grpc.StatusCode
@@ -26,68 +27,6 @@ ENCODINGS = frozenset(["identity", "gzip", "deflate"])
 CALL_BYTES = 2**12  # counted for a call that waits for its request, whatever it has sent
 _UNPACK_IN_THREAD = 2**9  # bytes; what is smaller unpacks to half a megabyte at most
 _SMALL = 2**10  # bytes of a whole message that are not counted
-
-
-class Direct(Protocol):
-    """The commonest kind of request, answered without a task."""
-
-    def start(self, request: Any, call: "Call") -> Pending | None:
-        """None: it is not of that kind."""
-        ...
-
-    def refusal_of(self, error: BaseException) -> Refusal: ...
-
-
-class Method(NamedTuple):
-    """As the service has it. It is called with a request, or all requests, and a context."""
-
-    run: Callable[[Any, Any], Any]
-    parse: Callable[[bytes], Any]
-    serialise: Callable[[Any], bytes]
-    takes_stream: bool
-    gives_stream: bool
-    direct: Direct | None = None
-    is_open: bool = False  # it needs no key
-
-
-class Wire(Protocol):
-    """What a call needs of its connection."""
-
-    loop: asyncio.AbstractEventLoop
-    peer: str
-    limit_bytes: int  # of a message
-    unpacking: asyncio.Semaphore  # how many are unpacked at a time
-
-    @property
-    def is_paused(self) -> bool: ...
-
-    def send_answer(self, call: "Call", body: bytes) -> None:
-        """Head, one message, trailers: the whole of a plain answer."""
-        ...
-
-    def send(self, call: "Call", data: bytes) -> None: ...
-
-    def finish(self, call: "Call", trailers: bytes) -> None: ...
-
-    def give_back(self, call: "Call", size_bytes: int) -> None:
-        """It may send so much more."""
-        ...
-
-    def left(self, task: "asyncio.Task[None]") -> None:
-        """It has been cancelled, and may still be cleaning up."""
-        ...
-
-    def hold(self, more_bytes: int) -> None:
-        """So much more, or less, waits in memory. Raises QueueFull."""
-        ...
-
-    def earn(self, units: int) -> None:
-        """We have done something for the peer."""
-        ...
-
-    def charge_refused(self) -> None:
-        """A request could not be read. It may end the connection."""
-        ...
 
 
 class Call:
@@ -110,6 +49,7 @@ class Call:
         "due_at",
         "head",
         "head_block",
+        "head_cost",
         "id",
         "is_closed",
         "is_over",
@@ -136,6 +76,7 @@ class Call:
         self.is_refused = False  # nothing was done for it
         # The connection's:
         self.send_window = window
+        self.head_cost = 0  # what reading its head has cost, of the connection's budget
         self.head_block: bytes | None = heads.HEAD_BLOCK  # None: it has been sent
         self.outbox: bytearray | None = None  # what the windows have no room for
         self.trailers: bytes | None = None  # to be sent after it

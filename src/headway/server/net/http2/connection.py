@@ -1,4 +1,4 @@
-"""One HTTP/2 connection: what comes in, the limits of patience, and the end.
+"""One HTTP/2 connection: what comes in, frame by frame.
 
 The hot path (a call's head and message in one read, its answer in one write) makes no task, no
 timer and no future. Whatever a peer does wrong ends its stream or its connection with the code of
@@ -6,57 +6,30 @@ RFC 9113, and is not logged: it is not our mistake.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, cast
 
 import grpc
 
 from headway.config import ServerConfig
-from headway.server.grpc.calls import Refusal
-from headway.server.net.holding import BodyRoom
 from headway.server.net.http2 import frames, heads
-from headway.server.net.http2.budget import Account, Budget
-from headway.server.net.http2.call import ENCODINGS, WINDOW, Call, Method
-from headway.server.net.http2.frames import Code, ConnectionFailed, StreamFailed
-from headway.server.net.http2.heads import Head, HeadReader, Metadata
-from headway.server.net.http2.sending import Sending
+from headway.server.net.http2.budget import Account
+from headway.server.net.http2.call import ENCODINGS, WINDOW, Call
+from headway.server.net.http2.frames import Code, ConnectionFailed, Frame, StreamFailed
+from headway.server.net.http2.heads import Head, HeadReader
+from headway.server.net.http2.lifetime import RESET_COSTS, Lifetime, Owner
+from headway.server.net.http2.method import Method
 
 MAX_CALLS = 1000  # at once, of one connection
 MAX_OPEN_CALLS = 100  # of those, calls that need no key
 CONNECTION_WINDOW = 2**24
-LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can read why
-PING_TIMEOUT_S = 20.0
-_RESET_COSTS = 4  # a call that was begun for nothing, or refused
-_ANSWER_EARNS = 8
+TURN_S = 0.002  # that one connection's frames may take before others have their turn
+_LOOK_EVERY = 16  # frames, at the clock
+_FREE_HEAD = 24  # units of a head's cost that a call has for nothing; a reset or refused one pays
 _SMALL_DATA = 256  # bytes of a frame; a smaller one that ends nothing costs more than it brings
 _LARGE_HEAD = 1024  # bytes, decoded; from here on they are counted as long as the call lives
 _CALLS_A_UNIT = 8  # that are looked at when a window changes for all of them
 _NO_METHOD = Method(lambda *_: None, bytes, bytes, takes_stream=True, gives_stream=True)
-
-
-class Owner(Protocol):
-    """The server that holds the connections."""
-
-    room: BodyRoom
-    unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
-
-    def refusal_of(self, path: str, metadata: Metadata) -> Refusal | None:
-        """Why this caller may not call this method; None: it may."""
-        ...
-
-    def budget_of(self, address: str) -> Budget:
-        """What all connections of that host share."""
-        ...
-
-    def opened(self, connection: "Connection", address: str) -> bool:
-        """Whether there is room for it, from that host."""
-        ...
-
-    def closed(self, connection: "Connection") -> None: ...
-
-    def left(self, task: "asyncio.Task[None]") -> None:
-        """A call's task that has been cancelled, and may still be cleaning up."""
-        ...
 
 
 class _Partial(NamedTuple):
@@ -67,7 +40,7 @@ class _Partial(NamedTuple):
     block: bytes
 
 
-class Connection(Sending):
+class Connection(Lifetime):
     def __init__(
         self,
         find: Callable[[str], Method | None],
@@ -77,33 +50,17 @@ class Connection(Sending):
         *,
         limit_bytes: int,
     ) -> None:
-        super().__init__(loop)
+        super().__init__(config, loop, owner)
         self._find = find
-        self._config = config
         self.limit_bytes = limit_bytes
         self.peer = ""
-        self._owner = owner
         self.unpacking = owner.unpacking
         self._preface = frames.PREFACE  # what of it has not come
         self._reader = frames.FrameReader()
         self._heads = HeadReader(limit_bytes=config.max_header_bytes)
-        self._only: int | None = frames.SETTINGS  # the only kind of frame that may come now
         self._partial: _Partial | None = None
-
-        self._highest_id = 0
-        self._is_last = False  # no call after those that have begun
-        self._is_over = False  # what still comes in is thrown away
-
+        self._unread: list[bytes] | None = None  # what came while we were behind; None: we are not
         self._owed = 0  # bytes received and not yet given back
-        self._open_calls = 0  # those that need no key
-        self._heard_at = self._only_since = 0.0
-        self._pinged_at = 0.0
-        limits = (
-            *(config.header_timeout_s, config.body_timeout_s),
-            *(config.write_timeout_s, config.keep_alive_s),
-        )
-        self._tick_s = min(5.0, *(each / 2 for each in limits))
-        self._timer: asyncio.TimerHandle | None = None
 
     # ---- the transport calls
 
@@ -127,11 +84,23 @@ class Connection(Sending):
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
+        if self._unread is not None:
+            self._unread.append(data)  # a transport that is paused may have some left
+            return
         self._heard_at = self.loop.time()
         try:
             if self._preface:
                 data = self._greeted(data)
-            for kind, flags, stream_id, payload in self._reader.feed(data):
+        except ConnectionFailed as error:
+            self._fail(error.code, str(error))
+        else:
+            self._handle(self._reader.feed(data))
+
+    def _handle(self, found: Iterator[Frame]) -> bool:
+        """Frame by frame. False: it takes longer than a turn, and goes on after the others."""
+        count = 0
+        try:
+            for kind, flags, stream_id, payload in found:
                 if self._only is not None and kind != self._only:
                     raise _protocol_error("another frame is due")
                 if kind < len(_HANDLERS):
@@ -141,8 +110,29 @@ class Connection(Sending):
                         self._reset(stream_id, error.code)
                 else:
                     self._charge()  # frames that we do not know are to be ignored
+                count += 1
+                if not count % _LOOK_EVERY and self.loop.time() - self._heard_at > TURN_S:
+                    self._pause(found)
+                    return False
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
+        return True
+
+    def _pause(self, found: Iterator[Frame]) -> None:
+        if self._unread is None:
+            self._unread = []
+            self._transport.pause_reading()
+        self.loop.call_soon(self._go_on, found)
+
+    def _go_on(self, found: Iterator[Frame]) -> None:
+        self._heard_at = self.loop.time()
+        if not self._is_over and not self._handle(found):
+            return
+        unread, self._unread = self._unread or [], None
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+        for data in unread:
+            self.data_received(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_over = True
@@ -212,9 +202,13 @@ class Connection(Sending):
         is_last = bool(flags & frames.END_STREAM)
         if stream_id > self._highest_id:
             self._highest_id = stream_id
-            head = self._heads.read(block)
-            if self._heads.cost:
+            try:
+                head = self._heads.read(block)
+            except StreamFailed:
                 self._charge(self._heads.cost)
+                raise
+            if self._heads.cost > _FREE_HEAD:
+                self._charge(self._heads.cost - _FREE_HEAD)
             if not self._is_last:  # else GOAWAY has said that we do not see it
                 self._open(stream_id, head, is_last=is_last)
             return
@@ -236,7 +230,7 @@ class Connection(Sending):
             return
         refusal = self._owner.refusal_of(head.path, head.metadata)
         if refusal is not None:
-            self._charge(_RESET_COSTS)
+            self._charge(RESET_COSTS + self._heads.cost)
             call = self._new_call(stream_id, head, _NO_METHOD, is_last=is_last)
             call.is_refused = True
             call.end(*refusal)
@@ -253,12 +247,13 @@ class Connection(Sending):
     def _new_call(self, stream_id: int, head: Head, method: Method, *, is_last: bool) -> Call:
         call = Call(self, stream_id, head, method, self._first_window, self._heard_at)
         call.is_received = is_last
+        call.head_cost = min(self._heads.cost, _FREE_HEAD)
         self._calls[stream_id] = call
         return call
 
     def _refuse(self, call: Call, method: Method | None) -> None:
         """There is no such call, whoever asks."""
-        self._charge(_RESET_COSTS)
+        self._charge(RESET_COSTS + self._heads.cost)
         call.is_refused = True
         if not call.head.is_grpc:
             call.head_block = None
@@ -278,7 +273,7 @@ class Connection(Sending):
     def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
         frames.parse_number(payload)
         self._check_known(stream_id)
-        self._charge(_RESET_COSTS)
+        self._charge_reset(stream_id)
         self._drop(stream_id)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -344,133 +339,6 @@ class Connection(Sending):
     def _check_known(self, stream_id: int) -> None:
         if not 0 < stream_id <= self._highest_id or not stream_id & 1:
             raise _protocol_error(f"stream {stream_id} has not been opened")
-
-    def _charge(self, cost: int = 1) -> None:
-        """A frame that brings no work. Work that is done makes up for it."""
-        if self._account.is_overdrawn(cost, self._heard_at):
-            raise ConnectionFailed(Code.ENHANCE_YOUR_CALM, "too many frames for nothing")
-
-    def charge_refused(self) -> None:
-        """A request that could not be read, found out outside of `data_received`."""
-        if not self._is_over and self._account.is_overdrawn(_RESET_COSTS, self.loop.time()):
-            self._fail(Code.ENHANCE_YOUR_CALM, "too many calls for nothing")
-
-    def hold(self, more_bytes: int) -> None:
-        self._account.hold(more_bytes)
-
-    def left(self, task: "asyncio.Task[None]") -> None:
-        self._owner.left(task)
-
-    # ---- work and what is none
-
-    def earn(self, units: int) -> None:
-        self._account.earn(units)
-
-    def _forget(self, call: Call) -> None:
-        self._take_out(call.id)
-        if not call.is_refused:
-            self._account.earn(_ANSWER_EARNS)
-        call.close()
-        self._close_if_done()
-
-    def _drop(self, stream_id: int) -> None:
-        call = self._take_out(stream_id)
-        if call is not None:
-            call.cancel()
-            self._close_if_done()
-
-    def _take_out(self, stream_id: int) -> Call | None:
-        call = self._calls.pop(stream_id, None)
-        self._blocked.pop(stream_id, None)
-        if call is not None and call.method.is_open:
-            self._open_calls -= 1
-        return call
-
-    def _reset(self, stream_id: int, code: Code) -> None:
-        self._charge(_RESET_COSTS)
-        self._transport.write(frames.rst_stream(stream_id, code))
-        self._drop(stream_id)
-
-    # ---- ending
-
-    def finish_calls(self) -> None:
-        """Take no call after those that have begun."""
-        if self._is_last or self._is_over:
-            return
-        self._is_last = True
-        self._transport.write(frames.goaway(self._highest_id, Code.NO_ERROR, "the server stops"))
-        self._close_if_done()
-
-    def cut(self) -> None:
-        """Time is up: whoever still waits is told so."""
-        for call in list(self._calls.values()):
-            call.end(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-            call.cancel()
-        self._calls.clear()
-        self._blocked.clear()
-        self._close()
-
-    def _close_if_done(self) -> None:
-        if self._is_last and not self._calls and not self._is_over:
-            self._close()
-
-    def _close(self) -> None:
-        self._is_over = True
-        self._paused_at = self.loop.time()  # what is unsent has its time to leave
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._transport.close()
-
-    def _fail(self, code: Code, message: str) -> None:
-        """It cannot go on. Its calls are lost, as the peer knows."""
-        self._is_over = True
-        for stream_id in list(self._calls):
-            self._drop(stream_id)
-        if self._transport.is_closing():
-            return
-        self._transport.write(frames.goaway(self._highest_id, code, message))
-        if self._transport.can_write_eof():
-            # Closing on unread bytes makes the kernel reset the connection, and the peer would
-            # never see the reason: stay a while and throw away what comes.
-            self._transport.write_eof()
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self.loop.call_later(LINGER_S, self._transport.abort)
-        else:
-            self._close()
-
-    # ---- the clock
-
-    def _tick(self) -> None:
-        """Now and then: no call sets a timer of its own."""
-        self._timer = self.loop.call_later(self._tick_s, self._tick)
-        now, config = self.loop.time(), self._config
-        if (self.is_paused or self._is_over) and self._is_stuck(now, config.write_timeout_s):
-            self._transport.abort()
-        elif self._is_over:
-            return
-        elif self._only is not None and now - self._only_since > config.header_timeout_s:
-            self._fail(Code.ENHANCE_YOUR_CALM, "the head takes too long")
-        elif now - self._heard_at > config.keep_alive_s:
-            self._ping(now)
-        self._check_calls(now)
-
-    def _ping(self, now: float) -> None:
-        """Is there still somebody?"""
-        if self._pinged_at <= self._heard_at:
-            self._pinged_at = now
-            self._transport.write(frames.frame(frames.PING, 0, 0, b"headway?"))
-        elif now - self._pinged_at > PING_TIMEOUT_S:
-            self._transport.abort()
-
-    def _check_calls(self, now: float) -> None:
-        config = self._config
-        for call in list(self._calls.values()):
-            limit_s = config.header_timeout_s if call.method.is_open else config.body_timeout_s
-            if call.is_late(now, limit_s):
-                call.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long to arrive")
-            elif call.outbox and now > call.due_at + config.write_timeout_s:
-                self._transport.write(frames.rst_stream(call.id, Code.CANCEL))
-                self._drop(call.id)
 
 
 _HANDLERS: tuple[Callable[[Connection, int, int, bytes], None], ...] = (  # by the frame's kind

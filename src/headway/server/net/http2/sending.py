@@ -16,7 +16,7 @@ _OK_END = frames.head(
 
 
 _AT_ONCE = 2**18  # bytes that are written before we look whether the peer reads
-SLOWEST_BYTES_A_S = 1024.0  # a peer that reads more slowly is not waited for
+SLOWEST_BYTES_A_S = 8192.0  # a peer that reads more slowly is not waited for
 
 
 class Sending(asyncio.Protocol):

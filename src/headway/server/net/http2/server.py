@@ -11,9 +11,10 @@ from headway.server.grpc.calls import Refusal
 from headway.server.net.connections import Connections, client_of
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2.budget import Budget, address_budget
-from headway.server.net.http2.call import Direct, Method
 from headway.server.net.http2.connection import Connection
 from headway.server.net.http2.heads import Metadata
+from headway.server.net.http2.lifetime import Lifetime
+from headway.server.net.http2.method import Direct, Method
 from headway.server.net.listener import Listener, listen
 
 _MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
@@ -59,7 +60,7 @@ class H2Server:
         self._entrance = entrance
         self._budgets: dict[str, Budget] = {}  # by client, the latest last
         self._listener: Listener | None = None
-        self._connections: Connections[Connection] = Connections()
+        self._connections: Connections[Lifetime] = Connections()
 
     # ---- what is served
 
@@ -134,7 +135,7 @@ class H2Server:
         self._budgets[client] = budget
         return budget
 
-    def opened(self, connection: Connection, address: str) -> bool:
+    def opened(self, connection: Lifetime, address: str) -> bool:
         client = client_of(address)
         has_room = (
             self._listener is not None
@@ -144,7 +145,7 @@ class H2Server:
         self._connections.add(connection, client)
         return has_room
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: Lifetime) -> None:
         self._connections.remove(connection)
 
     def left(self, task: "asyncio.Task[None]") -> None:
