@@ -15,9 +15,7 @@ MOST_S = 3600.0
 class OpenStreams:
     """Those under way, by client."""
 
-    def __init__(self, *, most: int = MOST_OF_A_CLIENT, most_s: float = MOST_S) -> None:
-        self._most = most
-        self._most_s = most_s
+    def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def bounded(self, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Awaitable[None]]:
@@ -26,14 +24,14 @@ class OpenStreams:
         @functools.wraps(run)
         async def bounded(request: Any, context: Any) -> None:
             client = context.peer().rpartition(":")[0]
-            if self._counts[client] >= self._most:
+            if self._counts[client] >= MOST_OF_A_CLIENT:
                 await context.abort(
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"at most {self._most} streams of one client without a key",
+                    f"at most {MOST_OF_A_CLIENT} streams of one client without a key",
                 )
             self._counts[client] += 1
             try:
-                async with asyncio.timeout(self._most_s):
+                async with asyncio.timeout(MOST_S):
                     await _write_all(run(request, context), context)
             except TimeoutError:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "watch again: it has been long")
