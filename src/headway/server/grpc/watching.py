@@ -3,13 +3,14 @@
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
 import grpc
 
 MOST_OF_A_CLIENT = 256
 MOST_S = 3600.0
+Watching: TypeAlias = Callable[[Any, Any], Coroutine[Any, Any, None]]
 
 
 class OpenStreams:
@@ -18,7 +19,7 @@ class OpenStreams:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
-    def bounded(self, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Awaitable[None]]:
+    def bounded(self, run: Callable[[Any, Any], Any]) -> Watching:
         """The same method, with a limit."""
 
         @functools.wraps(run)
