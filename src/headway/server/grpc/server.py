@@ -198,7 +198,8 @@ class _Running:
             )
         streams = OpenStreams()
         self._health = Health(registry)
-        self._health.Watch = streams.bounded(self._health.Watch)  # type: ignore[method-assign]
+        watch = streams.bounded(self._health.Watch)
+        self._health.Watch = watch  # type: ignore[assignment, method-assign]
         self.stack.add_generic_rpc_handlers((self._calls.handler(self._service),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.stack)
         _reflect(self.stack, streams)
