@@ -170,3 +170,34 @@ class Pairs(headway.Model[Pair, float]):
 
 def vector_of(text: str) -> Any:
     return numpy.array([len(text), text.count("a"), text.count("b"), 1], numpy.float32)
+
+
+class Stubborn(headway.Model[float, float]):
+    """Never comes back from a number below zero."""
+
+    def predict(self, items: list[float]) -> list[float]:
+        if min(items) < 0:
+            threading.Event().wait()
+        return items
+
+
+class Crashing(headway.Model[float, float]):
+    """A number below zero breaks this process's schedulers, as a bug of ours would."""
+
+    def predict(self, items: list[float]) -> list[float]:
+        if min(items) < 0:
+            from headway.core import Scheduler
+
+            def broken(*_: Any, **__: Any) -> None:
+                raise RuntimeError("a bug")
+
+            Scheduler.finish = broken  # type: ignore[method-assign]
+        return items
+
+
+class Unloadable(headway.Model[float, float]):
+    def load(self) -> None:
+        raise OSError("torn")
+
+    def predict(self, items: list[float]) -> list[float]:
+        return items

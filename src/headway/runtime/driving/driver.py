@@ -30,6 +30,7 @@ from headway.core import (
     refusal_error,
     split,
 )
+from headway.core.operating.health import Running
 from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, NotReady, Poison
 from headway.runtime.driving.calls import (
     Answerable,
@@ -37,7 +38,6 @@ from headway.runtime.driving.calls import (
     DirectCall,
     PartCall,
     SplitCall,
-    StreamCall,
     ThreadCall,
 )
 from headway.runtime.driving.ending import Ending
@@ -46,6 +46,7 @@ from headway.runtime.driving.losses import Losses, same_error
 from headway.runtime.driving.poison_watch import Poisons
 from headway.runtime.driving.room import Room
 from headway.runtime.driving.state import State
+from headway.runtime.driving.streams import StreamCall
 from headway.runtime.driving.worker_pool import Crew
 from headway.runtime.events import (
     BatchFinished,
@@ -120,7 +121,7 @@ class Driver:
         self._ending = ending = Ending(self)
         # What others call of its parts.
         self.worker_left, self.worker_back = losses.worker_left, losses.worker_back
-        self.give_up = losses.give_up
+        self.give_up, self.recover = losses.give_up, losses.recover
         self.close = ending.close
 
     @property
@@ -464,11 +465,22 @@ class Driver:
         if self.room.is_awaited:
             self.room.look()
 
-    def abandon(self, batch: Batch, error: HeadwayError) -> None:
+    @property
+    def worker_count(self) -> int:
+        return self.crew.here
+
+    def now(self) -> float:
+        return self.current_home().clock()
+
+    def running(self) -> list[Running]:
+        with self.lock:
+            return [Running(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
+
+    def abandon(self, batch_id: int, error: HeadwayError) -> None:
         """Answer the callers of a running batch. What it still brings is dropped; its worker is
         busy until then. In the home loop."""
         with self.lock:
-            job = self.jobs.get(batch.id)
+            job = self.jobs.get(batch_id)
         for call in () if job is None else job.calls:
             call.fail(error)
 
