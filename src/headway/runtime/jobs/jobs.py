@@ -136,19 +136,19 @@ class PredictJob(BatchJob):
             self._adopt(reruns)
 
     async def run_async(self) -> None:
-        started = self._clock()
+        started, task = self._clock(), asyncio.current_task()
         values = [call.value for call in self.calls]
         try:
             self.results = await self._runner.predict_async(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
-            raise_if_cancelled(error)
+        except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() ends a batch, not the loop
+            raise_if_cancelled(error, task)
             reruns = self._reruns(error)
             while (call := reruns.next_call()) is not None:
                 try:
                     reruns.succeeded(await self._runner.predict_async(*call))
-                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
-                    raise_if_cancelled(again)
+                except BaseException as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again, task)
                     reruns.failed(again)
             self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
@@ -205,19 +205,19 @@ class StreamJob(BatchJob):
             self._adopt(reruns)
 
     async def run_async(self) -> None:
-        started = self._clock()
+        started, task = self._clock(), asyncio.current_task()
         try:
             await self._pass_steps_async(self._readers(self._streams))
             self.results = [None for _ in self.calls]
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
-            raise_if_cancelled(error)
+        except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() ends a batch, not the loop
+            raise_if_cancelled(error, task)
             reruns = self._reruns(error)
             while reruns.next_call() is not None:
                 try:
                     await self._pass_steps_async(self._readers(self._again(reruns)))
                     reruns.succeeded([None for _ in reruns.group])
-                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
-                    raise_if_cancelled(again)
+                except BaseException as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again, task)
                     reruns.failed(again)
             self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
@@ -294,8 +294,14 @@ def _close(steps: Iterator[Any]) -> None:
         close()
 
 
-def raise_if_cancelled(error: BaseException) -> None:
-    """Cancelled from outside, or did the model raise a CancelledError of its own?"""
-    task = asyncio.current_task()
+def raise_if_cancelled(error: BaseException, task: "asyncio.Task[Any] | None") -> None:
+    """Cancelled or closed from outside, or did the model raise such an error of its own? `task`:
+    in which it was called; it is not running where what it awaits is closed."""
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
+    if isinstance(error, GeneratorExit) and _running_task() is not task:
+        raise error
+
+
+def _running_task() -> "asyncio.Task[Any] | None":
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()

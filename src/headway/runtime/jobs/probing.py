@@ -57,12 +57,12 @@ class Probe:
             self._loop.call_soon_threadsafe(self._settle, outcome)
 
     async def run_async(self) -> None:
-        started = self._clock()
+        started, task = self._clock(), asyncio.current_task()
         try:
             self.results = await self._runner.predict_async(self._values, self._rows)
             self._settle(self._clock() - started)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
-            raise_if_cancelled(error)
+        except BaseException as error:  # noqa: BLE001  the model is user code
+            raise_if_cancelled(error, task)
             self._settle(model_failed(self._runner.name, error))
         finally:  # cancelled: the batcher closes
             self._settle(Closed(f"{self._runner.name} was closed during its warm-up"))
