@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import logging
 import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -31,7 +32,7 @@ from headway.runtime.driving.calls import Call, DirectCall, StreamCall
 from headway.runtime.driving.driver import Driver
 from headway.runtime.driving.event_loop import FloatingHome, Home
 from headway.runtime.driving.state import State
-from headway.runtime.events import Observer, Observers
+from headway.runtime.events import Observer, Observers, PaddingRevoked
 from headway.runtime.explaining import Explained, explanation_of
 from headway.runtime.forking import left_behind, tell_when_forked
 from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from headway.runtime.workers.process.team import ProcessTeam
     from headway.runtime.workers.process.worker import WorkerStatus
 
+_log = logging.getLogger(__name__)
 In = TypeVar("In")
 Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
@@ -282,8 +284,25 @@ class Batcher(Generic[In, Out]):
         if isinstance(runner, TensorRunner):
             runner.varying.pad_sizes = self._policy.pad_sizes
             if runner.varying.candidates:
-                sizes = self._policy.batch_sizes
-                await try_padding(self._driver.start_probe, runner, home.clock, sizes)
+                runner.varying.revoked = self._tell_revoked
+                await try_padding(
+                    self._driver.start_probe,
+                    runner,
+                    home.clock,
+                    self._policy.batch_sizes,
+                    self._policy.max_batch_size,
+                )
+
+    def _tell_revoked(self, outputs: str) -> None:
+        """In a worker's thread."""
+        _log.error(
+            "%s: padding has changed an answer (%s), though it changed none when it was tried. "
+            "Only equal lengths share a batch from now on; answers to padded requests before may "
+            "be wrong. Set `pads` of the model to say how it is padded, or {} for never",
+            self.name,
+            outputs,
+        )
+        self._driver.report(PaddingRevoked(self.name, outputs))
 
     async def __aexit__(
         self,

@@ -126,6 +126,8 @@ class PredictJob(BatchJob):
         try:
             self.results = self._runner.predict(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
+            if self.max_reruns and (row := self._runner.to_compare(values)) is not None:
+                self._compare(values, *row)
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
             reruns = self._reruns(error)
             while (call := reruns.next_call()) is not None:
@@ -141,6 +143,8 @@ class PredictJob(BatchJob):
         try:
             self.results = await self._runner.predict_async(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
+            if self.max_reruns and (row := self._runner.to_compare(values)) is not None:
+                await self._compare_async(values, *row)
         except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() ends a batch, not the loop
             raise_if_cancelled(error, task)
             reruns = self._reruns(error)
@@ -154,6 +158,29 @@ class PredictJob(BatchJob):
         finally:  # cancelled with its loop: answer what there is
             self.ran_s = self._clock() - started
             self._done(self)
+
+    def _compare(self, values: list[Any], place: int, row: Any) -> None:
+        """Run this row alone: does padding change its answer? Then everybody's is made without."""
+        try:
+            [alone] = self._runner.predict([row], self._one_row)
+        except WorkerLost:
+            raise
+        except Exception:  # noqa: BLE001  alone it fails: that tells nothing of its neighbours
+            return
+        if not self._runner.confirm(alone, self.results[place]):
+            self.results = self._runner.predict(values, self.batch.padded_rows)
+
+    async def _compare_async(self, values: list[Any], place: int, row: Any) -> None:
+        try:
+            [alone] = await self._runner.predict_async([row], self._one_row)
+        except Exception:  # noqa: BLE001  as above
+            return
+        if not self._runner.confirm(alone, self.results[place]):
+            self.results = await self._runner.predict_async(values, self.batch.padded_rows)
+
+    @property
+    def _one_row(self) -> int:
+        return self._batch_sizes[0] if self._batch_sizes else 1
 
     def _reruns(self, error: BaseException) -> Reruns:
         return self._start_reruns(
