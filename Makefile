@@ -16,6 +16,7 @@ $(VENV)/.ready: pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --upgrade pip
 	@$(BIN)/python -m pip install -qq --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --editable ./examples/efficientnet_package
 	@touch $@ $(VENV)/.serve
 
 setup: $(VENV)/.ready ## everything for development, into .venv

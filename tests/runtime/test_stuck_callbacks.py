@@ -119,6 +119,22 @@ async def test_with_a_limit_the_stuck_one_is_told(where: str, gate: Gate) -> Non
 
 
 @WHERE
+async def test_with_a_long_limit_others_do_not_wait_for_it(
+    where: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "_LONG_S", 0.02)
+    async with (
+        asyncio.timeout(MOST_S),
+        stuck_in(where, gate, execute_timeout_ms=200) as batcher,
+    ):
+        stuck = asyncio.create_task(batcher.submit("stuck"))
+        await entered(gate)
+        assert await batcher.submit("a") == "a"
+        with pytest.raises(ModelFailed, match="did not come back within"):
+            await stuck
+
+
+@WHERE
 async def test_past_a_number_of_them_nobody_is_let_in_until_one_is_back(
     where: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +148,7 @@ async def test_past_a_number_of_them_nobody_is_let_in_until_one_is_back(
         with pytest.raises(NotReady):
             await waiting
         assert batcher.is_stuck
+        assert "hang" in batcher.trouble
         with pytest.raises(NotReady):
             await batcher.submit("b")
         gate.is_open.set()
@@ -140,6 +157,7 @@ async def test_past_a_number_of_them_nobody_is_let_in_until_one_is_back(
             if thread.name == f"headway-front-{batcher.name}":
                 await asyncio.to_thread(thread.join, MOST_S)
         assert not batcher.is_stuck
+        assert not batcher.trouble
         assert await batcher.submit("c") == "c"
 
 

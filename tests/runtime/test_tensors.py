@@ -8,7 +8,6 @@ import pytest
 
 from headway import (
     Batcher,
-    InputTooLarge,
     InvalidInput,
     ModelFailed,
     QueueFull,
@@ -173,12 +172,12 @@ async def test_a_request_that_is_cancelled_takes_its_waiting_parts_along() -> No
     assert [len(batch) for batch in model.batches] == [4, 1]
 
 
-async def test_a_request_larger_than_the_queue_is_too_large() -> None:
+async def test_a_request_larger_than_the_queue_is_served() -> None:
     async with Batcher(Double(), max_batch_size=4, max_queue=8) as batcher:
-        with pytest.raises(InputTooLarge) as refused:
-            await batcher.submit(rows(*range(9)))
-        assert refused.value.limit == 8
-        assert column(await batcher.submit(rows(*range(8)))) == [2 * n for n in range(8)]
+        for count in (8, 9, 100):
+            assert column(await batcher.submit(rows(*range(count)))) == [
+                2 * n for n in range(count)
+            ]
 
 
 async def test_many_large_requests_do_not_overflow_the_queue() -> None:

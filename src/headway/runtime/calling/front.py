@@ -6,6 +6,7 @@ thread serves all values that came in meanwhile, answers first. Beyond a limit i
 
 import asyncio
 import logging
+import math
 import queue
 import threading
 import time
@@ -45,16 +46,16 @@ class _Task(NamedTuple):
 class FrontThread:
     """Starts its thread with the first task; stops it with `stop`, or when nobody uses it.
 
-    A call that takes longer than `limit_s` keeps its thread, and another one goes on with what
-    waits behind it: up to a number, beyond which nobody is let in until one comes back.
+    A call that takes long keeps its thread, and another one goes on with what waits behind it: up
+    to a number, beyond which nobody is let in until one comes back.
     """
 
     def __init__(self, name: str, max_waiting: int, limit_s: float | None = None) -> None:
         """`limit_s`: whoever takes longer is answered with ModelFailed; None: waits on."""
         self._name = name
         self._max_waiting = max_waiting
-        self._limit_s = _LONG_S if limit_s is None else limit_s
-        self._has_limit = limit_s is not None
+        self._limit_s = math.inf if limit_s is None else limit_s
+        self._patience_s = min(_LONG_S, self._limit_s)
         self._tasks = _Tasks()
         self._lock = threading.Lock()
         self._shift: _Shift | None = None  # of the thread that takes what comes
@@ -100,6 +101,8 @@ class FrontThread:
             if self._shift is None:
                 self._start_thread()
             self._tasks.add(_Task(kind, function, value, future, many))
+            if self._is_stopped:  # results of the last batches are still to be finished
+                self._stop_thread()
             if self._watched_by is None or not self._watched_by.is_running():
                 self._watch(loop)
         timer = None
@@ -129,8 +132,6 @@ class FrontThread:
         # It knows the tasks only: an unused batcher, and all that belongs to it, can go.
         start_thread(_work, self._tasks, shift, name=self._name)
         self._shift = shift
-        if self._is_stopped:  # results of the last batches are still to be finished
-            self._stop_thread()
 
     def _stop_thread(self) -> None:
         self._tasks.end()
@@ -141,39 +142,46 @@ class FrontThread:
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Under the lock: look after the thread when a call of now would have taken too long."""
         self._watched_by = loop
-        loop.call_later(self._limit_s, _look_after, weakref.ref(self), loop)
+        loop.call_later(self._patience_s, _look_after, weakref.ref(self), loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop of one of the callers, once in `limit_s` while there are any."""
+        """In the loop of one of the callers, once in a while as long as there are any."""
         with self._lock:
             if self._watched_by is loop:
                 self._watched_by = None
+            self._stuck = [shift for shift in self._stuck if not shift.is_over]
             if self._shift is not None:
                 self._replace_stuck(self._shift)
-            if len(self._tasks) and self._watched_by is None:
+            self._tell_overdue()
+            if (len(self._tasks) or self._stuck) and self._watched_by is None:
                 self._watch(loop)
 
     def _replace_stuck(self, shift: "_Shift") -> None:
         """Under the lock. What it had done is handed over, what waits goes to another thread."""
-        stuck = self._tasks.take_from(shift, since=time.monotonic() - self._limit_s)
-        if not stuck:
+        if not self._tasks.replace(shift, before=time.monotonic() - self._patience_s):
             return
-        _log.error("%s: a call has not come back within %g s", self._name, self._limit_s)
-        self._stuck = [each for each in self._stuck if not each.is_over]
+        _log.error("%s: a call has not come back within %g s", self._name, self._patience_s)
         self._stuck.append(shift)
         self._shift = None
         done = self._tasks.take_done(shift)
-        if self._has_limit:
-            text = f"did not come back within {self._limit_s:g} s"
-            done += [(task, ModelFailed(f"{task.kind} {text}")) for task in stuck]
         try:
             self._start_thread()
             self._tasks.call_again()
+            if self._is_stopped:
+                self._stop_thread()
         except NotReady as error:
             done += [
                 (task, NotReady(str(error), retry_after_s=_RETRY_S)) for task in self._tasks.clear()
             ]
         _hand_over(done)
+
+    def _tell_overdue(self) -> None:
+        """Under the lock."""
+        before = time.monotonic() - self._limit_s
+        text = f"did not come back within {self._limit_s:g} s"
+        for shift in self._stuck:
+            if shift.since <= before:
+                _hand_over([(task, ModelFailed(f"{task.kind} {text}")) for task in shift.current])
 
     def _is_full(self) -> bool:
         return sum(not shift.is_over for shift in self._stuck) >= _MOST_STUCK
@@ -181,7 +189,7 @@ class FrontThread:
     def _not_ready(self) -> NotReady:
         return NotReady(
             f"{_MOST_STUCK} calls of `prepare` or `finish` have not come back within "
-            f"{self._limit_s:g} s",
+            f"{self._patience_s:g} s",
             retry_after_s=_RETRY_S,
         )
 
@@ -276,14 +284,14 @@ class _Tasks:
             self._taken -= len(done) if not shift.is_replaced else 0
             return done
 
-    def take_from(self, shift: _Shift, *, since: float) -> list[_Task]:
-        """What it has been in since then, or earlier; then it takes nothing more."""
+    def replace(self, shift: _Shift, *, before: float) -> bool:
+        """Let it take nothing more, if it is in a call that began before then."""
         with self._lock:
-            if not shift.current or shift.since > since:
-                return []
+            if not shift.current or shift.since > before:
+                return False
             shift.is_replaced = True
             self._taken -= len(shift.done) + len(shift.current)
-            return list(shift.current)
+            return True
 
     def call_again(self) -> None:
         """Wake the thread that has taken over, whoever was to wake the one before."""

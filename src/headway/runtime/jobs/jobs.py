@@ -64,6 +64,7 @@ class BatchJob:
         self.batch = batch
         self.calls = calls
         self.worker = worker
+        self.active_at = batch.fired_at  # of a stream: its latest step
         self.finished_at = 0.0
         self.ran_s = 0.0
         self.reruns = 0
@@ -305,6 +306,7 @@ class StreamJob(BatchJob):
 
     def _pass_on(self, step: Any, readers: list[StreamCall]) -> bool:
         """False when nobody is left to read."""
+        self.active_at = self._clock()
         entries = list(step)
         if len(entries) != len(readers):
             raise BrokenContract(

@@ -1,6 +1,8 @@
-"""Image classification: an image in, what it shows out, likeliest first. The one at hand is
-EfficientNet-Lite0, on onnxruntime, for the thousand classes of ImageNet; its weights come from a
-pinned package.
+"""A model in a package of its own: EfficientNet-Lite0 says what an image shows, of the thousand
+classes of ImageNet. It runs on onnxruntime; its weights come from a pinned package.
+
+`ENTRY` is all that Headway knows of it: pyproject.toml names it in the group `headway.models`, and
+`headway serve efficientnet` finds it there.
 """
 
 from collections.abc import Sequence
@@ -11,10 +13,12 @@ import numpy
 
 from headway.backends.onnx import open_session
 from headway.model import Tensor
+from headway.models.catalogue import Entry
 from headway.models.classify import Classes, Ranking
-from headway.models.efficientnet import SIDE, graph_of, read_checkpoint
 from headway.models.images import MAX_PIXELS, ImageModel
 from headway.models.weights import PackagedWeights
+from headway_efficientnet.checkpoint import read_checkpoint
+from headway_efficientnet.graph import SIDE, graph_of
 
 Array = numpy.ndarray[Any, Any]
 _CHECKPOINT = "efficientnet-lite0-57934424.pth"
@@ -74,3 +78,13 @@ class EfficientNet(ImageModel):
 
     def finish(self, result: Array) -> Classes:
         return self._ranking.best(result)
+
+
+ENTRY = Entry(
+    "efficientnet",
+    "image classification",
+    "EfficientNet-Lite0: what an image shows, of the thousand classes of ImageNet",
+    model="headway_efficientnet:EfficientNet",
+    packaged="headway_efficientnet:EFFICIENTNET_WEIGHTS",
+    install="./examples/efficientnet_package",
+)
