@@ -282,6 +282,8 @@ class Served:
             self.record(1, started, None)
             return result
 
+        for _, ask in calls[:1]:  # they are the request's, not one value's
+            self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()
         deadline_ms = min((ask.deadline_ms or math.inf for _, ask in calls), default=math.inf)
         fan_out = self.batcher.fan_out(deadline_ms=deadline_ms if deadline_ms < math.inf else None)
@@ -300,6 +302,9 @@ class Served:
             raise InvalidInput(f"{self.name} does not stream")
         value = self.signature.input.decode(value)
         return await self.batcher.open_stream(value, **self._options(ask))
+
+    def takes_parameter(self, name: str) -> bool:
+        return self.batcher.takes_parameter(name)
 
     @property
     def is_direct(self) -> bool:

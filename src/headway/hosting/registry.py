@@ -28,7 +28,7 @@ class Ask:
     deadline_ms: float | None = None
     tenant: str = ""
     partition: Hashable = None
-    parameters: Mapping[str, Any] | None = None  # for the model, which takes what it knows
+    parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
     story: Story | None = None  # told what became of the request, where somebody asked
 
     def after(self, seconds: float) -> "Ask":
@@ -91,6 +91,10 @@ class ServedModel(Protocol):
         """The values of one request, each with what is asked for it: fed to the queue as it has
         room. The first error withdraws the rest and is raised; with `keep_errors` it stands in its
         value's place. Whether the request is accepted at all is known by its first value."""
+        ...
+
+    def takes_parameter(self, name: str) -> bool:
+        """Whether the model knows it; one that it does not know is refused."""
         ...
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]: ...

@@ -160,6 +160,7 @@ class Batcher(Generic[In, Out]):
         self.is_uniform = self._is_simple or (
             isinstance(self._runner, TensorRunner)
             and self._runner.is_uniform
+            and not self._runner.checks_inputs
             and not any((self._prepare, self._size, self._finish, self._parameters))
         )
         self._observers = Observers(observers)
@@ -288,7 +289,7 @@ class Batcher(Generic[In, Out]):
         """The result for one value, computed together with its neighbours.
 
         `deadline_ms`: the answer is worthless later; `partition`: only equals share a batch;
-        `parameters`: keywords for the model, which ignores those that it does not take.
+        `parameters`: keywords for the model; one that it does not take is refused.
         """
         loop = asyncio.get_running_loop()
         call: Call | LongCall | None = None
@@ -298,6 +299,7 @@ class Batcher(Generic[In, Out]):
             and deadline_ms is None
             and priority == "normal"
             and tenant == ""
+            and not parameters
         ):
             call = self._driver.enqueue_plain(value, loop)
         if call is None:
@@ -569,9 +571,11 @@ class Batcher(Generic[In, Out]):
         self, given: Mapping[str, Any] | None
     ) -> tuple[Mapping[str, Any], BatchParameters | None]:
         """What `prepare` takes of the parameters, and what their batch must have in common."""
-        if self._parameters is None:
+        if self._parameters is None and not given:
             return _NONE, None
         try:
+            self.check_parameters(given or _NONE)
+            assert self._parameters is not None
             shared = self._parameters.of_batch(given or _NONE)
             _check_hashable(shared, "a parameter that decides who shares a batch")
             return self._parameters.of_item(given or _NONE), shared
@@ -587,6 +591,17 @@ class Batcher(Generic[In, Out]):
         except HeadwayError as error:
             self._driver.report_refusal(error)
             raise
+
+    def check_parameters(self, given: Mapping[str, Any]) -> None:
+        """Raises InvalidInput for one that the model does not take."""
+        if self._parameters is not None:
+            self._parameters.check(given)
+        elif given:
+            name = next(iter(given))
+            raise InvalidInput(f"parameter {name!r} is unknown; the model takes none")
+
+    def takes_parameter(self, name: str) -> bool:
+        return self._parameters is not None and self._parameters.takes(name)
 
     def _shaped(self, value: Any) -> tuple[int, int, Hashable]:
         assert self._shape is not None

@@ -73,7 +73,7 @@ async def serving(
         registry.add(served)
         made.append(served)
         await served.start()
-    config = ServerConfig(grpc_port=0, **{"drain_s": WAIT_S, **settings})
+    config = ServerConfig(grpc_port=0, admin_without_key=True, **{"drain_s": WAIT_S, **settings})
     regions = SharedRegions()
     try:
         async with GrpcServer(registry, config, version="1.2", regions=regions) as server:

@@ -164,6 +164,8 @@ class TensorRunner(_Caller):
         self._inputs = {tensor.name: tensor for tensor in model.inputs}
         self._outputs = {tensor.name for tensor in model.outputs}
         self.varying = Varying.of(model)
+        self.checks_inputs = overrides(model, "check_inputs")
+        self._check_inputs = model.check_inputs
         # Nothing varies but the rows: whoever passes the checks may share a batch with anyone. Else
         # a row costs by its elements.
         self.is_uniform = bool(self._inputs) and not any(
@@ -180,6 +182,8 @@ class TensorRunner(_Caller):
             raise InvalidInput(f"every input needs the same number of rows (at least 1): {shapes}")
         for name, array in value.items():
             self._check(name, array)
+        if self.checks_inputs:
+            self._check_inputs(value)
         if self.is_uniform:
             return rows.pop(), 0, None
         length = self._length(value)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
-import numpy
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, Registry, ServedModel
@@ -18,6 +17,7 @@ from headway.server.api.v2.tensors import NORMAL, too_many_rows
 from headway.server.json.body import decode_json
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
@@ -48,8 +48,15 @@ class Plain:
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """For the model, from `?language=de`; of one given twice the last counts."""
-    return dict(parse_qsl(query, keep_blank_values=True)) if query else _NO_PARAMETERS
+    """For the model, from `?language=de`."""
+    if not query:
+        return _NO_PARAMETERS
+    pairs = parse_qsl(query, keep_blank_values=True)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name in found if sum(name == each for each, _ in pairs) > 1)
+        raise InvalidInput(f"query parameter {twice!r} is given twice")
+    return found
 
 
 async def _answer(served: ServedModel, value: Any, ask: Ask, max_rows: int) -> Any:
@@ -71,7 +78,7 @@ def _or_error(result: Any) -> Any:
 def json_of(result: Any) -> bytes:
     """A result as it goes out; arrays are lists."""
     try:
-        return msgspec.json.encode(result, enc_hook=_plain)
+        return msgspec.json.encode(result, enc_hook=plain_of)
     except _NOT_JSON as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error
 
@@ -79,14 +86,6 @@ def json_of(result: Any) -> bytes:
 async def _encoded(result: Any) -> bytes:
     """The same, whatever its size."""
     try:
-        return await encode_json(result, _plain)
+        return await encode_json(result, plain_of)
     except _NOT_JSON as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, numpy.ndarray | numpy.generic):
-        return value.tolist()
-    if isinstance(value, str):  # of a class of its own, which says more than the text
-        return str(value)
-    raise NotImplementedError(f"{type(value).__name__} has no JSON form")

@@ -14,7 +14,7 @@ from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
 from headway.server.api.v2.tensors import Array, Signature, to_raw
 from headway.server.app import Pending
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.calls import Calls, Refusal, TooLarge
+from headway.server.grpc.calls import Calls, Refusal
 from headway.server.net.background import AT_ONCE, Steps
 
 _MOST_SHAPES = 64  # of outputs, remembered
@@ -114,7 +114,8 @@ class DirectInfer:
         self._calls = calls
 
     def start(self, request: Any, call: Any) -> Pending | None:
-        pending = None if type(request) is TooLarge else self._infer(request, call)
+        is_whole = type(request) is pb.ModelInferRequest
+        pending = self._infer(request, call) if is_whole else None
         if pending is not None:
             self._calls.begun(call)
         return pending

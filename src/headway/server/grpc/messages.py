@@ -9,11 +9,13 @@ import numpy
 
 from headway.errors import InvalidInput
 from headway.server.api.v2.codec import (
+    SHARED,
     InferRequest,
     Parameters,
     Regions,
     RequestedOutput,
     SharedSlice,
+    check_known,
     open_regions,
     requested_outputs,
     share,
@@ -162,7 +164,9 @@ def _wanted(request: pb.ModelInferRequest) -> tuple[RequestedOutput, ...]:
 def _where(tensor: pb.ModelInferRequest.InferInputTensor) -> SharedSlice | None:
     if not tensor.parameters:
         return None
-    return shared_slice(parameters_of(tensor.parameters), f"input {tensor.name!r}")
+    what, parameters = f"input {tensor.name!r}", parameters_of(tensor.parameters)
+    check_known(parameters, SHARED, what)
+    return shared_slice(parameters, what)
 
 
 def _from_contents(

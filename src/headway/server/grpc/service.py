@@ -18,6 +18,7 @@ from headway.server.api.v2.handlers import (
     LOG_SETTINGS,
     TRACE_SETTINGS,
     DirectInference,
+    check_unload,
     override_in,
     statistics_models,
     statistics_of,
@@ -248,6 +249,7 @@ class Inference(OverModels[DirectMessages]):
         self, request: pb.RepositoryModelUnloadRequest, context: Any
     ) -> Any:
         """No model here depends on another: `unload_dependents` is read and changes nothing."""
+        check_unload(messages.parameters_of(request.parameters))
         await self._registry.may_change().unload(_named(request))
         return pb.RepositoryModelUnloadResponse()
 

@@ -11,6 +11,21 @@ _PREFIX = os.urandom(6).hex()
 _numbers = itertools.count(1)
 
 
+OWN = "headway-"  # what begins so is for us: one that we do not know is refused
+_OWN = OWN.encode()
+_TENANT = b"headway-tenant"
+
+
+def has_own(raw: Mapping[bytes, bytes]) -> bool:
+    """One look at all names together costs less than one at each."""
+    return _OWN in b"\n".join(raw)
+
+
+def has_wishes(raw: Mapping[bytes, bytes]) -> bool:
+    """Of our own, other than a tenant."""
+    return has_own(raw) and any(name.startswith(_OWN) and name != _TENANT for name in raw)
+
+
 class WireHeaders(Mapping[str, str]):
     """Lower-case names to values. What was sent twice is joined by commas."""
 
@@ -30,9 +45,10 @@ class WireHeaders(Mapping[str, str]):
         value = self._raw.get(name.encode("latin-1", "replace"))
         return default if value is None else value.decode("latin-1")
 
-    def lacks(self, names: frozenset[bytes]) -> bool:
-        """Is none of these here? Far cheaper than to ask for each."""
-        return names.isdisjoint(self._raw)
+    @property
+    def has_own(self) -> bool:
+        """Is one of `Headway-…` here?"""
+        return has_own(self._raw)
 
     def __iter__(self) -> Iterator[str]:
         return (name.decode("latin-1") for name in self._raw)

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.api.v2.asking import ask_of, find_or_wake
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.json.body import decode_json
 from headway.server.net.messages import Request, Response
 
@@ -23,14 +23,15 @@ Asked = TypeVar("Asked")
 MAX_INPUTS = 2048  # in one request, as OpenAI has it
 
 
-class EmbeddingsRequest(msgspec.Struct, frozen=True):
-    """Fields that do not change the answer (`user`, …) are accepted and ignored."""
+class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`user` is whom the answer is for; it changes nothing."""
 
     model: str
     input: str | list[Any]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1)] | None = None
     truncate: bool | None = None  # not OpenAI's: cut a text that is too long, or refuse it
+    user: str | None = None
 
 
 class OpenAI:
@@ -49,6 +50,7 @@ class OpenAI:
         return Response(msgspec.json.encode(self._entry(model)))
 
     async def embeddings(self, request: Request) -> Response:
+        no_query(request)
         asked = await decoded(request, EmbeddingsRequest)
         served = await find_or_wake(self._registry, request, asked.model)
         _check_embeds(served)

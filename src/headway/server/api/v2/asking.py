@@ -14,19 +14,20 @@ from headway.server.api.v2.codec import Parameters, Scalar
 from headway.server.json.body import SMALL_BYTES
 from headway.server.json.outline import outline_of
 from headway.server.net.background import background
-from headway.server.net.headers import WireHeaders
+from headway.server.net.headers import OWN, WireHeaders
 from headway.server.net.messages import Request
 
-_HEADERS = frozenset(
-    [b"headway-explain", b"headway-priority", b"headway-tenant", b"headway-timeout-ms"]
-)
 # The protocol's own, and Triton's: every other parameter is for the model.
 _OURS = frozenset(
     [
         *("binary_data_output", "priority", "tenant", "timeout"),
-        *("sequence_id", "sequence_start", "sequence_end", "triton_enable_empty_final_response"),
+        "triton_enable_empty_final_response",  # only streams have one; a single answer is final
     ]
 )
+# What these say when they say nothing. Any other value is for the model, if it takes them.
+_NO_SEQUENCE = {"sequence_id": (0, ""), "sequence_start": (False,), "sequence_end": (False,)}
+_HEADERS = frozenset(f"{OWN}{name}" for name in ("explain", "priority", "tenant", "timeout-ms"))
+_NO = frozenset(["", "0", "false", "no", "off"])
 _LISTS_LEVEL = 2  # of {"inputs":[…]}
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
     "high": "high",
@@ -37,18 +38,44 @@ _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
 
 def ask_of(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> Ask:
     """A parameter goes before a header; of two timeouts the shorter counts."""
-    if not parameters and type(headers) is WireHeaders and headers.lacks(_HEADERS):
+    if not parameters and type(headers) is WireHeaders and not headers.has_own:
         return PLAIN
+    _check_headers(headers)
     priority = _priority(parameters, headers)
     deadline_ms = _deadline_ms(parameters, headers)
     tenant = _tenant(parameters, headers)
     others = {
-        key: value for key, value in parameters.items() if key not in _OURS and value is not None
+        key: value
+        for key, value in parameters.items()
+        if key not in _OURS and value is not None and value not in _NO_SEQUENCE.get(key, ())
     }
-    story = Story() if is_asked_for(headers.get("headway-explain", "")) else None
+    story = Story() if _explains(headers) else None
     if not (deadline_ms or tenant or others or story) and priority == "normal":
         return PLAIN
     return Ask(priority, deadline_ms, tenant, parameters=others or None, story=story)
+
+
+def no_query(request: Request) -> None:
+    """For routes whose wishes stand in the body: what a query says would be dropped."""
+    if request.query:
+        name = request.query.partition("&")[0].partition("=")[0]
+        raise InvalidInput(f"query parameter {name!r} is unknown; this route takes none")
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name in headers:
+        if name.startswith(OWN) and name not in _HEADERS:
+            known = ", ".join(sorted(_HEADERS))
+            raise InvalidInput(f"header {name!r} is unknown; there are {known}")
+
+
+def _explains(headers: Mapping[str, str]) -> bool:
+    value = headers.get("headway-explain")
+    if value is None:
+        return False
+    if not is_asked_for(value) and value.strip().lower() not in _NO:
+        raise InvalidInput(f"Headway-Explain is {value!r}, neither 1 nor 0")
+    return is_asked_for(value)
 
 
 def _priority(

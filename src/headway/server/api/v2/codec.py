@@ -83,12 +83,12 @@ class InferRequest(Struct, frozen=True):
     is_binary: bool = False
 
 
-class _WireOutput(Struct):
+class _WireOutput(Struct, forbid_unknown_fields=True):
     name: str
     parameters: Parameters | None = None
 
 
-class _WireRequest(Struct):
+class _WireRequest(Struct, forbid_unknown_fields=True):
     inputs: list[WireInput]
     id: str | None = None
     outputs: list[_WireOutput] | None = None
@@ -110,6 +110,9 @@ class _Response(Struct, omit_defaults=True):
     id: str = ""
 
 
+SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+_OF_INPUTS = ("binary_data_size", *SHARED)
+_OF_OUTPUTS = ("binary_data", "classification", *SHARED)
 _REQUEST = msgspec.json.Decoder(_WireRequest)
 _ENCODER = msgspec.json.Encoder()
 _NO_PARAMETERS: Parameters = {}
@@ -360,6 +363,7 @@ def _read_input(
     parameters = wire.parameters
     if parameters:
         what = f"input {wire.name!r}"
+        check_known(parameters, _OF_INPUTS, what)
         size = _whole(parameters, "binary_data_size", what)
         shared = shared_slice(parameters, what)
         if size is not None or shared is not None:
@@ -415,6 +419,7 @@ def requested_outputs(
             found[name] = RequestedOutput(name, is_binary)
             continue
         what = f"output {name!r}"
+        check_known(parameters, _OF_OUTPUTS, what)
         found[name] = RequestedOutput(
             name,
             _flag(parameters, "binary_data", what, default=is_binary),
@@ -424,9 +429,21 @@ def requested_outputs(
     return tuple(found.values())
 
 
+def check_known(parameters: Parameters, known: tuple[str, ...], what: str) -> None:
+    """One that nobody reads is refused; one without a value says nothing."""
+    for name, value in parameters.items():
+        if name not in known and value is not None:
+            raise InvalidInput(
+                f"{what}: parameter {name!r} is unknown; there are {', '.join(known)}"
+            )
+
+
 def shared_slice(parameters: Parameters, what: str) -> SharedSlice | None:
     region = parameters.get("shared_memory_region")
     if region is None:
+        for name in SHARED[1:]:
+            if parameters.get(name) is not None:
+                raise InvalidInput(f"{what}: {name} needs a shared_memory_region")
         return None
     size = _whole(parameters, "shared_memory_byte_size", what)
     if not isinstance(region, str) or size is None:

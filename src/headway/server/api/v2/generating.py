@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
-import numpy
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
@@ -13,6 +12,7 @@ from headway.hosting.streaming import ServedStream
 from headway.server.api.v2.codec import Parameters
 from headway.server.json.body import decode_json
 from headway.server.net.messages import Request, Response, Sink, StreamResponse
+from headway.server.net.plain_json import plain_of
 
 _TEXT = "text_input"
 _TEXT_END = b'""}'
@@ -25,11 +25,12 @@ class Body(msgspec.Struct, frozen=True):
 
     id: str
     value: Any
-    parameters: Parameters
+    parameters: dict[str, Any]
 
 
-async def parse(request: Request, model: ServedModel) -> Body:
-    """A model of one input gets that key's value (or `text_input`), another gets them all."""
+async def parse(request: Request, model: ServedModel, *, streams: bool = False) -> Body:
+    """A model of one input gets that key's value (or `text_input`), another gets all of its inputs.
+    What is left are parameters, wherever they stand: as Triton has it."""
     try:
         keys = await decode_json(request, dict[str, Any])
         id_ = msgspec.convert(keys.pop("id", None), str | None) or ""
@@ -37,11 +38,33 @@ async def parse(request: Request, model: ServedModel) -> Body:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not as expected: {error}") from error
     if len(model.inputs) > 1:
-        return Body(id_, keys, parameters)
+        names = [each.name for each in model.inputs]
+        value: Any = {name: keys.pop(name) for name in names if name in keys}
+    else:
+        value = _only_input(keys, model)
+    _check_streams(keys, model, streams=streams)
+    for name in keys.keys() & parameters.keys():
+        raise InvalidInput(f"{name!r} is given twice: as a key, and in parameters")
+    return Body(id_, value, {**parameters, **keys})
+
+
+def _only_input(keys: dict[str, Any], model: ServedModel) -> Any:
     name = model.inputs[0].name if model.inputs else _TEXT
-    if name not in keys and _TEXT not in keys:
+    found = [key for key in dict.fromkeys((name, _TEXT)) if key in keys]
+    if not found:
         raise InvalidInput(f"the body has no {_TEXT!r}")
-    return Body(id_, keys[name] if name in keys else keys[_TEXT], parameters)
+    if len(found) > 1:
+        raise InvalidInput(f"{name!r} and {_TEXT!r} are the same input: give one of them")
+    return keys.pop(found[0])
+
+
+def _check_streams(keys: dict[str, Any], model: ServedModel, *, streams: bool) -> None:
+    """Some clients say once more what the route says."""
+    if "stream" not in keys or model.takes_parameter("stream"):
+        return
+    if keys.pop("stream") not in (streams, None):
+        route = "generate" if streams else "generate_stream"
+        raise InvalidInput(f"stream: it is the route that says so; ask {route!r} instead")
 
 
 async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:
@@ -197,8 +220,8 @@ def _message(model: ServedModel, body: Body, result: Any) -> bytes:
         result = result.decode(errors="replace")
     message |= result if isinstance(result, dict) else {_output_name(model, result): result}
     try:
-        return msgspec.json.encode(message, enc_hook=_plain)
-    except (TypeError, NotImplementedError, UnicodeError) as error:
+        return msgspec.json.encode(message, enc_hook=plain_of)
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise ModelFailed(f"the result cannot be written as JSON: {error}") from error
 
 
@@ -206,9 +229,3 @@ def _output_name(model: ServedModel, result: Any) -> str:
     """Text is always `text_output`: tools that read generated text look for that."""
     is_named = len(model.outputs) == 1 and not isinstance(result, str)
     return model.outputs[0].name if is_named else "text_output"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, numpy.ndarray | numpy.generic):
-        return value.tolist()
-    raise NotImplementedError(f"a {type(value).__name__}")

@@ -15,7 +15,7 @@ from headway.hosting.repository.settings import parse_override
 from headway.hosting.statistics import ModelStatistics
 from headway.runtime.driving.calls import DirectCall
 from headway.server.api.v2 import codec, generating
-from headway.server.api.v2.asking import ask_of, wake
+from headway.server.api.v2.asking import ask_of, no_query, wake
 from headway.server.api.v2.direct import DirectCodec, DirectEncoder, DirectRequest, direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of
 from headway.server.api.v2.over_models import OverModels
@@ -106,15 +106,15 @@ LOG_SETTINGS: dict[str, Any] = {
 }
 
 
-class _IndexBody(msgspec.Struct):
+class _IndexBody(msgspec.Struct, forbid_unknown_fields=True):
     ready: bool = False
 
 
-class _ChangeBody(msgspec.Struct):
+class _ChangeBody(msgspec.Struct, forbid_unknown_fields=True):
     parameters: dict[str, Any] = {}
 
 
-class _RegisterBody(msgspec.Struct):
+class _RegisterBody(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     byte_size: int
     offset: int = 0
@@ -182,6 +182,7 @@ class V2(OverModels[DirectCodec]):
         served = self._registry.find_ready(model, version)
         if served is None:
             served = await self._woken(request, model, version)
+        no_query(request)
         signature = self.signature_of(served)
         body, length = request.body, _header_length(request.headers)
         if codec.is_large(body, length):
@@ -313,6 +314,7 @@ class V2(OverModels[DirectCodec]):
         served = self._registry.find_ready(model, version)
         if served is None:
             served = await self._woken(request, model, version)
+        no_query(request)
         body = await generating.parse(request, served)
         ask = self._ask(request, body)
         answer = await generating.answer(served, body, ask)
@@ -324,7 +326,8 @@ class V2(OverModels[DirectCodec]):
         served = self._registry.find_ready(model, version)
         if served is None:
             served = await self._woken(request, model, version)
-        body = await generating.parse(request, served)
+        no_query(request)
+        body = await generating.parse(request, served, streams=True)
         return await generating.answer_stream(served, body, self._ask(request, body))
 
     async def repository_index(self, request: Request, repository: str = "") -> Response:
@@ -345,7 +348,7 @@ class V2(OverModels[DirectCodec]):
 
     async def repository_unload(self, request: Request, model: str) -> Response:
         """No model here depends on another: `unload_dependents` is read and changes nothing."""
-        await _parse(request, _ChangeBody)
+        check_unload((await _parse(request, _ChangeBody)).parameters)
         await self._registry.may_change().unload(model)
         return _json({"name": model, "unload": True})
 
@@ -426,6 +429,12 @@ def override_in(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
     return parse_override(config)
 
 
+def check_unload(parameters: Mapping[str, Any]) -> None:
+    for key in parameters:
+        if key != "unload_dependents":
+            raise InvalidInput(f"parameter {key!r}: an unload takes `unload_dependents` only")
+
+
 def statistics_of(model: ServedModel) -> dict[str, Any]:
     """Of a model that keeps none: zeros."""
     statistics = getattr(model, "statistics", None)
@@ -459,7 +468,9 @@ async def _fixed(request: Request, settings: dict[str, Any]) -> Response:
     """Settings that can be read. Setting one to what it is, or clearing it, changes nothing."""
     if request.method == "POST":
         for key, value in (await _parse(request, dict[str, Any])).items():
-            known = settings.get(key)
+            if key not in settings:
+                raise InvalidInput(f"{key!r} is no setting; there are {', '.join(settings)}")
+            known = settings[key]
             if value is not None and (value != known or type(value) is not type(known)):
                 raise InvalidInput(f"{key!r} cannot be changed here")
     return _json(settings)

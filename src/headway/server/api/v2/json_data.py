@@ -26,7 +26,7 @@ _OUTLINE = bytes(each if each in b"[]," else ord("v") for each in range(256))
 _ENCODER = msgspec.json.Encoder()
 
 
-class WireInput(Struct):
+class WireInput(Struct, forbid_unknown_fields=True):
     """One input as JSON has it."""
 
     name: str

@@ -20,7 +20,7 @@ from headway.server.app import WISHES, App, Pending, refuse
 from headway.server.errors import headers_of, status_of
 from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
-from headway.server.net.headers import WireHeaders, request_id
+from headway.server.net.headers import WireHeaders, has_wishes, request_id
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http1 import half_close, wire
 from headway.server.net.messages import Headers, Request, Response, StreamResponse
@@ -469,6 +469,7 @@ class Connection(asyncio.Protocol):
             self._task is not None
             or self._waiting
             or not WISHES.isdisjoint(headers)
+            or has_wishes(headers)
             or parser.get_method() != b"POST"
             or not parser.should_keep_alive()
             or (b"connection" in headers and parser.get_http_version() != "1.1")
