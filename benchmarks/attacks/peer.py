@@ -195,9 +195,7 @@ def flood(
     told, sent, made = Told(), 0, connections
     live: list[tuple[Peer, Iterator[int]]] = []
     ends_at = time.monotonic() + target.seconds
-    while time.monotonic() < ends_at or (
-        not told.cuts and time.monotonic() < ends_at + target.patience_s
-    ):
+    while time.monotonic() < ends_at + (0.0 if told.cuts else target.patience_s):
         while len(live) < connections and made <= _MOST_CONNECTIONS:
             peer = Peer(target, **options)  # type: ignore[arg-type]
             peer.send(first(peer))
