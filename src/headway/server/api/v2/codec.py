@@ -71,6 +71,7 @@ class InferRequest(Struct, frozen=True):
     outputs: tuple[RequestedOutput, ...]  # empty: all of them, as `is_binary` says
     parameters: Parameters
     is_binary: bool = False
+    model_name: str = ""  # where the request says it once more
 
 
 class _WireInput(Struct, forbid_unknown_fields=True):
@@ -91,6 +92,7 @@ class _WireRequest(Struct, forbid_unknown_fields=True):
     id: str | None = None
     outputs: list[_WireOutput] | None = None
     parameters: Parameters | None = None
+    model_name: str | None = None  # KServe's clients say once more what the route says
 
 
 class _Output(Struct):
@@ -109,7 +111,7 @@ class _Response(Struct, omit_defaults=True):
 
 
 SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
-_OF_INPUTS = ("binary_data_size", *SHARED)
+OF_INPUTS = ("binary_data_size", *SHARED)
 _OF_OUTPUTS = ("binary_data", "classification", *SHARED)
 _REQUEST = msgspec.json.Decoder(_WireRequest)
 _ENCODER = msgspec.json.Encoder()
@@ -161,6 +163,7 @@ def decode(
         else (),
         parameters,
         is_binary,
+        wire.model_name or "",
     )
 
 
@@ -284,7 +287,7 @@ def _read_input(
     parameters = wire.parameters
     if parameters:
         what = f"input {wire.name!r}"
-        check_known(parameters, _OF_INPUTS, what)
+        check_known(parameters, OF_INPUTS, what)
         size = _whole(parameters, "binary_data_size", what)
         shared = shared_slice(parameters, what)
         if size is not None or shared is not None:

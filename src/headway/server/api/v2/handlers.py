@@ -182,6 +182,10 @@ class V2(OverModels[DirectCodec]):
         asked: codec.InferRequest,
         headers: Mapping[str, str],
     ) -> Response:
+        if asked.model_name and asked.model_name != served.name:
+            raise InvalidInput(
+                f"model_name is {asked.model_name!r}, the route's is {served.name!r}"
+            )
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
         ask = ask_of(asked.parameters, headers)
