@@ -6,13 +6,13 @@ loaded. Whoever keeps the models (`repository/keeper.py`) says here which one an
 
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy
 
 from headway.core.operating.health import Health, is_live
-from headway.errors import Forbidden, HeadwayError, NotReady, UnknownModel
+from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, UnknownModel
 from headway.hosting.explaining import Story
 from headway.model import Tensor
 from headway.runtime.driving.calls import DirectCall
@@ -30,6 +30,15 @@ class Ask:
     partition: Hashable = None
     parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
     story: Story | None = None  # told what became of the request, where somebody asked
+
+    def after(self, seconds: float) -> "Ask":
+        """When so much of the caller's time has been spent. Raises DeadlineExceeded."""
+        if self.deadline_ms is None:
+            return self
+        left_ms = self.deadline_ms - seconds * 1e3
+        if left_ms <= 0:
+            raise DeadlineExceeded("the deadline passed before the request came to the queue")
+        return replace(self, deadline_ms=left_ms)
 
 
 PLAIN = Ask()  # nothing special; most ask for that

@@ -22,15 +22,16 @@ from headway.core.faults.bisecting import MAX_RERUNS
 from headway.core.faults.supervision import MAX_RESTARTS
 from headway.core.operating.placing import Placement, place
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
-from headway.model import CANCEL, END, Model, TensorModel, overrides
+from headway.model import CANCEL, Model, TensorModel, overrides
 from headway.runtime.calling.callbacks import Callbacks, own_method
 from headway.runtime.calling.parameters import BatchParameters, Parameters, Sharing
 from headway.runtime.calling.runner import TensorRunner, runner_for
 from headway.runtime.calling.threads import run_in_thread
-from headway.runtime.driving.calls import Call, DirectCall, StreamCall
+from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.driver import Driver
 from headway.runtime.driving.event_loop import FloatingHome, Home
 from headway.runtime.driving.state import State
+from headway.runtime.driving.streams import OpenStream, StreamCall
 from headway.runtime.events import Observer, Observers
 from headway.runtime.explaining import Explained, explanation_of
 from headway.runtime.fan_out import FanOut, LongCall
@@ -500,6 +501,31 @@ class Batcher(Generic[In, Out]):
         parameters: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Any]:
         """The chunks of one value's answer, as its batch produces them."""
+        stream = await self.open_stream(
+            value,
+            priority=priority,
+            deadline_ms=deadline_ms,
+            tenant=tenant,
+            partition=partition,
+            parameters=parameters,
+        )
+        try:
+            async for chunk in stream:
+                yield chunk
+        finally:
+            stream.close()
+
+    async def open_stream(
+        self,
+        value: Any,
+        *,
+        priority: PriorityName = "normal",
+        deadline_ms: float | None = None,
+        tenant: str = "",
+        partition: Hashable = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> OpenStream:
+        """`stream`, once it is queued. Whoever opens it closes it."""
         if self._stream is None:
             raise InvalidInput(f"{self.name} does not stream")
         size, entered_at = 0, self._now()
@@ -519,13 +545,7 @@ class Batcher(Generic[In, Out]):
             partition=Sharing(partition, streams=True, parameters=shared),
             stream=True,
         )
-        try:
-            while (chunk := await call.wait_chunk()) is not END:
-                yield chunk
-        finally:
-            if not call.is_done:
-                call.is_abandoned = True
-                self._driver.withdraw(call)
+        return OpenStream(call, self._driver.withdraw)
 
     # ---- the user's values and callbacks
 

@@ -38,7 +38,6 @@ from headway.runtime.driving.calls import (
     DirectCall,
     PartCall,
     SplitCall,
-    StreamCall,
     ThreadCall,
 )
 from headway.runtime.driving.ending import Ending
@@ -47,6 +46,7 @@ from headway.runtime.driving.losses import Losses, same_error
 from headway.runtime.driving.poison_watch import Poisons
 from headway.runtime.driving.room import Room
 from headway.runtime.driving.state import State
+from headway.runtime.driving.streams import StreamCall
 from headway.runtime.driving.worker_pool import Crew
 from headway.runtime.events import (
     BatchFinished,

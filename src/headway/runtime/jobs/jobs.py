@@ -13,9 +13,10 @@ from headway.core.faults.memory import Misfit
 from headway.core.items import Batch
 from headway.errors import ModelFailed
 from headway.runtime.calling.faults import WorkerLost, text_of
-from headway.runtime.calling.owning import own
+from headway.runtime.calling.owning import own_all
 from headway.runtime.calling.runner import BrokenContract, Runner
-from headway.runtime.driving.calls import Answerable, StreamCall
+from headway.runtime.driving.calls import Answerable
+from headway.runtime.driving.streams import StreamCall, deliver_step
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.jobs.rerunning import Reruns
 
@@ -235,10 +236,10 @@ class StreamJob(BatchJob):
 
     def _readers(self, calls: Sequence[StreamCall]) -> list[StreamCall]:
         """Those who still read. What they have seen already is not given to them once more."""
-        readers = [call for call in calls if not call.is_done]
-        for call in readers:
-            call.rewind()
-        return readers
+        for call in calls:
+            if not call.is_done:
+                call.start(may_rerun=self.max_reruns > 0)
+        return [call for call in calls if not call.is_done]
 
     def _pass_steps(self, readers: list[StreamCall]) -> None:
         if not readers:
@@ -285,8 +286,8 @@ class StreamJob(BatchJob):
             raise BrokenContract(
                 f"{self._name} yielded {len(entries)} entries for {len(readers)} items"
             )
-        for call, entry in zip(readers, entries, strict=True):
-            call.push(own(entry))  # what comes from another process, too: mostly it is a text
+        # What comes from another process, too: mostly it is a text.
+        deliver_step(zip(readers, own_all(entries), strict=True))
         return not all(call.is_done for call in readers)
 
 

@@ -14,6 +14,8 @@ from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, Registry, ServedModel
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.tensors import NORMAL, too_many_rows
+from headway.server.json.body import decode_json
+from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
 
@@ -21,6 +23,7 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
 ]
 _NO_PARAMETERS: dict[str, str] = {}
+_NOT_JSON = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
 
 
 class Plain:
@@ -33,12 +36,12 @@ class Plain:
     async def predict(self, request: Request, model: str) -> Response:
         served = await find_or_wake(self._registry, request, model)
         try:
-            value = msgspec.json.decode(request.body)
+            value = await decode_json(request)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             is_what = f"not JSON: {error}" if request.body else "empty: JSON is expected"
             raise InvalidInput(f"the body is {is_what}") from error
         ask = ask_of(_parameters(request.query), request.headers)
-        answer = Response(json_of(await _answer(served, value, ask, self._max_rows)))
+        answer = Response(await _encoded(await _answer(served, value, ask, self._max_rows)))
         if ask.story is not None:
             answer.headers = ask.story.headers()
         return answer
@@ -76,5 +79,13 @@ def json_of(result: Any) -> bytes:
     """A result as it goes out; arrays are lists."""
     try:
         return msgspec.json.encode(result, enc_hook=plain_of)
-    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+    except _NOT_JSON as error:
+        raise ModelFailed(f"the result is not JSON: {error}") from error
+
+
+async def _encoded(result: Any) -> bytes:
+    """The same, whatever its size."""
+    try:
+        return await encode_json(result, plain_of)
+    except _NOT_JSON as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
+DEADLINE = "headway-timeout-ms"
 _SANE_ID = re.compile(rb"[!-~]{1,128}")
 _PREFIX = os.urandom(6).hex()
 _numbers = itertools.count(1)
@@ -61,3 +62,13 @@ def request_id(sent: bytes | None) -> str:
     if sent is not None and _SANE_ID.fullmatch(sent):
         return sent.decode("ascii")
     return f"{_PREFIX}-{next(_numbers):x}"
+
+
+def timeout_s(headers: Mapping[str, str]) -> float | None:
+    """The caller's own deadline, as far as the headers say; a wrong one is refused elsewhere."""
+    text = headers.get(DEADLINE)
+    try:
+        seconds = float(text) / 1e3 if text is not None else 0.0
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < 1e9 else None

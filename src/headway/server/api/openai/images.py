@@ -52,7 +52,7 @@ class Images:
 
     async def generations(self, request: Request) -> Response:
         no_query(request)
-        asked = decoded(request.body, ImagesRequest)
+        asked = await decoded(request, ImagesRequest)
         served = await find_or_wake(self._registry, request, asked.model)
         _check_draws(served)
         asks = [ask_of(_parameters(asked, number), request.headers) for number in _numbers(asked)]

@@ -46,7 +46,7 @@ class Reranking:
 
     async def rerank(self, request: Request) -> Response:
         no_query(request)
-        asked = _checked(decoded(request.body, RerankRequest))
+        asked = _checked(await decoded(request, RerankRequest))
         served = await find_or_wake(self._registry, request, asked.model)
         _check_ranks(served)
         wishes: dict[str, Any] = {}

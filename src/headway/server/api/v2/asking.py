@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,9 @@ from headway.errors import InvalidInput
 from headway.hosting.explaining import Story, is_asked_for
 from headway.hosting.registry import PLAIN, Ask, Registry, ServedModel
 from headway.server.api.v2.codec import Parameters, Scalar
+from headway.server.json.body import SMALL_BYTES
+from headway.server.json.outline import outline_of
+from headway.server.net.background import background
 from headway.server.net.headers import OWN, WireHeaders
 from headway.server.net.messages import Request
 
@@ -24,6 +28,7 @@ _OURS = frozenset(
 _NO_SEQUENCE = {"sequence_id": (0, ""), "sequence_start": (False,), "sequence_end": (False,)}
 _HEADERS = frozenset(f"{OWN}{name}" for name in ("explain", "priority", "tenant", "timeout-ms"))
 _NO = frozenset(["", "0", "false", "no", "off"])
+_LISTS_LEVEL = 2  # of {"inputs":[…]}
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
     "high": "high",
     "normal": "normal",
@@ -114,7 +119,7 @@ async def wake(
 ) -> ServedModel:
     """A model that loads on request, once it is there. The wait is part of the caller's time, of
     which the request's JSON (`head`) may speak, too."""
-    deadline_ms = ask_of(_parameters(head), request.headers).deadline_ms
+    deadline_ms = ask_of(await _parameters(head), request.headers).deadline_ms
     timeout_s = None if deadline_ms is None else deadline_ms / 1e3
     started = time.monotonic()
     served = await registry.wait_ready(name, version, timeout_s=timeout_s)
@@ -124,8 +129,10 @@ async def wake(
     return served
 
 
-def _parameters(head: bytes) -> Parameters:
+async def _parameters(head: bytes) -> Parameters:
     try:
+        if len(head) > SMALL_BYTES:
+            head = (await background.run(partial(outline_of, head, _LISTS_LEVEL)))[0]
         return msgspec.json.decode(head or b"{}", type=_Head).parameters or {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not as expected: {error}") from error
