@@ -17,8 +17,7 @@ from headway.hosting.statistics import ModelStatistics
 from headway.hosting.timed import TimedServed
 from headway.models.catalogue import AnyModel
 from headway.server import notify
-from headway.server.api import admin, draining, metrics
-from headway.server.api import predict
+from headway.server.api import admin, draining, metrics, predict
 from headway.server.api.openai import audio, images, rerank
 from headway.server.api.openai import handlers as openai
 from headway.server.api.openapi import handlers as openapi

@@ -2,8 +2,7 @@
 
 import pytest
 
-from headway.server.api import draining
-from headway.server.api import predict
+from headway.server.api import draining, predict
 from headway.server.api.openai import handlers as openai
 from headway.server.api.v2 import handlers as v2
 from headway.server.auth.access import Access, access_of_method, access_of_route
