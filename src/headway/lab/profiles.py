@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.core import CostTable, probe_rows
+from headway.core import CostTable, next_probe, probe_rows
 from headway.errors import ConfigError
 
 _PROBE_REPEATS = 5
@@ -185,8 +185,16 @@ def probe(
     rows: Sequence[int] | None = None,
 ) -> CostTable:
     """What a warm-up would measure: each size a few times, its median, and the spread."""
-    rows = probe_rows(len(seconds) - 1) if rows is None else rows
+    if rows is None:
+        rows = _rows_worth_timing(seconds)
     return _probed(rows, None, [[seconds[each]] for each in rows], _noise(noise), rng)
+
+
+def _rows_worth_timing(seconds: Sequence[float]) -> list[int]:
+    timed: dict[int, float] = {}
+    while (rows := next_probe(timed, len(seconds) - 1)) is not None:
+        timed[rows] = seconds[rows]
+    return sorted(timed)
 
 
 def probe_sizes(
@@ -197,7 +205,7 @@ def probe_sizes(
     rng: np.random.Generator,
 ) -> CostTable:
     """The same, at sizes that double up to the largest."""
-    rows, sizes = probe_rows(max_rows), doubled(largest)
+    rows, sizes = probe_rows(max_rows, coarse=True), doubled(largest)
     seconds = [[profile.seconds_at(each, size) for size in sizes] for each in rows]
     return _probed(rows, tuple(sizes), seconds, _noise(noise), rng)
 

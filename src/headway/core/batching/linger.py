@@ -108,6 +108,8 @@ class Linger:
         self._refresh_at = 0
         self._elapsed_s = 0.0  # between completions, on average
         self._ran_s = 0.0
+        self._came = 0.0  # between completions, on average
+        self._arrivals_before = 0  # the last completion
         self.arrivals = 0
 
     def arrived(self, now: float, here: int) -> None:
@@ -161,6 +163,8 @@ class Linger:
         if since > -math.inf and now > since:
             self._elapsed_s += (now - since - self._elapsed_s) * 0.02
             self._ran_s += (ran_s - self._ran_s) * 0.02
+            self._came += (self.arrivals - self._arrivals_before - self._came) * 0.02
+            self._arrivals_before = self.arrivals
         self._batches += 1
         if self._batches % _WINDOW == 0:
             self._most_here_before, self._most_here = self._most_here, 0
@@ -170,6 +174,11 @@ class Linger:
         for gap_s in self._gaps:
             self._after_arrival.add(gap_s)
         self._gaps.clear()
+
+    @property
+    def rate_rps(self) -> float:
+        """Arrivals a second, lately."""
+        return self._came / self._elapsed_s if self._elapsed_s else 0.0
 
     @property
     def busy(self) -> float:

@@ -11,6 +11,7 @@ from headway.core.batching.buckets import Buckets
 from headway.core.batching.composing import Composer, Composition
 from headway.core.batching.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
 from headway.core.batching.linger import Linger
+from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.memory import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
@@ -31,7 +32,6 @@ from headway.core.queueing.queue import AGED_SHARE, Lane, Queue
 from headway.errors import HeadwayError, InvalidInput
 
 _NOTHING_TO_DO = Wait(math.inf)
-LONG_QUEUE = 2  # knees: beyond that the rate counts, not the wait
 
 
 class Scheduler:
@@ -64,6 +64,7 @@ class Scheduler:
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._auto = AutoRule(policy, self.costs, self._linger, self._fitting)
+        self._sizing = Sizing(policy, self.costs, self._linger)
         self._rule = self._choose_rule()
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
@@ -388,14 +389,10 @@ class Scheduler:
         return min(self.cap_rows, self._fitting.rows_at(size))
 
     def _lane_cap(self, lane: Lane) -> int:
-        """A short queue is served up to the knee; a long one needs the best rate there is."""
+        """How many rows leave now, at most."""
         if self._rule is not self._auto:
             return self.policy.max_batch_size
-        size = lane.mean_size
-        if self.policy.slo_s is not None:
-            return self.costs.best_rows(size)  # in time or not is what counts
-        knee = self.costs.knee_rows(size)
-        return knee if lane.rows <= LONG_QUEUE * knee else self.costs.best_rows(size)
+        return self._sizing.rows_to_take(lane.rows, lane.mean_size)
 
     @property
     def queued_items(self) -> int:
