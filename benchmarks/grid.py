@@ -5,21 +5,14 @@ Virtual time, the production scheduler. A point's figures are the means over its
 
 import itertools
 import json
-import math
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, fields
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
-from benchmarks.report import Bar, Report
 from headway.lab.profiles import Noise
-from headway.lab.worlds import Clients, Curve, Judgement, World, judge
+from headway.lab.worlds import Clients, Curve, World, judge
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -19,6 +19,7 @@ _BUSY_PENALTY = 0.5  # a busy worker's wait delays those who come later, too
 _MIN_GAIN = 0.02  # of the batch's own time: less is noise
 _TOGETHER = 0.02  # of a batch's time: arrivals no further apart came together
 _WINDOW = 16  # batches over which the most items at once are remembered
+_LOAD_RATE = 0.02  # of each batch goes into how busy the workers are, and how many come
 _HALF = math.sqrt(0.5)
 _EDGES = tuple(2.0 ** (i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
 _MIDDLES = tuple(edge * 2**-0.25 for edge in _EDGES)
@@ -100,6 +101,7 @@ class Linger:
         self._mean_clump = 1.0
         self._after_arrival = GapHistogram()
         self._after_completion = GapHistogram()
+        self._first_arrival = math.inf
         self._last_arrival = -math.inf
         self._last_completion = -math.inf
         self._cache: dict[tuple[bool, int], float] = {}
@@ -117,6 +119,8 @@ class Linger:
         self.arrivals += 1
         last = self._last_arrival
         self._last_arrival = now
+        if last == -math.inf:
+            self._first_arrival = now
         if last < self._last_completion:
             self._after_completion.add(now - self._last_completion)
             self._clump = 1
@@ -160,12 +164,15 @@ class Linger:
         since, self._last_completion = self._last_completion, now
         if self._clump:
             self._count_clump(math.inf)
-        if since > -math.inf and now > since:
-            self._elapsed_s += (now - since - self._elapsed_s) * 0.02
-            self._ran_s += (ran_s - self._ran_s) * 0.02
-            self._came += (self.arrivals - self._arrivals_before - self._came) * 0.02
-            self._arrivals_before = self.arrivals
         self._batches += 1
+        if since == -math.inf:
+            since = min(self._first_arrival, now)
+        if now > since:
+            rate = max(_LOAD_RATE, 1.0 / self._batches)  # at first, the mean of all
+            self._elapsed_s += (now - since - self._elapsed_s) * rate
+            self._ran_s += (ran_s - self._ran_s) * rate
+            self._came += (self.arrivals - self._arrivals_before - self._came) * rate
+            self._arrivals_before = self.arrivals
         if self._batches % _WINDOW == 0:
             self._most_here_before, self._most_here = self._most_here, 0
             self.everyone = self._most_here_before
@@ -178,7 +185,14 @@ class Linger:
     @property
     def rate_rps(self) -> float:
         """Arrivals a second, lately."""
-        return self._came / self._elapsed_s if self._elapsed_s else 0.0
+        if self._elapsed_s:
+            return self._came / self._elapsed_s
+        seen_s = self._last_arrival - self._first_arrival
+        return (self.arrivals - 1) / seen_s if seen_s > 0.0 and self.arrivals > 2 else 0.0
+
+    def busy_share(self, workers: int) -> float:
+        """The share of the workers' time that they have been running lately."""
+        return min(1.0, self._ran_s / self._elapsed_s / workers) if self._elapsed_s else 0.0
 
     @property
     def busy(self) -> float:

@@ -38,8 +38,8 @@ _MOST_CELLS = 256  # row counts with a cell of their own
 _UNSEEN = 512  # batches after which a size that nobody ran may be tried again
 _TRIAL = 3  # batches of one trial …
 _TRIAL_RATE = 0.5  # … each of which counts as much as all before
-_TRIAL_SHARE = 0.002  # of the running time is lost to trials, at most
-_TRIAL_TIMES = 4.0  # of the best size's time: no trial takes longer than that
+_TRIAL_SHARE = 0.005  # of the running time is lost to trials, at most
+_TRIAL_TIMES = 4.0  # of the best size's time: longer trials are rarer still
 _TRIAL_ROWS = 1.5  # of the best size: closer ones are not worth a trial
 
 
@@ -182,15 +182,26 @@ class Costs:
             self._curves.clear()
             self._forget_derived()
         predicted = self.predict(rows, size)
+        at, j = self._cell_at(rows, predicted), self._size_index(size)
+        is_trial = (at, j) == self._trial
         if predicted is not None:
             ratio = seconds / predicted
             self._errors.append(ratio - 1.0)
-            ratio = min(max(ratio, 1 / _OUTLIER), _OUTLIER)
+            # Too slow may be an accident. Too fast is not, and what a trial looks for.
+            ratio = min(ratio if is_trial else max(ratio, 1 / _OUTLIER), _OUTLIER)
             seconds = ratio * predicted
-            # A machine that slows down is slow at every size; if only the size in use were
-            # corrected, others would look better than they are, and be avoided or sought for it.
-            self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
-        at, j = self._cell_at(rows, predicted), self._size_index(size)
+            if not is_trial:
+                # A machine that slows down is slow at every size; if only the size in use were
+                # corrected, others would look better than they are, and be avoided or sought.
+                self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
+        self._refine(at, j, rows, size, seconds, predicted)
+        self._ran_s += seconds
+        is_news = self._cells[at, j].samples == TRUSTED_SAMPLES
+        self._note_observed(is_news=(is_trial and self._end_trial(size)) or is_news)
+
+    def _refine(
+        self, at: int, j: int, rows: int, size: int, seconds: float, predicted: float | None
+    ) -> None:
         at_cell = None
         if predicted is not None and (size or rows != at):
             at_cell = self._moved_to_cell(at, j, seconds / predicted)
@@ -202,12 +213,8 @@ class Costs:
             if predicted is not None and at == rows:
                 known, samples = predicted / self._scale, _GUESSED_SAMPLES
             cell = self._cells[at, j] = _Cell(known, samples, 0)
-        is_trial = (at, j) == self._trial
-        cell.refine(at_cell, is_trial=is_trial)
+        cell.refine(at_cell, is_trial=(at, j) == self._trial)
         cell.seen_at = self._observed
-        self._ran_s += seconds
-        is_news = cell.samples == TRUSTED_SAMPLES
-        self._note_observed(is_news=(is_trial and self._end_trial(size)) or is_news)
 
     def _end_trial(self, size: int) -> bool:
         """One batch of the trial is over. True: it was the last."""
@@ -332,9 +339,10 @@ class Costs:
             cell = self._cells.get((rows, j))
             if rows < _TRIAL_ROWS * best_rows or cell is None:
                 continue
-            if self._observed - cell.seen_at < _UNSEEN or seconds > _TRIAL_TIMES * best_s:
+            if self._observed - cell.seen_at < _UNSEEN:
                 return None
             lost_s = _TRIAL * (seconds - rows * best_s / best_rows) * 2**self._trials_failed
+            lost_s *= max(1.0, seconds / (_TRIAL_TIMES * best_s))
             if self._ran_s * _TRIAL_SHARE < lost_s * self._scale:
                 return None
             self._trial, self._trial_left = (rows, j), _TRIAL
