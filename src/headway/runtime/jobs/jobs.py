@@ -13,8 +13,10 @@ from headway.core.faults.memory import Misfit
 from headway.core.items import Batch
 from headway.errors import ModelFailed
 from headway.runtime.calling.faults import WorkerLost, text_of
+from headway.runtime.calling.owning import own_all
 from headway.runtime.calling.runner import BrokenContract, Runner
-from headway.runtime.driving.calls import Answerable, StreamCall
+from headway.runtime.driving.calls import Answerable
+from headway.runtime.driving.streams import StreamCall, deliver_step
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.jobs.rerunning import Reruns
 
@@ -63,6 +65,7 @@ class BatchJob:
         self.batch = batch
         self.calls = calls
         self.worker = worker
+        self.active_at = batch.fired_at  # of a stream: its latest step
         self.finished_at = 0.0
         self.ran_s = 0.0
         self.reruns = 0
@@ -179,14 +182,15 @@ class StreamJob(BatchJob):
         clock: Clock,
         done: Callable[[BatchJob], None],
         stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]],
-        name: str,
-        max_reruns: int = 0,
+        runner: Runner,
+        max_reruns: int,
     ) -> None:
         super().__init__(batch, calls, worker, clock, done)
-        self.max_reruns = max_reruns
+        self.max_reruns = max_reruns if runner.may_rerun else 0
         self._streams = calls
         self._stream = stream
-        self._name = name
+        self._runner = runner
+        self._name = runner.name
 
     def _run(self, started: float) -> None:
         try:
@@ -232,15 +236,15 @@ class StreamJob(BatchJob):
 
     def _readers(self, calls: Sequence[StreamCall]) -> list[StreamCall]:
         """Those who still read. What they have seen already is not given to them once more."""
-        readers = [call for call in calls if not call.is_done]
-        for call in readers:
-            call.rewind()
-        return readers
+        for call in calls:
+            if not call.is_done:
+                call.start(may_rerun=self.max_reruns > 0)
+        return [call for call in calls if not call.is_done]
 
     def _pass_steps(self, readers: list[StreamCall]) -> None:
         if not readers:
             return
-        steps = self._stream([call.value for call in readers])
+        steps = self._stream(self._runner.given([call.value for call in readers]))
         assert isinstance(steps, Iterator), "an async stream needs an event loop"
         try:
             for step in steps:
@@ -252,7 +256,7 @@ class StreamJob(BatchJob):
     async def _pass_steps_async(self, readers: list[StreamCall]) -> None:
         if not readers:
             return
-        steps = self._stream([call.value for call in readers])
+        steps = self._stream(self._runner.given([call.value for call in readers]))
         if not isinstance(steps, AsyncIterator):
             await self._pass_steps_inline(steps, readers)
             return
@@ -276,13 +280,14 @@ class StreamJob(BatchJob):
 
     def _pass_on(self, step: Any, readers: list[StreamCall]) -> bool:
         """False when nobody is left to read."""
+        self.active_at = self._clock()
         entries = list(step)
         if len(entries) != len(readers):
             raise BrokenContract(
                 f"{self._name} yielded {len(entries)} entries for {len(readers)} items"
             )
-        for call, entry in zip(readers, entries, strict=True):
-            call.push(entry)
+        # What comes from another process, too: mostly it is a text.
+        deliver_step(zip(readers, own_all(entries), strict=True))
         return not all(call.is_done for call in readers)
 
 
