@@ -16,6 +16,8 @@ from headway.core.policy import Policy
 from headway.core.queueing.queue import Lane, Queue
 
 GRADE = 1.0
+TAIL_COUNTS = 2.0
+WORTH_A_WAIT = 0.15  # of the time of all together is saved: less is not worth a wait
 LIKELY = 85.0  # percent of batches take no longer than a batch that is held reckons with
 LATE_PATIENCE = 0.3  # of the cap: how long to linger before those who have waited already
 
@@ -169,7 +171,8 @@ class AutoRule:
         if self._hold_arrivals == self._linger.arrivals:  # nobody came meanwhile
             return self._hold if now < self._hold.until else Fire(lane, FireReason.LINGER)
         cap_s = self._cap_s(queue, lane, now, idle_since)
-        wait = self.linger_cap_s = self._best_wait(lane, cap_s)
+        wait = self._best_wait(lane, cap_s)
+        wait = self.linger_cap_s = max(wait, self._return_wait(queue, lane, now, idle_since))
         if wait <= 0.0:
             lingered = idle_since < now
             return Fire(lane, FireReason.LINGER if lingered else FireReason.IDLE)
@@ -180,12 +183,38 @@ class AutoRule:
     def _best_wait(self, lane: Lane, cap_s: float) -> float:
         size = lane.mean_size
         batch_s = self._costs.predict(lane.rows, size)
-        if batch_s is None or cap_s <= 0.0:
+        if batch_s is None or cap_s <= 0.0 or not self._saved_s(lane, 1):
             return 0.0
         larger_s = self._costs.predict(lane.rows + 1, size)
         row_s = 0.0 if larger_s is None else max(0.0, larger_s - batch_s)
         # Of several workers the next is free sooner: a newcomer saves less.
         return self._linger.best_wait(lane.items, cap_s, batch_s / self.workers, row_s)
+
+    def _return_wait(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
+        """For callers who come again after their answers: as long as a batch saved is worth.
+
+        Whoever misses the others waits for their whole batch, and is the tail: it counts twice.
+        """
+        missing = self._linger.everyone - lane.items - self.running_items
+        oldest = lane.oldest()
+        saved_s = self._saved_s(lane, missing)
+        if missing <= 0 or saved_s <= 0.0 or oldest is None:
+            return 0.0
+        longest_s = min(saved_s, self._max_wait_s) - (now - idle_since)
+        most_s = min(longest_s, self._slack_s(queue, lane, oldest, now))
+        return self._linger.return_wait(now, lane.items, most_s, TAIL_COUNTS * saved_s)
+
+    def _saved_s(self, lane: Lane, joining: int) -> float:
+        """What is saved where so many join instead of running by themselves; 0 where that is
+        little beside what a batch takes: then nobody is worth a wait."""
+        costs, size, rows = self._costs, lane.mean_size, lane.rows
+        joining = max(1, min(joining, self._max_rows))
+        apart_s, alone_s = costs.predict(joining, size), costs.predict(rows, size)
+        together_s = costs.predict(min(rows + joining, self._max_rows), size)
+        if apart_s is None or alone_s is None or together_s is None:
+            return 0.0
+        saved_s = apart_s + alone_s - together_s
+        return saved_s if saved_s >= WORTH_A_WAIT * together_s else 0.0
 
     def _cap_s(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
         """No longer than one item takes alone, than the user says, than any deadline leaves."""

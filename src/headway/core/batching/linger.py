@@ -10,6 +10,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
+from headway.core.batching.returns import Returns
+
 _SHORTEST = -16  # the first bin ends at 2**-16.5 s (11 µs), the last at 2**5 s
 _BINS = 2 * (6 - _SHORTEST)
 _DECAY = 0.998  # about the last 500 gaps: fewer are too noisy to tell a burst from chance
@@ -104,6 +106,9 @@ class Linger:
         self._first_arrival = math.inf
         self._last_arrival = -math.inf
         self._last_completion = -math.inf
+        self._returns = Returns()  # after an answer …
+        self._followers = Returns()  # … and after the first who comes then
+        self._came_since: list[float] = []  # since the last completion
         self._cache: dict[tuple[bool, int], float] = {}
         # Noted with every arrival, sorted in only when a decision needs them: the latest suffice.
         self._gaps: deque[float] = deque(maxlen=4 * _REFRESH_EVERY)
@@ -119,6 +124,7 @@ class Linger:
         self.arrivals += 1
         last = self._last_arrival
         self._last_arrival = now
+        self._came_since.append(now)
         if last == -math.inf:
             self._first_arrival = now
         if last < self._last_completion:
@@ -149,6 +155,7 @@ class Linger:
             if before < everyone:
                 gaps.append(gap_s)
         self.arrivals += len(times) - 1
+        self._came_since += times[1:]
         self._last_arrival = last
         self._see(here + len(times))
 
@@ -162,6 +169,12 @@ class Linger:
 
     def completed(self, now: float, ran_s: float) -> None:
         since, self._last_completion = self._last_completion, now
+        if since > -math.inf:
+            came = self._came_since
+            self._returns.learn(since, came)
+            if came:
+                self._followers.learn(came[0], came[1:])
+        self._came_since = []
         if self._clump:
             self._count_clump(math.inf)
         self._batches += 1
@@ -205,14 +218,25 @@ class Linger:
             self._cache.clear()
             self._refresh_at = self.arrivals + _REFRESH_EVERY
         after_completion = self._last_completion >= self._last_arrival
+        histogram = self._after_completion if after_completion else self._after_arrival
+        credit = _AFTER_COMPLETION if after_completion else 1.0 - _BUSY_PENALTY * self.busy
+        # Where a worker is always busy, a newcomer's row is paid for in one batch or the next.
+        row_s *= 1.0 - self.busy
+        joining = max(1.0, self._mean_clump) if after_completion else 1.0
         key = (after_completion, items)
         wait = self._cache.get(key)
         if wait is None:
-            histogram = self._after_completion if after_completion else self._after_arrival
-            credit = _AFTER_COMPLETION if after_completion else 1.0 - _BUSY_PENALTY * self.busy
-            # Where a worker is always busy, a newcomer's row is paid for in one batch or the next.
-            row_s *= 1.0 - self.busy
-            joining = max(1.0, self._mean_clump) if after_completion else 1.0
             wait = histogram.best_wait(items, math.inf, batch_s, row_s, credit, joining)
             self._cache[key] = wait
-        return min(wait, cap_s)
+        if wait <= cap_s:
+            return wait
+        # Less time is left than that takes: is there a shorter wait that pays?
+        return histogram.best_wait(items, cap_s, batch_s, row_s, credit, joining)
+
+    def return_wait(self, now: float, items: int, most_s: float, saved_s: float) -> float:
+        """How long to hold for callers who come back together after their answers."""
+        wait = self._returns.best_wait(now - self._last_completion, items, most_s, saved_s)
+        if not self._came_since:
+            return wait
+        since_s = now - self._came_since[0]
+        return max(wait, self._followers.best_wait(since_s, items, most_s, saved_s))

@@ -25,13 +25,20 @@ def probe_rows(max_rows: int, *, coarse: bool = False) -> list[int]:
     return sorted(each for each in rows if each <= max_rows)
 
 
+def probe_order(max_rows: int, *, coarse: bool = False) -> list[int]:
+    """The same sizes, powers of two first: a warm-up that is cut short knows the whole range."""
+    powers = probe_rows(max_rows, coarse=True)
+    more = [] if coarse else probe_rows(max_rows)
+    return powers + [rows for rows in more if rows not in powers]
+
+
 def next_probe(seconds: Mapping[int, float], max_rows: int, *, coarse: bool = False) -> int | None:
     """The size to time next, given those timed so far. None: enough is known.
 
-    Powers of two come first, so that a warm-up that is cut short knows the whole range; last, the
-    wider gap beside the best size is halved until the gaps are narrow.
+    First those of `probe_order`; then the wider gap beside the best size is halved until the gaps
+    are narrow.
     """
-    for rows in (*probe_rows(max_rows, coarse=True), *probe_rows(max_rows, coarse=coarse)):
+    for rows in probe_order(max_rows, coarse=coarse):
         if rows not in seconds:
             return rows
     if coarse or len(seconds) >= len(probe_rows(max_rows)) + _REFINEMENTS:
