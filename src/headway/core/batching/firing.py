@@ -16,7 +16,6 @@ from headway.core.policy import Policy
 from headway.core.queueing.queue import Lane, Queue
 
 GRADE = 1.0
-TAIL_COUNTS = 2.0
 WORTH_A_WAIT = 0.15  # of the time of all together is saved: less is not worth a wait
 LIKELY = 85.0  # percent of batches take no longer than a batch that is held reckons with
 LATE_PATIENCE = 0.3  # of the cap: how long to linger before those who have waited already
@@ -191,10 +190,7 @@ class AutoRule:
         return self._linger.best_wait(lane.items, cap_s, batch_s / self.workers, row_s)
 
     def _return_wait(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
-        """For callers who come again after their answers: as long as a batch saved is worth.
-
-        Whoever misses the others waits for their whole batch, and is the tail: it counts twice.
-        """
+        """For callers who come again after their answers: as long as a batch saved is worth."""
         missing = self._linger.everyone - lane.items - self.running_items
         oldest = lane.oldest()
         saved_s = self._saved_s(lane, missing)
@@ -202,7 +198,7 @@ class AutoRule:
             return 0.0
         longest_s = min(saved_s, self._max_wait_s) - (now - idle_since)
         most_s = min(longest_s, self._slack_s(queue, lane, oldest, now))
-        return self._linger.return_wait(now, lane.items, most_s, TAIL_COUNTS * saved_s)
+        return self._linger.return_wait(now, lane.items, most_s, saved_s)
 
     def _saved_s(self, lane: Lane, joining: int) -> float:
         """What is saved where so many join instead of running by themselves; 0 where that is

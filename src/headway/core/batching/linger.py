@@ -22,6 +22,7 @@ _MIN_GAIN = 0.02  # of the batch's own time: less is noise
 _TOGETHER = 0.02  # of a batch's time: arrivals no further apart came together
 _WINDOW = 16  # batches over which the most items at once are remembered
 _LOAD_RATE = 0.02  # of each batch goes into how busy the workers are, and how many come
+_TAIL = 2.0
 _HALF = math.sqrt(0.5)
 _EDGES = tuple(2.0 ** (i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
 _MIDDLES = tuple(edge * 2**-0.25 for edge in _EDGES)
@@ -235,7 +236,9 @@ class Linger:
 
     def return_wait(self, now: float, items: int, most_s: float, saved_s: float) -> float:
         """How long to hold for callers who come back together after their answers."""
-        wait = self._returns.best_wait(now - self._last_completion, items, most_s, saved_s)
+        # Whoever misses the others waits for their whole batch, and is the tail: it counts twice.
+        tail_s = _TAIL * saved_s
+        wait = self._returns.best_wait(now - self._last_completion, items, most_s, tail_s)
         if not self._came_since:
             return wait
         since_s = now - self._came_since[0]

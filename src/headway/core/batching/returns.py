@@ -69,7 +69,7 @@ class Returns:
         if not bins:
             return 0.0
         rates = [self._counts[i] / (_EDGES[i] - _EDGES[i - 1]) for i in bins]
-        return statistics.median(rates) / self._batches
+        return float(statistics.median(rates)) / self._batches
 
 
 def _bin(gap_s: float) -> int:
