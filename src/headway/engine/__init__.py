@@ -1,0 +1,1 @@
+"""Token-level engine: tensors, kernels, caches. It obeys `core/generation`, and imports torch late."""
