@@ -113,7 +113,7 @@ def decode_attention(
     *,
     splits: int = 1,
     block: int = 64,
-    warps: int = 4,
+    warps: int = 2,
     stages: int = 3,
 ) -> torch.Tensor:
     rows, query_heads, dim = queries.shape
