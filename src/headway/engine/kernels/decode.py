@@ -18,6 +18,7 @@ def _attend(
     keys,
     values,
     tables,
+    slots,
     lengths,
     out,
     parts,
@@ -40,6 +41,7 @@ def _attend(
     head = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(lengths + row)
+    table = tables + tl.load(slots + row).to(tl.int64) * table_stride
     span = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK) * BLOCK
     start = split * span
     stop = tl.minimum(start + span, length)
@@ -55,7 +57,7 @@ def _attend(
     for first in tl.range(start, stop, BLOCK, num_stages=STAGES):
         token = first + place
         is_here = token < stop
-        page = tl.load(tables + row * table_stride + token // PAGE, mask=is_here, other=0)
+        page = tl.load(table + token // PAGE, mask=is_here, other=0)
         at = page.to(tl.int64) * page_stride + head * head_stride + token % PAGE * token_stride
         key = tl.load(keys + at[None, :] + dim[:, None], mask=is_here[None, :], other=0.0)
         score = tl.dot(query, key) * scale
@@ -107,11 +109,13 @@ def decode_attention(
     queries: torch.Tensor,  # rows × query heads × dim
     keys: torch.Tensor,  # pages × key heads × page × dim
     values: torch.Tensor,
-    tables: torch.Tensor,  # rows × pages, int32
+    tables: torch.Tensor,  # slots × pages, int32
+    slots: torch.Tensor,  # rows, int32: whose table each row has
     lengths: torch.Tensor,  # rows, int32: tokens to attend to, the new one with them
     scale: float,
     *,
     splits: int = 1,
+    out: torch.Tensor | None = None,
     block: int = 64,
     warps: int = 2,
     stages: int = 3,
@@ -119,7 +123,7 @@ def decode_attention(
     rows, query_heads, dim = queries.shape
     _, heads, page, _ = keys.shape
     group = query_heads // heads
-    out = torch.empty_like(queries)
+    out = torch.empty_like(queries) if out is None else out
     if splits > 1:
         parts = torch.empty((rows * query_heads, splits, dim), dtype=torch.float32, device=out.device)
         weights = torch.empty((rows * query_heads, splits), dtype=torch.float32, device=out.device)
@@ -130,6 +134,7 @@ def decode_attention(
         keys,
         values,
         tables,
+        slots,
         lengths,
         out,
         parts,

@@ -14,6 +14,7 @@ def _attend(
     keys,
     values,
     tables,
+    slots,
     starts,
     lengths,
     out,
@@ -64,7 +65,7 @@ def _attend(
     sums = tl.zeros([ROWS, DIM], tl.float32)
     last = tl.minimum(length, before + (block + 1) * TOKENS)
     whole = (before + block * TOKENS + 1) // BLOCK * BLOCK  # all rows see all of these
-    table = tables + sequence * table_stride
+    table = tables + tl.load(slots + sequence).to(tl.int64) * table_stride
     for first in tl.range(0, whole, BLOCK, num_stages=STAGES):
         token = first + place
         page = tl.load(table + token // PAGE)
@@ -102,11 +103,13 @@ def prefill_attention(
     queries: torch.Tensor,  # tokens × query heads × dim, sequence after sequence
     keys: torch.Tensor,  # pages × key heads × page × dim
     values: torch.Tensor,
-    tables: torch.Tensor,  # sequences × pages, int32
+    tables: torch.Tensor,  # slots × pages, int32
+    slots: torch.Tensor,  # sequences, int32: whose table each sequence has
     starts: torch.Tensor,  # sequences + 1, int32: where each sequence's queries begin
     lengths: torch.Tensor,  # sequences, int32: tokens to attend to, the new ones with them
     scale: float,
     *,
+    out: torch.Tensor | None = None,
     rows: int = 128,
     block: int = 64,
     warps: int = 8,
@@ -117,12 +120,13 @@ def prefill_attention(
     group = query_heads // heads
     per_tile = rows // group
     sequences = lengths.shape[0]
-    out = torch.empty_like(queries)
+    out = torch.empty_like(queries) if out is None else out
     _attend[(tokens // per_tile + sequences, heads)](
         queries,
         keys,
         values,
         tables,
+        slots,
         starts,
         lengths,
         out,

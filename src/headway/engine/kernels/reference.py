@@ -54,6 +54,7 @@ def attention(
     keys: torch.Tensor,
     values: torch.Tensor,
     tables: torch.Tensor,
+    slots: torch.Tensor,
     starts: torch.Tensor,
     lengths: torch.Tensor,
     scale: float,
@@ -65,7 +66,7 @@ def attention(
         length = int(lengths[number])
         if stop == start or not length:
             continue
-        pages = tables[number, : -(-length // page)].long()
+        pages = tables[int(slots[number]), : -(-length // page)].long()
         key = keys[pages].transpose(0, 1).flatten(1, 2)[:, :length]
         value = values[pages].transpose(0, 1).flatten(1, 2)[:, :length]
         seen = torch.ones(stop - start, length, dtype=torch.bool, device=queries.device)
