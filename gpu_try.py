@@ -76,4 +76,5 @@ def run(name):
                 t=triton.testing.do_bench(f,warmup=5,rep=30); fl=4*n*ln*ln/2*sh.heads*sh.dim
                 print(f"   prefill {n}x{ln} rows {r} block {blk} warps {wp} stages {st}: {t:.3f} ms {fl/t/1e9:.0f} TFLOP/s err {e:.1e}",flush=True)
             except Exception as e: print("   prefill",r,blk,wp,st,str(e)[:80])
-for n in sys.argv[1:]: run(n); torch.cuda.empty_cache()
+if __name__=="__main__":
+  for n in sys.argv[1:]: run(n); torch.cuda.empty_cache()

@@ -5,18 +5,18 @@ writes, activation and attention are our kernels; matrix products are the vendor
 no sequences: rows, slots and tables come in as tensors.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional
 
 from headway.engine.kernels.activation import silu_and_multiply
+from headway.engine.kernels.eight_bit import multiply, quantised
 from headway.engine.kernels.norm import rms_norm
 from headway.engine.kernels.rotary import rotate_and_store
 
+Adapt = Callable[[int, str, torch.Tensor, torch.Tensor], None]  # layer, which, x, out: added to
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # queries, keys, values
 
 
@@ -49,6 +49,22 @@ class Layer:
     mlp_norm: torch.Tensor
     gate_up: torch.Tensor
     down: torch.Tensor
+
+
+class EightBit:
+    """A projection whose weight is in 8 bits. For many rows it is unpacked: then arithmetic, not
+    memory, is what takes the time."""
+
+    most_rows = 128
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight, self.scales = quantised(weight)
+        self.dtype = weight.dtype
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] <= self.most_rows:
+            return multiply(x, self.weight, self.scales)
+        return functional.linear(x, self.weight.to(x.dtype)) * self.scales.to(x.dtype)
 
 
 class Llama:
@@ -90,23 +106,40 @@ class Llama:
         slots: torch.Tensor,
         caches: list[tuple[torch.Tensor, torch.Tensor]],
         attend: Attend,
+        adapt: Adapt | None = None,
     ) -> torch.Tensor:
         """The last layer's states, normalised: tokens × hidden."""
         shape = self.shape
         residual = functional.embedding(tokens, self.embedding)
         x = rms_norm(residual, self.layers[0].norm, shape.epsilon)
         for number, (layer, (keys, values)) in enumerate(zip(self.layers, caches, strict=True)):
-            qkv = functional.linear(x, layer.qkv)
+            qkv = self._project(number, "qkv", x, adapt)
             queries = rotate_and_store(
                 qkv, self.cosines, self.sines, positions, slots, keys, values, shape.heads
             )
             attended = attend(queries, keys, values).flatten(1)
-            x = functional.linear(attended, layer.out)
+            x = self._project(number, "out", attended, adapt)
             x = rms_norm(x, layer.mlp_norm, shape.epsilon, residual)
-            x = functional.linear(silu_and_multiply(functional.linear(x, layer.gate_up)), layer.down)
+            x = silu_and_multiply(self._project(number, "gate_up", x, adapt))
+            x = self._project(number, "down", x, adapt)
             after = self.layers[number + 1].norm if number + 1 < shape.layers else self.norm
             x = rms_norm(x, after, shape.epsilon, residual)
         return x
+
+    def _project(
+        self, number: int, which: str, x: torch.Tensor, adapt: Adapt | None
+    ) -> torch.Tensor:
+        weight = getattr(self.layers[number], which)
+        out = weight(x) if isinstance(weight, EightBit) else functional.linear(x, weight)
+        if adapt is not None:
+            adapt(number, which, x, out)
+        return out
+
+    def quantise(self) -> None:
+        """From now on the layers' weights are 8-bit floats."""
+        for layer in self.layers:
+            for which in ("qkv", "out", "gate_up", "down"):
+                setattr(layer, which, EightBit(getattr(layer, which)))
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         return functional.linear(states, self.head)
