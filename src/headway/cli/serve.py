@@ -74,8 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     from headway.server.run import run as serve
 
     def announce(addresses: "Addresses", registry: "Registry") -> None:
-        has_keys = bool(keys_of(config))
-        print(greeting(registry, addresses.http, addresses.grpc, has_keys=has_keys), flush=True)
+        words = greeting(
+            registry,
+            addresses.http,
+            addresses.grpc,
+            has_keys=bool(keys_of(config)),
+            admin_without_key=config.server.admin_without_key,
+        )
+        print(words, flush=True)
 
     try:
         run_loop(serve(config, announce, reread=lambda: config_of(arguments, dict(os.environ))))

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from headway.runtime.driving.event_loop import FloatingHome, Home
 from headway.runtime.driving.state import State
 from headway.runtime.events import Observer, Observers
 from headway.runtime.explaining import Explained, explanation_of
+from headway.runtime.fan_out import FanOut, LongCall
 from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
 from headway.runtime.jobs.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.jobs.probing import ProbeWatcher, probe, try_padding
@@ -114,7 +116,6 @@ class Batcher(Generic[In, Out]):
         pin: Sequence[str] = (),
         _floating: bool = False,
         _make: Callable[[], Any] | None = None,  # the model once more, in another process
-        _hangs: Callable[[bool], Any] = bool,
     ) -> None:
         target = model
         self._model = model() if isinstance(model, type) else model
@@ -171,8 +172,8 @@ class Batcher(Generic[In, Out]):
             has_processes=HAS_PROCESSES,
         )
         execute_timeout_s = seconds(execute_timeout_ms, "execute_timeout_ms")
-        if execute_timeout_s is not None and self._placement.kind != "process":
-            self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
+        if execute_timeout_s == math.inf:
+            execute_timeout_s = None
         self._team: ProcessTeam | None = None
         if self._placement.kind == "process":
             from headway.runtime.workers.process import team
@@ -198,6 +199,8 @@ class Batcher(Generic[In, Out]):
         )
         if self._team is not None:
             self._team.attach(self._driver)
+        elif execute_timeout_s is not None:
+            self.observe(Watchdog(self._driver, limit_s=execute_timeout_s))
 
     # ---- life
 
@@ -287,7 +290,7 @@ class Batcher(Generic[In, Out]):
         `parameters`: keywords for the model, which ignores those that it does not take.
         """
         loop = asyncio.get_running_loop()
-        call = None
+        call: Call | LongCall | None = None
         if (
             self._is_simple
             and partition is None
@@ -372,7 +375,7 @@ class Batcher(Generic[In, Out]):
         tenant: str,
         partition: Hashable,
         parameters: Mapping[str, Any] | None,
-    ) -> Call:
+    ) -> Call | LongCall:
         rows, size, entered_at = 1, 0, None
         self._check_call(tenant, partition)
         keywords, shared = self._taken(parameters)
@@ -380,18 +383,32 @@ class Batcher(Generic[In, Out]):
             entered_at = self._now()
             value, size = await self._prepared(value, keywords)
         if self._shape is not None:
+            value = cast(TensorRunner, self._runner).plain(value)
             rows, own_size, shape = self._shaped(value)
             size = own_size if self._size is None else size
             if shape is not None:
                 partition = (shape, partition)
         if shared is not None:
             partition = Sharing(partition, streams=False, parameters=shared)
+        level = self._priority(priority)
+        if rows > 1 and rows > self._policy.window_rows:
+            if deadline_ms is not None and entered_at is not None:
+                deadline_ms -= (self._now() - entered_at) * 1e3
+            return self._long_call(
+                value,
+                rows,
+                deadline_ms,
+                size=size,
+                priority=level,
+                tenant=tenant,
+                partition=partition,
+            )
         call: Call = self._driver.enqueue(
             value,
             loop,
             rows=rows,
             size=size,
-            priority=self._priority(priority),
+            priority=level,
             tenant=tenant,
             deadline_ms=deadline_ms,
             entered_at=entered_at,
@@ -399,10 +416,37 @@ class Batcher(Generic[In, Out]):
         )
         return call
 
+    def _long_call(
+        self, value: Any, rows: int, deadline_ms: float | None, **options: Any
+    ) -> LongCall:
+        driver = self._driver
+        most = min(driver.scheduler.part_rows(options["size"]), self._policy.window_rows)
+        ends = [*range(most, rows, most), rows]
+        pieces = list(zip([0, *ends], ends, strict=False))
+
+        def enqueue(piece: tuple[int, int], left_ms: float | None) -> Any:
+            return driver.enqueue(
+                self.cut(value, *piece),
+                asyncio.get_running_loop(),
+                rows=piece[1] - piece[0],
+                deadline_ms=left_ms,
+                entered_at=None,
+                **options,
+            )
+
+        fan_out = self.fan_out(rows=most, deadline_ms=deadline_ms)
+        return LongCall(pieces, fan_out, enqueue, driver.withdraw, self.join)
+
+    def fan_out(self, *, rows: int = 1, deadline_ms: float | None = None) -> FanOut:
+        """For one request of many values of up to so many rows each: feeds them to the queue."""
+        width = self._policy.window_rows // max(1, rows)
+        return FanOut(self._driver.room, width=width, deadline_ms=deadline_ms)
+
     async def many(self, values: Sequence[Any], **options: Any) -> list[Out]:
         """The results for several values, in order. One error withdraws the rest and is raised.
 
-        Any number of values: a few batches' worth are queued at a time.
+        Any number of values: a few batches' worth are queued at a time, as the queue has room.
+        `deadline_ms` is that of all of them.
         """
         return await self._many(self.submit, values, options)
 
@@ -416,24 +460,17 @@ class Batcher(Generic[In, Out]):
         values: Sequence[Any],
         options: Mapping[str, Any],
     ) -> list[Any]:
-        results: list[Any] = [None] * len(values)
-        todo = iter(enumerate(values))
-
-        async def feed() -> None:
-            for index, value in todo:
-                results[index] = await submit(value, **options)
-
-        rows = min(4 * self._policy.max_batch_size * self._policy.workers, self._policy.max_queue)
+        rows = 1
         if self._shape is not None and self._prepare is None:  # else the rows are not known yet
-            rows //= max((self._shaped(value)[0] for value in values), default=1)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(len(values), max(1, rows))):
-                    group.create_task(feed())
-        except BaseExceptionGroup as errors:
-            error = errors.exceptions[0]
-            raise error from error.__cause__
-        return results
+            rows = max((self._shaped(value)[0] for value in values), default=1)
+
+        async def call(value: Any, left_ms: float | None) -> Any:
+            if left_ms is not None:
+                return await submit(value, **{**options, "deadline_ms": left_ms})
+            return await submit(value, **options)
+
+        fan_out = self.fan_out(rows=rows, deadline_ms=options.get("deadline_ms"))
+        return await fan_out.gather(call, values)
 
     def call(self, value: Any, **options: Any) -> Out:
         """`submit` for code without an event loop; from any thread."""
@@ -594,8 +631,8 @@ class Batcher(Generic[In, Out]):
                     functools.partial(
                         self._stream, **self._keywords("stream", sharing), **keywords
                     ),
-                    self.name,
-                    self._max_reruns if runner.may_rerun else 0,
+                    runner,
+                    self._max_reruns,
                 )
             runner = runner.with_keywords(self._keywords("predict", sharing))
         if keywords:
@@ -691,9 +728,18 @@ class Batcher(Generic[In, Out]):
 
     @property
     def is_open(self) -> bool:
-        """Are calls taken? False before it is entered, once it closes, after a crash, and when the
-        last of its worker processes was given up."""
+        """Are calls taken? False before it is entered, once it closes, after a crash, and while
+        every worker is stuck or was given up."""
         return self._driver.takes_calls
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing completes any more: it has crashed, its workers were given up, or each of
+        them is stuck in a batch. Empty while it works, and before and after its life."""
+        driver = self._driver
+        if driver.crash is not None:
+            return f"{self.name} crashed: {type(driver.crash).__name__}: {driver.crash}"
+        return "" if driver.given_up is None else str(driver.given_up)
 
     @property
     def placement(self) -> Placement:
@@ -713,10 +759,6 @@ class Batcher(Generic[In, Out]):
     def observe(self, observer: Observer) -> None:
         """Report every event to this callable from now on, in the batcher's event loop."""
         self._observers.add(observer)
-
-    def abandon(self, batch: Batch, error: HeadwayError) -> None:
-        """Answer a running batch's callers with this error; its worker is busy until it is done."""
-        self._driver.abandon(batch, error)
 
     def follow(self, follower: Callable[[tuple[int, ...]], None]) -> None:
         """Tell this callable the ids of each call's items, in that call's own context: so traces

@@ -64,6 +64,7 @@ class SpeechModel(Model[Clip, Heard]):
     """Options: `takes` (`file`: v2 tensors hold the bytes of files; `samples`: float32 at 16 kHz),
     `max_seconds` (longer clips are refused)."""
 
+    writes_inputs: ClassVar[bool] = False
     # A clip of five minutes is 19 MB once it is unpacked, and only the file's bytes were counted.
     batcher_options: ClassVar[Mapping[str, Any]] = {"max_queue": 64}
     languages: Sequence[str] = ()  # that a caller may name; none: the model finds out itself

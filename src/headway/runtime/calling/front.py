@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headway.errors import HeadwayError, ModelFailed, QueueFull
+from headway.runtime.calling.owning import own
 
 _HAND_OVER_S = 0.001  # values prepared within this time cross back to the loop together
 
@@ -185,9 +186,12 @@ def _results_of(tasks: list[_Task]) -> list[Any]:
 
 
 def call_user_code(what: str, function: Callable[[Any], Any], value: Any) -> Any:
-    """The function's result, or the exception as a value: ours as it is, theirs as ModelFailed."""
+    """The function's result, or the exception as a value: ours as it is, theirs as ModelFailed.
+
+    The result is its caller's own: the next call may reuse what it lies in.
+    """
     try:
-        return function(value)
+        return own(function(value))
     except HeadwayError as error:
         return error
     except Exception as error:  # noqa: BLE001  prepare, size and finish are user code

@@ -10,10 +10,11 @@ import functools
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from headway.errors import ConfigError, InvalidInput, ModelFailed
 from headway.model import Model, Tensor, TensorModel, overrides
+from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
 from headway.runtime.calling.varying import Varying
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class Runner(Protocol):
         """The same for a model in another process: this function takes its batches there."""
         ...
 
+    def given(self, values: list[Value]) -> list[Value]:
+        """For the model, to do with as it likes: a rerun finds what the callers sent."""
+        ...
+
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
 
     def join(self, results: list[Any]) -> Any: ...
@@ -53,6 +58,7 @@ class _Caller:
 
     is_async: bool
     _predict: Callable[..., Any]
+    _is_here: bool = True  # else the way to another process and back makes the copies
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
         same = copy.copy(self)
@@ -62,6 +68,7 @@ class _Caller:
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
         same = copy.copy(self)
         same.is_async = False
+        same._is_here = False
         same._predict = predict
         return same
 
@@ -95,9 +102,11 @@ class ItemRunner(_Caller):
         name: str,
         is_async: bool,
         may_rerun: bool = True,
+        writes_inputs: bool = True,
     ) -> None:
         self.name = name
         self.may_rerun = may_rerun
+        self._writes_inputs = writes_inputs
         self.is_async = is_async
         self._predict = predict
 
@@ -112,28 +121,31 @@ class ItemRunner(_Caller):
 
     def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
         rows = len(values)
-        return self._checked(self._predict(_padded(values, padded_rows)), rows, padded_rows)
+        results = self._predict(self.given(_padded(values, padded_rows)))
+        self._check(results, padded_rows)
+        return (own_results(results) if self._is_here else list(results))[:rows]
 
     async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
         rows = len(values)
-        results = self._predict(_padded(values, padded_rows))
+        results = self._predict(self.given(_padded(values, padded_rows)))
         if isinstance(results, Awaitable):
             results = await results
-        return self._checked(results, rows, padded_rows)
+        self._check(results, padded_rows)
+        return (own_results(results) if self._is_here else list(results))[:rows]
 
-    def _checked(self, results: Any, rows: int, padded_rows: int) -> list[Any]:
-        if type(results) is not list:
-            if isinstance(results, str | bytes | Mapping | Set) or not hasattr(results, "__len__"):
-                raise BrokenContract(
-                    f"{self.name} returned {type(results).__name__}; "
-                    f"a list of {padded_rows} results was expected"
-                )
-            results = list(results)
+    def given(self, values: list[Value]) -> list[Value]:
+        return own_all(values) if self._writes_inputs and self._is_here else values[:]
+
+    def _check(self, results: Any, padded_rows: int) -> None:
+        if isinstance(results, str | bytes | Mapping | Set) or not hasattr(results, "__len__"):
+            raise BrokenContract(
+                f"{self.name} returned {type(results).__name__}; "
+                f"a list of {padded_rows} results was expected"
+            )
         if len(results) != padded_rows:
             raise BrokenContract(
                 f"{self.name} returned {len(results)} results for {padded_rows} inputs"
             )
-        return cast(list[Any], results if rows == padded_rows else results[:rows])
 
 
 class TensorRunner(_Caller):
@@ -179,6 +191,17 @@ class TensorRunner(_Caller):
         size = sum(math.prod(shape) for _, _, shape in partition)
         return rows.pop(), size, partition
 
+    def plain(self, value: Value) -> Value:
+        """Without subclasses of arrays: their methods are somebody's code, and one of them would
+        make the whole batch its like."""
+        if not isinstance(value, Mapping):
+            return value  # `shape` says so
+        ndarray = self._numpy.ndarray
+        for array in value.values():
+            if type(array) is not ndarray and isinstance(array, ndarray):
+                return {name: self._numpy.asarray(each) for name, each in value.items()}
+        return value
+
     def _length(self, value: Value) -> int | None:
         """None: only its like in shape may share a batch with it."""
         padding = self.varying.padding
@@ -195,8 +218,10 @@ class TensorRunner(_Caller):
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
         same = super().elsewhere(predict)
         same._concatenate = Rows  # on the way: that is a copy less
-        same._writes_inputs = False  # the other process has its own
         return same
+
+    def given(self, values: list[Value]) -> list[Value]:
+        raise AssertionError("arrays are concatenated; that is a copy")
 
     def cut(self, value: Value, start: int, stop: int) -> Value:
         return {name: array[start:stop] for name, array in value.items()}
@@ -209,13 +234,15 @@ class TensorRunner(_Caller):
 
     def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
         outputs = self._predict(self._concatenated(values, padded_rows))
-        return self._split(outputs, values, padded_rows)
+        self._check_outputs(outputs, padded_rows)
+        return self._split(own_outputs(outputs) if self._is_here else outputs, values)
 
     async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
         outputs: Any = self._predict(self._concatenated(values, padded_rows))
         if isinstance(outputs, Awaitable):
             outputs = await outputs
-        return self._split(outputs, values, padded_rows)
+        self._check_outputs(outputs, padded_rows)
+        return self._split(own_outputs(outputs) if self._is_here else outputs, values)
 
     def _check_names(self, value: Mapping[str, Any]) -> None:
         if self._inputs and value.keys() != self._inputs.keys():
@@ -249,7 +276,9 @@ class TensorRunner(_Caller):
             missing = padded_rows - sum(len(array) for array in arrays)
             if missing:  # a fixed batch size: rows that are dropped again
                 arrays.append(self._numpy.repeat(arrays[-1][-1:], missing, axis=0))
-            batch[name] = self._concatenate(arrays) if len(arrays) > 1 else self._own(*arrays)
+            batch[name] = self._concatenate(arrays) if len(arrays) > 1 else self._lone(*arrays)
+            if self._is_here and arrays[0].dtype.hasobject:
+                batch[name] = own(batch[name])
         return batch
 
     def _full_length(self, values: list[Value]) -> int | None:
@@ -269,13 +298,17 @@ class TensorRunner(_Caller):
         filled[:, :length] = array
         return filled
 
-    def _own(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
-        """A lone caller's array, for the model to write into if it does such things: tensors off
-        the wire are read-only views of a request's body."""
-        return array.copy() if self._writes_inputs and not array.flags.writeable else array
+    def _lone(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
+        """A lone caller's array: the model has its own to write into, or cannot write."""
+        if not self._is_here:
+            return array
+        if self._writes_inputs:
+            return array.copy()
+        array = array.view()
+        array.flags.writeable = False
+        return array
 
-    def _split(self, outputs: Any, values: list[Value], padded_rows: int) -> list[Any]:
-        self._check_outputs(outputs, padded_rows)
+    def _split(self, outputs: Any, values: list[Value]) -> list[Any]:
         results, start = [], 0
         full = self._full_length(values)
         for value in values:
@@ -319,7 +352,13 @@ def runner_for(target: object, name: str | None) -> Runner:
         return TensorRunner(target, name=known_as)
     if isinstance(target, Model):
         is_async = _model_is_async(target, known_as)
-        return ItemRunner(target.predict, name=known_as, is_async=is_async, may_rerun=target.rerun)
+        return ItemRunner(
+            target.predict,
+            name=known_as,
+            is_async=is_async,
+            may_rerun=target.rerun,
+            writes_inputs=target.writes_inputs,
+        )
     if callable(target):
         return ItemRunner(target, name=known_as, is_async=_is_async(target))
     raise ConfigError(f"{target!r} is neither a function nor a headway.Model", field="model")

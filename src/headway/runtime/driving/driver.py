@@ -30,6 +30,7 @@ from headway.core import (
     refusal_error,
     split,
 )
+from headway.core.operating.health import Running
 from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, NotReady, Poison
 from headway.runtime.driving.calls import (
     Answerable,
@@ -44,6 +45,7 @@ from headway.runtime.driving.ending import Ending
 from headway.runtime.driving.event_loop import FloatingHome, Home
 from headway.runtime.driving.losses import Losses, same_error
 from headway.runtime.driving.poison_watch import Poisons
+from headway.runtime.driving.room import Room
 from headway.runtime.driving.state import State
 from headway.runtime.driving.worker_pool import Crew
 from headway.runtime.events import (
@@ -71,6 +73,13 @@ class JobFactory(Protocol):
     def cut(self, value: Any, start: int, stop: int) -> Any: ...
 
     def join(self, results: list[Any]) -> Any: ...
+
+
+class Queued(Protocol):
+    """A call, as far as its items go."""
+
+    @property
+    def item_ids(self) -> tuple[int, ...]: ...
 
 
 class Driver:
@@ -107,11 +116,12 @@ class Driver:
         self._drive_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self.room = Room(self)
         self._losses = losses = Losses(self)
         self._ending = ending = Ending(self)
         # What others call of its parts.
         self.worker_left, self.worker_back = losses.worker_left, losses.worker_back
-        self.give_up = losses.give_up
+        self.give_up, self.recover = losses.give_up, losses.recover
         self.close = ending.close
 
     @property
@@ -128,6 +138,13 @@ class Driver:
         self.open_doors()
         self._is_closing = state is State.CLOSING
         self._is_over = state in (State.CLOSED, State.CRASHED)
+        if self.room.is_awaited:
+            self.room.look()
+
+    @property
+    def inbox_items(self) -> int:
+        """Noted, but not yet in the scheduler's hands."""
+        return len(self._inbox)
 
     @property
     def takes_calls(self) -> bool:
@@ -342,8 +359,10 @@ class Driver:
 
     # ---- leaving early
 
-    def withdraw(self, call: Call | DirectCall | StreamCall) -> None:
+    def withdraw(self, call: Queued) -> None:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
+        if not call.item_ids:  # of many pieces, which are withdrawn one by one
+            return
         was_queued = self.forget(call.item_ids)
         if not was_queued:
             self._tell_unwanted()
@@ -429,6 +448,7 @@ class Driver:
             self.calls.update(zip(map(_item_id, batch.items), calls, strict=False))
             raise
         self.jobs[batch.id] = job
+        self.room.starts += 1
         return job
 
     def _take_refused(self, refused: list[Refusal]) -> list[tuple[Refusal, Answerable]]:
@@ -442,12 +462,25 @@ class Driver:
             if self.observers:
                 self._report(BatchStarted(self.name, job.batch))
             job.worker.start(job)
+        if self.room.is_awaited:
+            self.room.look()
 
-    def abandon(self, batch: Batch, error: HeadwayError) -> None:
+    @property
+    def worker_count(self) -> int:
+        return self.crew.here
+
+    def now(self) -> float:
+        return self.current_home().clock()
+
+    def running(self) -> list[Running]:
+        with self.lock:
+            return [Running(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
+
+    def abandon(self, batch_id: int, error: HeadwayError) -> None:
         """Answer the callers of a running batch. What it still brings is dropped; its worker is
         busy until then. In the home loop."""
         with self.lock:
-            job = self.jobs.get(batch.id)
+            job = self.jobs.get(batch_id)
         for call in () if job is None else job.calls:
             call.fail(error)
 

@@ -13,6 +13,7 @@ from headway.core.faults.memory import Misfit
 from headway.core.items import Batch
 from headway.errors import ModelFailed
 from headway.runtime.calling.faults import WorkerLost, text_of
+from headway.runtime.calling.owning import own
 from headway.runtime.calling.runner import BrokenContract, Runner
 from headway.runtime.driving.calls import Answerable, StreamCall
 from headway.runtime.jobs.cancelling import BatchCancel
@@ -63,6 +64,7 @@ class BatchJob:
         self.batch = batch
         self.calls = calls
         self.worker = worker
+        self.active_at = batch.fired_at  # of a stream: its latest step
         self.finished_at = 0.0
         self.ran_s = 0.0
         self.reruns = 0
@@ -179,14 +181,15 @@ class StreamJob(BatchJob):
         clock: Clock,
         done: Callable[[BatchJob], None],
         stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]],
-        name: str,
-        max_reruns: int = 0,
+        runner: Runner,
+        max_reruns: int,
     ) -> None:
         super().__init__(batch, calls, worker, clock, done)
-        self.max_reruns = max_reruns
+        self.max_reruns = max_reruns if runner.may_rerun else 0
         self._streams = calls
         self._stream = stream
-        self._name = name
+        self._runner = runner
+        self._name = runner.name
 
     def _run(self, started: float) -> None:
         try:
@@ -240,7 +243,7 @@ class StreamJob(BatchJob):
     def _pass_steps(self, readers: list[StreamCall]) -> None:
         if not readers:
             return
-        steps = self._stream([call.value for call in readers])
+        steps = self._stream(self._runner.given([call.value for call in readers]))
         assert isinstance(steps, Iterator), "an async stream needs an event loop"
         try:
             for step in steps:
@@ -252,7 +255,7 @@ class StreamJob(BatchJob):
     async def _pass_steps_async(self, readers: list[StreamCall]) -> None:
         if not readers:
             return
-        steps = self._stream([call.value for call in readers])
+        steps = self._stream(self._runner.given([call.value for call in readers]))
         if not isinstance(steps, AsyncIterator):
             await self._pass_steps_inline(steps, readers)
             return
@@ -276,13 +279,14 @@ class StreamJob(BatchJob):
 
     def _pass_on(self, step: Any, readers: list[StreamCall]) -> bool:
         """False when nobody is left to read."""
+        self.active_at = self._clock()
         entries = list(step)
         if len(entries) != len(readers):
             raise BrokenContract(
                 f"{self._name} yielded {len(entries)} entries for {len(readers)} items"
             )
         for call, entry in zip(readers, entries, strict=True):
-            call.push(entry)
+            call.push(own(entry))  # what comes from another process, too: mostly it is a text
         return not all(call.is_done for call in readers)
 
 

@@ -5,7 +5,6 @@
 model stand in the query: `?language=de`.
 """
 
-import asyncio
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -57,18 +56,13 @@ async def _answer(served: ServedModel, value: Any, ask: Ask, max_rows: int) -> A
         raise InvalidInput("items: a list is expected")
     if len(value["items"]) > max_rows:
         raise too_many_rows(len(value["items"]), max_rows)
-    with served.held():  # its tasks come to the queue later
-        results = await asyncio.gather(
-            *(_result_or_error(served, item, ask) for item in value["items"])
-        )
-    return {"results": results}
+    calls = [(item, ask) for item in value["items"]]
+    results = await served.predict_many(calls, keep_errors=True)
+    return {"results": [_or_error(each) for each in results]}
 
 
-async def _result_or_error(served: ServedModel, item: Any, ask: Ask) -> Any:
-    try:
-        return await served.predict(item, ask)
-    except HeadwayError as error:
-        return {"error": str(error)}
+def _or_error(result: Any) -> Any:
+    return {"error": str(result)} if isinstance(result, HeadwayError) else result
 
 
 def json_of(result: Any) -> bytes:

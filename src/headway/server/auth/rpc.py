@@ -20,7 +20,8 @@ _MOST_SERVICES = 1024  # keys in use at a time
 
 
 class AdminShut:
-    """A service that refuses the administrator: there are no keys, and others can reach it."""
+    """A service that refuses the administrator: there are no keys, and the operator has not said
+    that it takes none."""
 
     def __init__(self, service: Inference) -> None:
         self._service = service

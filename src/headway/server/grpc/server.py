@@ -6,11 +6,10 @@ from contextlib import suppress
 from typing import Any, Protocol, Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headway.config import ServerConfig
-from headway.errors import NotReady, UnknownModel
 from headway.hosting.registry import Registry
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.tensors import Limits
@@ -18,6 +17,7 @@ from headway.server.auth.guard import Guard
 from headway.server.grpc import pool
 from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.direct import DirectInfer
+from headway.server.grpc.health import Health
 from headway.server.grpc.observing import wrappers
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2.server import H2Server
@@ -205,41 +205,6 @@ class _Running:
             await self.stack.stop(None)
         finally:
             await stopping
-
-
-class Health(health.aio.HealthServicer):  # type: ignore[misc]  # it has no types
-    """`grpc.health.v1`: asked for nothing or the service, of all models; else of the one named."""
-
-    def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self._registry = registry
-        self._is_stopping = False
-        self._server_status[SERVICE.full_name] = health_pb2.HealthCheckResponse.SERVING
-
-    async def Check(self, request: Any, context: Any) -> Any:
-        try:
-            is_ready = self._is_ready(request.service)
-        except UnknownModel as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-        is_serving = is_ready and not self._is_stopping
-        return health_pb2.HealthCheckResponse(
-            status=health_pb2.HealthCheckResponse.SERVING
-            if is_serving
-            else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
-
-    async def enter_graceful_shutdown(self) -> None:
-        self._is_stopping = True
-        await super().enter_graceful_shutdown()
-
-    def _is_ready(self, service: str) -> bool:
-        if service in ("", SERVICE.full_name):
-            return self._registry.is_ready
-        try:
-            self._registry.find_ready(service)
-        except NotReady:
-            return False
-        return True
 
 
 def _reflect(server: Any) -> None:

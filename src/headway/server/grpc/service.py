@@ -172,7 +172,7 @@ class Inference(OverModels[DirectMessages]):
     # ---- health
 
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> Any:
-        return pb.ServerLiveResponse(live=True)
+        return pb.ServerLiveResponse(live=self._registry.is_live)
 
     async def ServerReady(self, request: pb.ServerReadyRequest, context: Any) -> Any:
         return pb.ServerReadyResponse(ready=self._registry.is_ready)

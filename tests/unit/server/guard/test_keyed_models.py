@@ -17,7 +17,15 @@ from headway.runtime.driving.calls import DirectCall
 from headway.server.auth.keys import Caller, KeyRing, new_key
 from headway.server.auth.models import HARMLESS, KeyedModel, KeyedRegistry
 
-LOOKS = {"held", "clock", "withdraw", "is_direct", "is_ready", "workers"}  # they ask for no work
+LOOKS = {
+    "held",
+    "clock",
+    "withdraw",
+    "is_direct",
+    "is_ready",
+    "health",
+    "workers",
+}  # they ask for no work
 
 
 class Recorder:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import pytest
 
+from headway.core.operating.health import Health
 from headway.errors import (
     DeadlineExceeded,
     Forbidden,
@@ -36,6 +37,7 @@ class Doubler:
         self.max_batch_size = 8
         self.streams = streams
         self.is_ready = True
+        self.health = Health.READY
         self.statistics = ModelStatistics()
         self.asks: list[Ask] = []
         self.fails_after: int | None = None
@@ -284,6 +286,9 @@ async def test_health() -> None:
     for waiting in (v2.ready(request()), v2.model_ready(request(), "m"), v2.infer(request(), "m")):
         with pytest.raises(NotReady):
             await waiting
+    model.health = Health.DEAD
+    with pytest.raises(NotReady, match="needs a restart"):
+        await v2.live(request())
 
 
 async def test_descriptions() -> None:

@@ -111,11 +111,10 @@ class ModelProcess:
     def stream(self, value: Any, /, **keywords: Any) -> Iterator[Any]:
         """The model's steps, as they come. Closed early, the model is told to stop."""
         call = self._begin(Kind.STREAM, value, keywords)
-        end_at = None if self._limit_s is None else time.monotonic() + self._limit_s
         is_over = False
         try:
             while True:
-                message = self._receive(call, end_at)
+                message = self._receive(call)  # the limit is each step's
                 is_over = message.kind != Kind.STEP
                 if message.kind == Kind.END:
                     self.has_answered = True
@@ -127,8 +126,7 @@ class ModelProcess:
         finally:
             if not is_over and not self._has_ended.is_set():
                 self._page.cancel(call)
-                self._skip_rest(call, end_at)
-            if end_at is not None:
+                self._skip_rest(call)
                 self._channel.set_timeout(self._limit_s)
 
     def _begin(self, kind: Kind, value: Any, keywords: dict[str, Any]) -> int:
@@ -166,8 +164,10 @@ class ModelProcess:
             raise self._lost()
         return message
 
-    def _skip_rest(self, call: int, end_at: float | None) -> None:
-        """Nobody reads any more: what the model still has to say is dropped."""
+    def _skip_rest(self, call: int) -> None:
+        """Nobody reads any more: what the model still has to say, within one limit in all, is
+        dropped."""
+        end_at = None if self._limit_s is None else time.monotonic() + self._limit_s
         with suppress(WorkerLost):  # the next call will find that out
             while True:
                 with suppress(Exception):  # a step that cannot be read

@@ -1,9 +1,7 @@
 """OpenAI's API, as far as embeddings go: an unmodified `openai` client works."""
 
-import asyncio
 import base64
 import time
-from collections.abc import Coroutine, Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -56,8 +54,7 @@ class OpenAI:
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
         ask = ask_of(wishes, request.headers)
         texts = _inputs(asked.input)
-        with served.held():  # its tasks come to the queue later
-            vectors = await together(served.predict(text, ask) for text in texts)
+        vectors = await served.predict_many([(text, ask) for text in texts])
         tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
@@ -103,17 +100,6 @@ def _check_embeds(served: ServedModel) -> None:
     gives_vectors = [each.dtype for each in outputs] == ["float32"] and len(outputs[0].shape) == 2
     if not (takes_texts and gives_vectors):
         raise InvalidInput(f"model {served.name!r} does not make embeddings")
-
-
-async def together(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Together, so that they share batches; the first error withdraws the rest."""
-    tasks: list[asyncio.Task[Any]] = []
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.api.openai.handlers import decoded, together
+from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.net.messages import Request, Response
 
@@ -50,8 +50,7 @@ class Images:
         served = await find_or_wake(self._registry, request, asked.model)
         _check_draws(served)
         asks = [ask_of(_parameters(asked, number), request.headers) for number in _numbers(asked)]
-        with served.held():  # its tasks come to the queue later
-            images = await together(served.predict(asked.prompt, ask) for ask in asks)
+        images = await served.predict_many([(asked.prompt, ask) for ask in asks])
         data = [{"b64_json": base64.b64encode(image).decode("ascii")} for image in images]
         answer = {"created": int(time.time()), "data": data, "output_format": "png"}
         more = () if asks[0].story is None else asks[0].story.headers()

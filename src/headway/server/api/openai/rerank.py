@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.api.openai.handlers import decoded, together
+from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.net.messages import Request, Response
 
@@ -53,8 +53,7 @@ class Reranking:
         ask = ask_of(wishes, request.headers)
         texts = [each if isinstance(each, str) else each.text for each in asked.documents]
         pairs = [{"query": asked.query, "document": text} for text in texts]
-        with served.held():  # its tasks come to the queue later
-            scores = await together(served.predict(pair, ask) for pair in pairs)
+        scores = await served.predict_many([(pair, ask) for pair in pairs])
         answer = {
             "id": request.id,
             "model": served.name,

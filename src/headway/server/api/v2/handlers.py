@@ -232,6 +232,8 @@ class V2(OverModels[DirectCodec]):
         return await wake(self._registry, request, model, version, head=head)
 
     async def live(self, request: Request) -> Response:
+        if not self._registry.is_live:
+            raise NotReady("no model completes any work: this process needs a restart")
         return _json({"live": True})
 
     async def ready(self, request: Request) -> Response:

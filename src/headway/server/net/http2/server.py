@@ -3,7 +3,7 @@ grpc.aio's server as far as services need it."""
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headway.config import ServerConfig
@@ -29,7 +29,7 @@ class H2Server:
         config: ServerConfig,
         *,
         limit_bytes: int,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         room: BodyRoom | None = None,
     ) -> None:
         self._config = config

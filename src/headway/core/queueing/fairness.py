@@ -1,0 +1,158 @@
+"""Shares by weight: start-time fair queueing among tenants, whatever they wait for.
+
+Every tenant has an account. What it uses is charged to the account, divided by its weight, and
+whoever has been charged least is next. Charges come in two ways. Work whose cost is known when it
+arrives is charged by `enter`, which answers its place in the order; what it did not use in the end
+is given back by `charge`. Work whose cost shows only while it runs (tokens) enters with no charge
+and is charged by `charge` as it goes; `Turns` then says which tenant is next. A tenant that was
+away starts at the virtual time of those who were served meanwhile: it has saved up nothing.
+
+Knows neither items nor batches, and reads no clock.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+_DEBTORS = 64  # tenants with nothing waiting whose debt is remembered
+
+
+class Account:
+    """What one tenant has waiting, and what it has been charged."""
+
+    __slots__ = ("finish", "held", "name", "waiting", "weight")
+
+    def __init__(self, name: str, weight: float) -> None:
+        self.name = name
+        self.weight = weight
+        self.finish = 0.0  # virtual time at which everything charged so far is paid off
+        self.waiting = 0  # entries
+        self.held = 0  # what they amount to (rows, tokens)
+
+    @property
+    def load(self) -> float:
+        """What waits, for each unit of weight."""
+        return self.held / self.weight
+
+
+A = TypeVar("A", bound=Account)
+
+
+class Shares(Generic[A]):
+    """The accounts of all tenants that share one resource."""
+
+    def __init__(
+        self, weights: Mapping[str, float], open_account: Callable[[str, float], A]
+    ) -> None:
+        """`open_account`: `Account`, or a class of one's own made from it."""
+        self._weights = weights
+        self._open = open_account
+        self._prune_at = _DEBTORS
+        self.virtual = 0.0  # the tag of whoever was served last
+        self.active_weight = 0.0  # of tenants with something waiting
+        self.accounts: dict[str, A] = {}
+
+    def weight(self, name: str) -> float:
+        return self._weights.get(name, 1.0)
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Share by these weights from now on; absent: 1. Tags given out stay as they are."""
+        self._weights = weights
+        for name, account in self.accounts.items():
+            account.weight = self.weight(name)
+        self.active_weight = sum(each.weight for each in self.accounts.values() if each.waiting)
+
+    def account(self, name: str) -> A:
+        """The account of that name, opened if there is none."""
+        account = self.accounts.get(name)
+        if account is None:
+            account = self.accounts[name] = self._open(name, self.weight(name))
+        return account
+
+    def enter(self, account: Account, held: int, charge: float = 0.0) -> float:
+        """One more of this tenant waits and is charged so much. Answers its tag: the smallest tag
+        of all tenants is next; of equal tags, the one that came first."""
+        if not account.waiting:
+            self.active_weight += account.weight
+        account.waiting += 1
+        account.held += held
+        start = account.finish
+        if start < self.virtual:
+            start = self.virtual
+        account.finish = start + charge / account.weight
+        return start
+
+    def leave(self, account: Account, held: int) -> None:
+        """One of this tenant no longer waits: it runs, or never will."""
+        account.held -= held
+        account.waiting -= 1
+        if not account.waiting:
+            self.emptied(account)
+
+    def emptied(self, account: Account) -> None:
+        """Nothing of this tenant waits any more."""
+        self.active_weight -= account.weight
+        if len(self.accounts) > self._prune_at:
+            self._prune()
+
+    def charge(self, account: Account, amount: float) -> None:
+        """The tenant used so much more than it was charged; negative: so much less."""
+        account.finish += amount / account.weight
+
+    def place(self, account: Account) -> float:
+        """Where the tenant's next work would stand: the smallest is next."""
+        return max(account.finish, self.virtual)
+
+    def advance(self, tag: float) -> None:
+        """Work with this tag is being served: virtual time has come so far."""
+        if tag > self.virtual:
+            self.virtual = tag
+
+    def forget(self) -> None:
+        """Nobody waits and nothing runs: no debts."""
+        if self.accounts:
+            self.virtual = self.active_weight = 0.0
+            self.accounts.clear()
+
+    def _prune(self) -> None:
+        """Close the accounts of tenants with nothing waiting, but for the largest debts."""
+        gone = [(each.finish, name) for name, each in self.accounts.items() if not each.waiting]
+        debtors = {name for finish, name in heapq.nlargest(_DEBTORS, gone) if finish > self.virtual}
+        self.accounts = {
+            name: each for name, each in self.accounts.items() if each.waiting or name in debtors
+        }
+        self._prune_at = 2 * len(self.accounts) + _DEBTORS
+
+
+class Turns(Generic[A]):
+    """Which tenant is next, where work is charged after it has started.
+
+    Call `add` when a tenant begins to wait, and ask `first` for the one whose place comes first.
+    """
+
+    def __init__(self, shares: Shares[A]) -> None:
+        self._shares = shares
+        self._heap: list[tuple[float, str]] = []  # places when noted; charges only move them back
+        self._noted: set[str] = set()
+
+    def add(self, account: Account) -> None:
+        """The tenant has something waiting. Harmless if that is known."""
+        if account.name not in self._noted:
+            self._noted.add(account.name)
+            heapq.heappush(self._heap, (self._shares.place(account), account.name))
+
+    def first(self) -> A | None:
+        """Of the tenants with something waiting, the one that has used least for its weight."""
+        heap, shares = self._heap, self._shares
+        while heap:
+            noted, name = heap[0]
+            account = shares.accounts.get(name)
+            if account is None or not account.waiting:
+                heapq.heappop(heap)
+                self._noted.discard(name)
+                continue
+            place = shares.place(account)
+            if place <= noted:
+                return account
+            heapq.heapreplace(heap, (place, name))
+        return None
