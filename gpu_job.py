@@ -3,8 +3,8 @@ from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.limits import Limits
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
-from headway.engine.device_runner import DeviceRunner
-from headway.engine.llama import Llama, Shape
+from headway.engine.gpu.runner import DeviceRunner
+from headway.engine.gpu.decoder import Llama, Shape
 S={"1B":Shape(16,2048,8192,32,8,64,128256,True),"8B":Shape(32,4096,14336,32,8,128,128256,False)}
 TARGET={"1B":(25000,36000),"8B":(6900,10000)}
 def rnd(n,V=128000): return [random.randrange(10,V) for _ in range(n)]

@@ -1,8 +1,8 @@
 import torch, sys, triton, itertools
-from headway.engine.llama import Llama, Shape
-from headway.engine.kernels.decode import decode_attention, splits_for
-from headway.engine.kernels.adapters import group_rows, add_adapters
-from headway.engine.kernels import eight_bit
+from headway.engine.gpu.decoder import Llama, Shape
+from headway.engine.gpu.kernels.decode import decode_attention, splits_for
+from headway.engine.gpu.kernels.adapters import group_rows, add_adapters
+from headway.engine.gpu.kernels import eight_bit
 from gpu_try import graph_time, S
 sms=132; PAGE=32; CTX=512; L=CTX+64
 name="8B"; sh=S[name]; m=Llama(sh,dtype=torch.bfloat16,device="cuda")

@@ -1,8 +1,8 @@
 import json, os, sys, time, torch, triton
-from headway.engine.llama import Llama, Shape
-from headway.engine.kernels.decode import decode_attention, splits_for
-from headway.engine.kernels.prefill import prefill_attention
-from headway.engine.kernels import reference as ref
+from headway.engine.gpu.decoder import Llama, Shape
+from headway.engine.gpu.kernels.decode import decode_attention, splits_for
+from headway.engine.gpu.kernels.prefill import prefill_attention
+from headway.engine.gpu.kernels import reference as ref
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction=True
 S={"1B":Shape(16,2048,8192,32,8,64,128256,True),"8B":Shape(32,4096,14336,32,8,128,128256,False)}
 VLLM={"1B":{1:506,32:11966,128:27850,256:32778},"8B":{1:197,32:5349,128:14709,256:18336}}

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from headway.engine.kernels.activation import silu_and_multiply
-from headway.engine.kernels.eight_bit import multiply, quantised
-from headway.engine.kernels.norm import rms_norm
-from headway.engine.kernels.rotary import rotate_and_store
+from headway.engine.gpu.kernels.activation import silu_and_multiply
+from headway.engine.gpu.kernels.eight_bit import multiply, quantised
+from headway.engine.gpu.kernels.norm import rms_norm
+from headway.engine.gpu.kernels.rotary import rotate_and_store
 
 Adapt = Callable[[int, str, torch.Tensor, torch.Tensor], None]  # layer, which, x, out: added to
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # queries, keys, values

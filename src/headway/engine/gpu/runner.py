@@ -13,11 +13,11 @@ import numpy
 import torch
 
 from headway.core.generation.step import Decode, Prefill, Step
-from headway.engine.kernels.decode import decode_attention, splits_for
-from headway.engine.kernels.inputs import decode_inputs, mixed_inputs
-from headway.engine.kernels.prefill import prefill_attention
-from headway.engine.kernels.sampling import sample
-from headway.engine.llama import Llama
+from headway.engine.gpu.kernels.decode import decode_attention, splits_for
+from headway.engine.gpu.kernels.inputs import decode_inputs, mixed_inputs
+from headway.engine.gpu.kernels.prefill import prefill_attention
+from headway.engine.gpu.kernels.sampling import sample
+from headway.engine.gpu.decoder import Llama
 
 _IN_FLIGHT = 4  # steps whose host buffers are kept
 
