@@ -1,145 +1,157 @@
-"""Decoders of Llama's family with packed projections: the fast path on a GPU.
+"""Decoders of Llama's family on a GPU: packed projections, and our kernels between them.
 
 The weights of q, k and v are one matrix, and so are gate's and up's. Norms, rotary embedding, cache
 writes, activation and attention are our kernels; matrix products are the vendor's library. It knows
-no sequences: rows, slots and tables come in as tensors.
+no sequences: tokens, places and tables come in as tensors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional
 
+from headway.engine.cache import Shape
+from headway.engine.decoders.rotary import rope_of, rotations
 from headway.engine.gpu.kernels.activation import silu_and_multiply
-from headway.engine.gpu.kernels.eight_bit import multiply, quantised
+from headway.engine.gpu.kernels.eight_bit import EightBit
 from headway.engine.gpu.kernels.norm import rms_norm
 from headway.engine.gpu.kernels.rotary import rotate_and_store
 
-Adapt = Callable[[int, str, torch.Tensor, torch.Tensor], None]  # layer, which, x, out: added to
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # queries, keys, values
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The numbers of one architecture."""
-
-    layers: int
-    hidden: int
-    inner: int
-    heads: int
-    key_heads: int
-    dim: int
-    vocabulary: int
-    ties_embeddings: bool
-    epsilon: float = 1e-5
-    theta: float = 500_000.0
-    positions: int = 8192
-
-    @property
-    def packed(self) -> int:
-        return (self.heads + 2 * self.key_heads) * self.dim
+Adapt = Callable[[int, str, torch.Tensor, torch.Tensor], None]  # layer, projection, x, out: added to
+Tensors = Iterator[tuple[str, torch.Tensor]]
+PROJECTIONS = ("qkv", "out", "gate_up", "down")
 
 
 @dataclass(slots=True)
-class Layer:
+class _Layer:
     norm: torch.Tensor
-    qkv: torch.Tensor
-    out: torch.Tensor
+    qkv: Any  # a matrix, or an EightBit
+    qkv_bias: torch.Tensor | None
+    qk_norms: tuple[torch.Tensor, torch.Tensor] | None
+    out: Any
+    out_bias: torch.Tensor | None
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Any
+    down: Any
 
 
-class EightBit:
-    """A projection whose weight is in 8 bits. For many rows it is unpacked: then arithmetic, not
-    memory, is what takes the time."""
-
-    most_rows = 128
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self.weight, self.scales = quantised(weight)
-        self.dtype = weight.dtype
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[0] <= self.most_rows:
-            return multiply(x, self.weight, self.scales)
-        return functional.linear(x, self.weight.to(x.dtype)) * self.scales.to(x.dtype)
-
-
-class Llama:
-    def __init__(self, shape: Shape, *, dtype: torch.dtype, device: str) -> None:
-        self.shape = shape
+class GpuDecoder:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        tensors: Tensors,
+        *,
+        dtype: torch.dtype,
+        device: str,
+        max_context: int,
+    ) -> None:
+        self.heads: int = config["num_attention_heads"]
+        kv_heads = config.get("num_key_value_heads") or self.heads
+        size = config.get("head_dim") or config["hidden_size"] // self.heads
+        self.shape = Shape(config["num_hidden_layers"], kv_heads, size)
+        self.vocabulary: int = config["vocab_size"]
         self.dtype = dtype
         self.device = device
-        self.embedding = self._random(shape.vocabulary, shape.hidden)
-        self.head = (
-            self.embedding
-            if shape.ties_embeddings
-            else self._random(shape.vocabulary, shape.hidden)
-        )
-        self.norm = torch.ones(shape.hidden, dtype=dtype, device=device)
-        self.layers = [
-            Layer(
-                torch.ones(shape.hidden, dtype=dtype, device=device),
-                self._random(shape.packed, shape.hidden),
-                self._random(shape.hidden, shape.heads * shape.dim),
-                torch.ones(shape.hidden, dtype=dtype, device=device),
-                self._random(2 * shape.inner, shape.hidden),
-                self._random(shape.hidden, shape.inner),
-            )
-            for _ in range(shape.layers)
-        ]
-        steps = torch.arange(0, shape.dim, 2, device=device, dtype=torch.float32) / shape.dim
-        angles = torch.outer(
-            torch.arange(shape.positions, device=device, dtype=torch.float32), shape.theta**-steps
-        )
-        self.cosines, self.sines = angles.cos(), angles.sin()
+        self._epsilon = config.get("rms_norm_eps", 1e-6)
+        turns = rotations(rope_of(config), size, max_context).to(device)
+        self._cosines, self._sines = turns.real.contiguous(), turns.imag.contiguous()
+        given = {
+            name.removeprefix("model."): tensor.to(device=device, dtype=dtype)
+            for name, tensor in tensors
+        }
+        self._embedding = given.pop("embed_tokens.weight")
+        self._layers = [_layer(given, index) for index in range(self.shape.layers)]
+        self._norm = given.pop("norm.weight")
+        head = given.pop("lm_head.weight", None)
+        self._head = self._embedding if head is None or config.get("tie_word_embeddings") else head
 
-    def _random(self, *size: int) -> torch.Tensor:
-        return torch.randn(*size, dtype=self.dtype, device=self.device) * 0.02
+    def quantise(self) -> None:
+        """From now on the layers' weights are 8-bit floats."""
+        for layer in self._layers:
+            for which in PROJECTIONS:
+                setattr(layer, which, EightBit(getattr(layer, which)))
 
     def hidden(
         self,
-        tokens: torch.Tensor,
+        ids: torch.Tensor,
         positions: torch.Tensor,
-        slots: torch.Tensor,
-        caches: list[tuple[torch.Tensor, torch.Tensor]],
+        places: torch.Tensor,
+        cache: tuple[list[torch.Tensor], list[torch.Tensor]],
         attend: Attend,
         adapt: Adapt | None = None,
     ) -> torch.Tensor:
         """The last layer's states, normalised: tokens × hidden."""
-        shape = self.shape
-        residual = functional.embedding(tokens, self.embedding)
-        x = rms_norm(residual, self.layers[0].norm, shape.epsilon)
-        for number, (layer, (keys, values)) in enumerate(zip(self.layers, caches, strict=True)):
-            qkv = self._project(number, "qkv", x, adapt)
+        residual = functional.embedding(ids, self._embedding)
+        x = rms_norm(residual, self._layers[0].norm, self._epsilon)
+        for number, layer in enumerate(self._layers):
+            keys, values = cache[0][number], cache[1][number]
+            qkv = self._project(number, "qkv", x, adapt, layer.qkv_bias)
             queries = rotate_and_store(
-                qkv, self.cosines, self.sines, positions, slots, keys, values, shape.heads
+                qkv,
+                self._cosines,
+                self._sines,
+                positions,
+                places,
+                keys,
+                values,
+                self.heads,
+                layer.qk_norms,
+                self._epsilon,
             )
             attended = attend(queries, keys, values).flatten(1)
-            x = self._project(number, "out", attended, adapt)
-            x = rms_norm(x, layer.mlp_norm, shape.epsilon, residual)
+            x = self._project(number, "out", attended, adapt, layer.out_bias)
+            x = rms_norm(x, layer.mlp_norm, self._epsilon, residual)
             x = silu_and_multiply(self._project(number, "gate_up", x, adapt))
             x = self._project(number, "down", x, adapt)
-            after = self.layers[number + 1].norm if number + 1 < shape.layers else self.norm
-            x = rms_norm(x, after, shape.epsilon, residual)
+            is_last = number + 1 == self.shape.layers
+            after = self._norm if is_last else self._layers[number + 1].norm
+            x = rms_norm(x, after, self._epsilon, residual)
         return x
 
     def _project(
-        self, number: int, which: str, x: torch.Tensor, adapt: Adapt | None
+        self,
+        number: int,
+        which: str,
+        x: torch.Tensor,
+        adapt: Adapt | None,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        weight = getattr(self.layers[number], which)
-        out = weight(x) if isinstance(weight, EightBit) else functional.linear(x, weight)
+        weight = getattr(self._layers[number], which)
+        if isinstance(weight, EightBit):
+            out = weight(x) if bias is None else weight(x).add_(bias)
+        else:
+            out = functional.linear(x, weight, bias)
         if adapt is not None:
             adapt(number, which, x, out)
         return out
 
-    def quantise(self) -> None:
-        """From now on the layers' weights are 8-bit floats."""
-        for layer in self.layers:
-            for which in ("qkv", "out", "gate_up", "down"):
-                setattr(layer, which, EightBit(getattr(layer, which)))
-
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        return functional.linear(states, self.head)
+        return functional.linear(states, self._head)
+
+
+def _layer(given: dict[str, torch.Tensor], index: int) -> _Layer:
+    prefix = f"layers.{index}."
+
+    def take(name: str) -> torch.Tensor:
+        return given.pop(prefix + name)
+
+    def has(name: str) -> bool:
+        return prefix + name in given
+
+    attention = [f"self_attn.{each}_proj" for each in "qkv"]
+    norms = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+    is_biased = has("self_attn.q_proj.bias")
+    return _Layer(
+        norm=take("input_layernorm.weight"),
+        qkv=torch.cat([take(f"{each}.weight") for each in attention]),
+        qkv_bias=torch.cat([take(f"{each}.bias") for each in attention]) if is_biased else None,
+        qk_norms=(take(norms[0]), take(norms[1])) if has(norms[0]) else None,
+        out=take("self_attn.o_proj.weight"),
+        out_bias=take("self_attn.o_proj.bias") if has("self_attn.o_proj.bias") else None,
+        mlp_norm=take("post_attention_layernorm.weight"),
+        gate_up=torch.cat([take("mlp.gate_proj.weight"), take("mlp.up_proj.weight")]),
+        down=take("mlp.down_proj.weight"),
+    )

@@ -83,7 +83,7 @@ def _shrink(
             mask=is_inside[:, None] & is_rank[None, :],
             other=0.0,
         )
-        sums += tl.dot(a, b)
+        sums += tl.dot(a, b, input_precision="ieee")
     at = (split * rows + row)[:, None] * RANKS + rank[None, :]
     tl.store(parts + at, sums, mask=is_here[:, None] & is_rank[None, :])
 
@@ -132,7 +132,7 @@ def _expand(
     place = out + row[:, None] * width + column[None, :]
     mask = is_here[:, None] & is_inside[None, :]
     before = tl.load(place, mask=mask, other=0.0)
-    added = tl.dot(small.to(up.dtype), up)
+    added = tl.dot(small.to(up.dtype), up, input_precision="ieee")
     tl.store(place, (before.to(tl.float32) + added).to(before.dtype), mask=mask)
 
 

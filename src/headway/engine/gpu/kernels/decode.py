@@ -60,14 +60,14 @@ def _attend(
         page = tl.load(table + token // PAGE, mask=is_here, other=0)
         at = page.to(tl.int64) * page_stride + head * head_stride + token % PAGE * token_stride
         key = tl.load(keys + at[None, :] + dim[:, None], mask=is_here[None, :], other=0.0)
-        score = tl.dot(query, key) * scale
+        score = tl.dot(query, key, input_precision="ieee") * scale
         score = tl.where(is_here[None, :], score, -1e30)
         new_top = tl.maximum(top, tl.max(score, axis=1))
         share = tl.exp2(score - new_top[:, None])
         fade = tl.exp2(top - new_top)
         total = total * fade + tl.sum(share, axis=1)
         value = tl.load(values + at[:, None] + dim[None, :], mask=is_here[:, None], other=0.0)
-        sums = sums * fade[:, None] + tl.dot(share.to(value.dtype), value)
+        sums = sums * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
         top = new_top
     is_empty = total == 0.0
     sums = sums / tl.where(is_empty, 1.0, total)[:, None]

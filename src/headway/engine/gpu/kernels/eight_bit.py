@@ -6,6 +6,7 @@ For few rows: there the time is that of reading the weights, which are half as m
 import torch
 import triton
 import triton.language as tl
+from torch.nn import functional
 
 FLOAT8 = torch.float8_e4m3fn
 _LARGEST = 448.0
@@ -94,3 +95,18 @@ def multiply(
         num_warps=warps,
     )
     return out if splits == 1 else out.sum(0).to(x.dtype)
+
+
+class EightBit:
+    """A projection whose weight is in 8 bits. For many rows it is unpacked: then arithmetic, not
+    memory, is what takes the time."""
+
+    most_rows = 48
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight, self.scales = quantised(weight)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] <= self.most_rows:
+            return multiply(x, self.weight, self.scales)
+        return functional.linear(x, self.weight.to(x.dtype)) * self.scales.to(x.dtype)

@@ -71,13 +71,13 @@ def _attend(
         page = tl.load(table + token // PAGE)
         at = page.to(tl.int64) * page_stride + head * head_stride + token % PAGE * token_stride
         key = tl.load(keys + at[None, :] + dim[:, None])
-        score = tl.dot(query, key) * scale
+        score = tl.dot(query, key, input_precision="ieee") * scale
         new_top = tl.maximum(top, tl.max(score, axis=1))
         share = tl.exp2(score - new_top[:, None])
         fade = tl.exp2(top - new_top)
         total = total * fade + tl.sum(share, axis=1)
         value = tl.load(values + at[:, None] + dim[None, :])
-        sums = sums * fade[:, None] + tl.dot(share.to(value.dtype), value)
+        sums = sums * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
         top = new_top
     for first in tl.range(whole, last, BLOCK, num_stages=STAGES):
         token = first + place
@@ -85,7 +85,7 @@ def _attend(
         page = tl.load(table + token // PAGE, mask=is_here, other=0)
         at = page.to(tl.int64) * page_stride + head * head_stride + token % PAGE * token_stride
         key = tl.load(keys + at[None, :] + dim[:, None], mask=is_here[None, :], other=0.0)
-        score = tl.dot(query, key) * scale
+        score = tl.dot(query, key, input_precision="ieee") * scale
         is_seen = token[None, :] <= before + asker[:, None]
         score = tl.where(is_seen & is_here[None, :], score, -1e30)
         new_top = tl.maximum(top, tl.max(score, axis=1))
@@ -93,7 +93,7 @@ def _attend(
         fade = tl.exp2(top - new_top)
         total = total * fade + tl.sum(share, axis=1)
         value = tl.load(values + at[:, None] + dim[None, :], mask=is_here[:, None], other=0.0)
-        sums = sums * fade[:, None] + tl.dot(share.to(value.dtype), value)
+        sums = sums * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
         top = new_top
     sums = sums / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(out + query_at, sums.to(out.dtype.element_ty), mask=is_asked[:, None])

@@ -24,11 +24,17 @@ def rotate_and_store(
     keys: torch.Tensor,
     values: torch.Tensor,
     query_heads: int,
+    norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+    epsilon: float = 0.0,
 ) -> torch.Tensor:
     _, heads, page, dim = keys.shape
     query, key, value = (
         part.unflatten(-1, (-1, dim)) for part in qkv.split([query_heads * dim] + [heads * dim] * 2, -1)
     )
+    if norms is not None:
+        query, key = (
+            rms_norm(each, norm, epsilon) for each, norm in zip((query, key), norms, strict=True)
+        )
     cosine, sine = cosines[positions.long()][:, None], sines[positions.long()][:, None]
     query, key = _rotated(query, cosine, sine), _rotated(key, cosine, sine)
     stored = slots >= 0

@@ -1,4 +1,4 @@
-"""Rotary embedding of queries and keys, and the write of keys and values into their pages: one
+"""Norms (Qwen3's) and rotary embedding of queries and keys, and the write of keys and values into their pages: one
 pass over the packed projection."""
 
 import torch
@@ -16,6 +16,9 @@ def _rotate_and_store(
     queries,
     keys,
     values,
+    query_norm,
+    key_norm,
+    epsilon,
     qkv_stride,
     page_stride,
     head_stride,
@@ -25,6 +28,7 @@ def _rotate_and_store(
     HEADS_BLOCK: tl.constexpr,
     DIM: tl.constexpr,
     PAGE: tl.constexpr,
+    NORMS: tl.constexpr,
 ):
     token = tl.program_id(0)
     group = tl.program_id(1)  # of query heads, then the keys, then the values
@@ -41,6 +45,12 @@ def _rotate_and_store(
         cosine = tl.load(cosines + position * (DIM // 2) + half)[None, :]
         sine = tl.load(sines + position * (DIM // 2) + half)[None, :]
         a, b = first.to(tl.float32), second.to(tl.float32)
+        if NORMS:
+            norm = query_norm if group < QUERY_GROUPS else key_norm
+            scale = tl.rsqrt((tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)) / DIM + epsilon)
+            a = (a * scale[:, None]).to(dtype) * tl.load(norm + half)[None, :]
+            b = (b * scale[:, None]).to(dtype) * tl.load(norm + DIM // 2 + half)[None, :]
+            a, b = a.to(tl.float32), b.to(tl.float32)
         first = (a * cosine - b * sine).to(dtype)
         second = (b * cosine + a * sine).to(dtype)
     if group < QUERY_GROUPS:
@@ -70,6 +80,8 @@ def rotate_and_store(
     keys: torch.Tensor,  # pages × key heads × page × dim
     values: torch.Tensor,
     query_heads: int,
+    norms: tuple[torch.Tensor, torch.Tensor] | None = None,  # of queries and keys
+    epsilon: float = 0.0,
 ) -> torch.Tensor:
     """The rotated queries, tokens × query heads × dim. Keys and values are in their pages."""
     tokens = qkv.shape[0]
@@ -85,6 +97,8 @@ def rotate_and_store(
         queries,
         keys,
         values,
+        *(norms or (qkv, qkv)),
+        epsilon,
         qkv.stride(0),
         keys.stride(0),
         keys.stride(1),
@@ -94,6 +108,7 @@ def rotate_and_store(
         HEADS_BLOCK=triton.next_power_of_2(heads),
         DIM=dim,
         PAGE=page,
+        NORMS=norms is not None,
         num_warps=2,
     )
     return queries
