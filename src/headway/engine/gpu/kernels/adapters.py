@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _group(adapters, order, starts, rows, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.arange(0, BLOCK)
     mine = tl.load(adapters + row, mask=row < rows, other=-1)
@@ -41,7 +41,7 @@ def group_rows(adapters: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.
     return order, starts
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _shrink(
     x,
     downs,
@@ -88,7 +88,7 @@ def _shrink(
     tl.store(parts + at, sums, mask=is_here[:, None] & is_rank[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _expand(
     parts,
     ups,

@@ -19,7 +19,7 @@ def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (wide / scale[:, None]).to(FLOAT8), scale
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _multiply(
     x,
     weight,

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _decode_inputs(
     step,  # 3 × rows: slot, position, block that joins the table (negative: none)
     last,
@@ -61,7 +61,7 @@ def decode_inputs(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _mixed_inputs(
     given,  # tokens: id, or negative: the slot's last sampled one
     slots,

@@ -8,7 +8,7 @@ import triton.language as tl
 _LOG2E = 1.4426950408889634
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences"])
 def _attend(
     queries,
     keys,
