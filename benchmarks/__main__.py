@@ -10,6 +10,7 @@ from benchmarks import (
     composing,
     faults,
     gpu,
+    grid,
     http_overload,
     lengths,
     metrics,
@@ -18,12 +19,14 @@ from benchmarks import (
     scheduling,
     serving,
     speech,
+    streams,
     workers,
 )
 from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
     **scheduling.BENCHMARKS,
+    **grid.BENCHMARKS,
     **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
     **serving.BENCHMARKS,
@@ -36,6 +39,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **faults.BENCHMARKS,
     **workers.BENCHMARKS,
     **speech.BENCHMARKS,
+    **streams.BENCHMARKS,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

@@ -138,6 +138,10 @@ class TensorModel:
     def load(self) -> None:
         """Heavy preparation, only where the model computes."""
 
+    def check_inputs(self, inputs: Arrays) -> None:
+        """Raise `headway.InvalidInput` for one caller's arrays that its batch could not take.
+        Before queueing, in the event loop; names, dtypes and shapes have been checked."""
+
     def predict(self, batch: "dict[str, numpy.ndarray[Any, Any]]") -> Arrays:
         raise NotImplementedError(f"{type(self).__name__} does not define predict()")
 

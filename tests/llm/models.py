@@ -2,11 +2,14 @@
 
 import functools
 import itertools
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -24,7 +27,10 @@ from headway.core.generation.step import Step
 from headway.engine.runner import Runner, load
 from headway.engine.sampling import Logprobs
 
-VOCABULARY = 199
+VOCABULARY = 270  # every byte, and some special tokens
+SPECIALS = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>"]
+TEMPLATE = """{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}\
+{% endfor %}<|assistant|>"""
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,
@@ -72,7 +78,20 @@ def build(kind: str, folder: Path) -> Path:
             else:
                 parameter.normal_(0.0, 0.2)
     model.save_pretrained(folder)
+    save_tokenizer(folder)
     return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Special tokens, then one token for every byte."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {each: index for index, each in enumerate([*SPECIALS, *letters])}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(each, normalized=False) for each in SPECIALS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
 
 
 @functools.cache
@@ -90,13 +109,18 @@ class Answer:
 class Engine:
     """Scheduler and runner, driven by hand."""
 
-    def __init__(self, folder: Path, *, use_transformers: bool = False, **limits: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        use_transformers: bool = False,
+        dtype: torch.dtype = torch.float32,
+        **limits: Any,
+    ) -> None:
         self.limits = Limits(
             **{"blocks": 256, "block_size": 4, "max_context": 256, "max_sequences": 16, **limits}
         )
-        decoder = load(
-            folder, dtype=torch.float32, max_context=256, use_transformers=use_transformers
-        )
+        decoder = load(folder, dtype=dtype, max_context=256, use_transformers=use_transformers)
         self.runner = Runner(decoder, self.limits)
         self.scheduler = GenerationScheduler(self.limits)
         self.answers: dict[int, Answer] = {}

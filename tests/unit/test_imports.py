@@ -24,7 +24,7 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 
 
 TABLE = {
-    "__init__": row("core events model observe runtime config"),
+    "__init__": row("core events generator model observe runtime config"),
     "errors": row(""),
     "core": row(""),
     "model": row("core", lazily="numpy"),
@@ -34,6 +34,7 @@ TABLE = {
     "events": row("core runtime.events"),  # the public door to them
     "backends": row("model", lazily="*"),
     "engine": row("core model", "torch", lazily="triton safetensors transformers gguf numpy"),
+    "generator": row("core runtime models engine"),
     "signature": row("model", "numpy msgspec"),
     "models": row("model backends engine config padding", "numpy", lazily="*"),
     "hosting": row("core runtime model models signature config observe", "numpy msgspec tqdm"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headway.cli import simulate_generation
 from headway.core import Compose, CostTable, Firing
 from headway.core.policy import read_buckets
 from headway.errors import ConfigError
@@ -112,6 +113,7 @@ def add_parser(commands: "Commands") -> None:
     )
     add("--size", type=_count(2**31), help="item size at which to read a profile with sizes")
     _add_lengths(parser)
+    simulate_generation.add_flags(parser, _lengths)
     add("--max-batch-size", type=_count(65_536), default=64, metavar="B", help="rows; default 64")
     add(
         "--slo-ms",
@@ -183,6 +185,8 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.generate:
+        return simulate_generation.run(arguments)
     policies: list[_PolicySpec] = arguments.policies or [
         _policy(name) for name in _DEFAULT_POLICIES
     ]
@@ -396,7 +400,7 @@ def _profile(arguments: argparse.Namespace) -> PowerProfile | TableProfile:
     file: Path = arguments.profile
     try:
         table = CostTable.from_json(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, ConfigError) as error:
+    except (OSError, ValueError, RecursionError, ConfigError) as error:
         raise ConfigError(f"{file}: {error}", field="--profile") from error
     return TableProfile(table, arguments.size)
 

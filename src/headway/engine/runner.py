@@ -57,7 +57,8 @@ class _Known:
 class Runner:
     def __init__(self, decoder: Decoder, limits: Limits, *, device: str = "cpu") -> None:
         self._decoder = decoder
-        self._limits = limits
+        self.limits = limits
+        self.vocabulary = decoder.vocabulary
         self._cache = KvCache(decoder.shape, limits, dtype=decoder.dtype, device=device)
         self._tables = Tables(limits, device=device)
         self._known: dict[int, _Known] = {}
@@ -80,7 +81,7 @@ class Runner:
     def run(self, step: Step) -> Sampled:
         """The tokens in the order of `step.sampled`."""
         with torch.inference_mode():
-            inputs = inputs_of(step, self._tables, self._limits.block_size)
+            inputs = inputs_of(step, self._tables, self.limits.block_size)
             attention = PlainAttention(self._cache, inputs)
             logits = self._decoder(inputs.ids, inputs.positions, attention, inputs.sampled)
             if not len(inputs.sampled):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 import numpy
@@ -25,6 +25,7 @@ from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
 from headway.hosting import tables
 from headway.hosting.explaining import Told
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
+from headway.hosting.streaming import ServedStream
 from headway.hosting.tables import TableStore
 from headway.hosting.warm_up import Beside, WarmUp, samples_from, samples_of
 from headway.model import Model, Tensor, TensorModel, overrides
@@ -34,6 +35,7 @@ from headway.runtime.calling.runner import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.event_loop import Home
+from headway.runtime.driving.streams import OpenStream
 from headway.signature import (
     ParameterHints,
     Signature,
@@ -280,6 +282,8 @@ class Served:
             self.record(1, started, None)
             return result
 
+        for _, ask in calls[:1]:  # they are the request's, not one value's
+            self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()
         deadline_ms = min((ask.deadline_ms or math.inf for _, ask in calls), default=math.inf)
         fan_out = self.batcher.fan_out(deadline_ms=deadline_ms if deadline_ms < math.inf else None)
@@ -290,22 +294,17 @@ class Served:
                 self.record(1, started, error)
                 raise
 
-    async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+    def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        return ServedStream(self, value, ask)
+
+    async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self.signature is None:
             raise InvalidInput(f"{self.name} does not stream")
         value = self.signature.input.decode(value)
-        started, error = self.clock(), None
-        chunks = self.batcher.stream(value, **self._options(ask))
-        with self.held():
-            try:
-                async for chunk in chunks:
-                    yield chunk
-            except BaseException as raised:
-                error = raised
-                raise
-            finally:
-                self.record(1, started, error)
-                await cast(Any, chunks).aclose()
+        return await self.batcher.open_stream(value, **self._options(ask))
+
+    def takes_parameter(self, name: str) -> bool:
+        return self.batcher.takes_parameter(name)
 
     @property
     def is_direct(self) -> bool:

@@ -6,13 +6,13 @@ loaded. Whoever keeps the models (`repository/keeper.py`) says here which one an
 
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy
 
 from headway.core.operating.health import Health, is_live
-from headway.errors import Forbidden, HeadwayError, NotReady, UnknownModel
+from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, UnknownModel
 from headway.hosting.explaining import Story
 from headway.model import Tensor
 from headway.runtime.driving.calls import DirectCall
@@ -28,8 +28,17 @@ class Ask:
     deadline_ms: float | None = None
     tenant: str = ""
     partition: Hashable = None
-    parameters: Mapping[str, Any] | None = None  # for the model, which takes what it knows
+    parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
     story: Story | None = None  # told what became of the request, where somebody asked
+
+    def after(self, seconds: float) -> "Ask":
+        """When so much of the caller's time has been spent. Raises DeadlineExceeded."""
+        if self.deadline_ms is None:
+            return self
+        left_ms = self.deadline_ms - seconds * 1e3
+        if left_ms <= 0:
+            raise DeadlineExceeded("the deadline passed before the request came to the queue")
+        return replace(self, deadline_ms=left_ms)
 
 
 PLAIN = Ask()  # nothing special; most ask for that
@@ -82,6 +91,10 @@ class ServedModel(Protocol):
         """The values of one request, each with what is asked for it: fed to the queue as it has
         room. The first error withdraws the rest and is raised; with `keep_errors` it stands in its
         value's place. Whether the request is accepted at all is known by its first value."""
+        ...
+
+    def takes_parameter(self, name: str) -> bool:
+        """Whether the model knows it; one that it does not know is refused."""
         ...
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]: ...

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
 from headway.models import functions
+from headway.models.options import typed
 from headway.models.weights import PackagedWeights, find_weights
 
 AnyModel: TypeAlias = "Model[Any, Any] | TensorModel"
@@ -130,7 +131,7 @@ def build(target: str, options: Mapping[str, Any]) -> AnyModel:
 
 
 def make(maker: Callable[..., AnyModel], options: Mapping[str, Any], *, where: str) -> AnyModel:
-    """Call it with options that it takes. Raises ConfigError."""
+    """Call it with options that it takes, of the types that it takes. Raises ConfigError."""
     try:
         inspect.signature(maker).bind(**options)
     except TypeError as error:
@@ -139,7 +140,7 @@ def make(maker: Callable[..., AnyModel], options: Mapping[str, Any], *, where: s
         ) from None
     except ValueError:  # a class without a signature: its constructor will say
         pass
-    return maker(**options)
+    return maker(**typed(maker, options)) if options else maker()
 
 
 def maker(target: str) -> Callable[..., AnyModel]:

@@ -30,6 +30,8 @@ MOST_PLANNED = 1024  # of those who wait are looked at for one batch
 SORTED_BATCHES = 4  # likewise, where they are only sorted
 STALE = 1 / 8  # of those who wait have come since: a plan is as good as new before that
 FILLED = 1.25  # of its planned time: how long a batch may take with lower classes in it
+HOPELESS = 10.0  # percent of batches run so fast: who would be late even then has no chance
+DOUBTFUL = 85.0  # who is in time in so many percent of cases has a good chance
 _CLASSES = tuple(Priority)
 _arrival = operator.itemgetter(1, 0)
 
@@ -42,6 +44,7 @@ class Composition:
     late_before: float  # whoever is due before this moment would be late, leaving now
     alone_s: float  # what one item takes: who had less than that was late from the start
     slo_s: float
+    error: float = 0.0  # batches are reckoned to take so much longer than predicted
     left_rows: int = 0  # still in the lane
     items: list[Item] = field(default_factory=list)
     rows: int = 0
@@ -94,19 +97,32 @@ class Composer:
         )
         self._ahead: _Ahead | None = None
 
-    def compose(self, lane: Lane, now: float, *, cap_rows: int, aged_turn: bool) -> Composition:
+    def compose(
+        self,
+        lane: Lane,
+        now: float,
+        *,
+        cap_rows: int,
+        aged_turn: bool,
+        is_flooded: bool = False,
+    ) -> Composition:
         """Take the next batch out of the lane.
 
         `cap_rows`: no more rows than this pay; `aged_turn`: where a batch is too small to share,
-        this one is for the longest waiting.
+        this one is for the longest waiting; `is_flooded`: more comes than can be served.
         """
         if self._may_plan and lane.size_rows:
             planned = self._compose_planned(lane, now, aged_turn=aged_turn)
             if planned is not None:
                 return planned
         goal = self._allowed_rows(min(lane.rows, cap_rows))
-        late_before = self._late_before(lane, now, goal)
-        made = Composition(goal, late_before, self._alone_s(lane), self._slo_s)
+        # In a flood the place of an item with a small chance goes to one with a good chance.
+        # Otherwise the others have their turn all the same, and it costs nobody anything.
+        is_short = is_flooded and lane.rows > cap_rows
+        error = self._costs.error_at(DOUBTFUL if is_short else HOPELESS)
+        goal = self._timely_rows(lane, now, goal, error)
+        late_before = self._late_before(lane, now, goal, error)
+        made = Composition(goal, late_before, self._alone_s(lane), self._slo_s, error)
         oldest, head = lane.oldest(), lane.head()
         assert oldest is not None
         assert head is not None, "compose() from an empty lane"
@@ -209,7 +225,8 @@ class Composer:
 
     def _batch_s(self, rows: int, size: int) -> float:
         rows, size = self.padded_rows(rows), self._limits.padded_size(size)
-        return (self._costs.predict(rows, size) or 0.0) + self._costs.margin_s(rows, size)
+        seconds = self._costs.predict(rows, size) or 0.0
+        return seconds * (1.0 + self._costs.error_at(HOPELESS))
 
     def _is_late(self, made: Composition, item: Item) -> bool:
         """As `Composition.is_late`; what one item takes alone depends on its size."""
@@ -283,17 +300,40 @@ class Composer:
     def padded_rows(self, rows: int) -> int:
         return self._limits.padded_rows(rows) if self._batch_sizes else rows
 
-    def _late_before(self, lane: Lane, now: float, rows: int) -> float:
+    def _late_before(self, lane: Lane, now: float, rows: int, error: float) -> float:
         if not self._is_auto or (self._slo_s == math.inf and not self._queue.has_deadlines):
             return -math.inf  # the textbook rules drop nobody before time
         seconds = self._costs.predict(rows, lane.mean_size)
         if seconds is None:
             return -math.inf  # nothing is known: nobody is late
-        return now + seconds + self._costs.margin_s(rows, lane.mean_size) - 1e-9
+        return now + seconds * (1.0 + error) - 1e-9
+
+    def _timely_rows(self, lane: Lane, now: float, rows: int, error: float) -> int:
+        """The most rows, the newest ones, that a batch of just so many answers in time.
+
+        In a flood most of the queue is too old to be saved, and those who are not may be fewer
+        than a full batch: a batch of their number is shorter, and saves more of them.
+        """
+        oldest = lane.oldest()
+        if self._slo_s == math.inf or oldest is None:
+            return rows
+        late_before = self._late_before(lane, now, rows, error)
+        if late_before == -math.inf or oldest.arrived_at + self._slo_s >= late_before:
+            return rows
+        arrivals, each = lane.arrivals, lane.rows / lane.items
+        low, high = 0, min(len(arrivals), int(rows / each))
+        while low < high:
+            count = (low + high + 1) // 2
+            batch_rows = min(rows, max(1, round(count * each)))
+            due = arrivals[-count].arrived_at + self._slo_s
+            if due >= self._late_before(lane, now, batch_rows, error):
+                low = count
+            else:
+                high = count - 1
+        return min(rows, max(1, round(low * each)))
 
     def _alone_s(self, lane: Lane) -> float:
-        size = lane.mean_size
-        return (self._costs.predict(1, size) or 0.0) + self._costs.margin_s(1, size)
+        return self._costs.predict(1, lane.mean_size) or 0.0
 
     def _obstacle(self, made: Composition, item: Item) -> FireReason | None:
         """The limit that keeps the item out of the batch, if one does."""
@@ -373,7 +413,7 @@ class Composer:
         possible = made.rows + made.left_rows
         if possible < made.goal:
             made.goal = self._allowed_rows(max(possible, 1))
-            made.late_before = self._late_before(lane, now, made.goal)
+            made.late_before = self._late_before(lane, now, made.goal, made.error)
 
     def _aged_share(self, head: Item, goal: int, *, aged_turn: bool) -> int:
         """Rows kept for the aged: but the head must still fit, except when it is their turn."""

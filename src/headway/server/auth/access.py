@@ -63,6 +63,8 @@ _METHODS = {
     "RepositoryIndex": Access.READ,
     "SystemSharedMemoryStatus": Access.READ,
     "CudaSharedMemoryStatus": Access.READ,
+    "TraceSetting": Access.READ,  # these two change nothing, whatever they are sent
+    "LogSettings": Access.READ,
     "ModelInfer": Access.INFER,
     "ModelStreamInfer": Access.INFER,
 }

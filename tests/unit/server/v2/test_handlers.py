@@ -1,5 +1,6 @@
 """The v2 routes over a fake model: what each answers, and what each refuses."""
 
+import asyncio
 import json
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -45,6 +46,9 @@ class Doubler:
 
     def held(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def takes_parameter(self, name: str) -> bool:
+        return name == "max_tokens"
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         self.asks.append(ask)
@@ -381,6 +385,52 @@ async def test_generate_takes_one_answer_from_a_model_that_does_not_stream() -> 
 async def test_a_body_that_says_nothing_to_generate_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput):
         await serve().generate(request(body), "m")
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        ({"text_input": "a", "max_tokens": 2}, {"max_tokens": 2}),
+        ({"x": "a", "max_tokens": 2, "parameters": {"other": 1}}, {"max_tokens": 2, "other": 1}),
+        ({"text_input": "a", "stop": ["x"]}, {"stop": ["x"]}),
+        ({"text_input": "a", "stream": False}, None),
+        ({"text_input": "a", "stream": None, "sequence_id": 0}, None),
+    ],
+)
+async def test_what_generate_does_not_know_is_for_the_model(body: Any, parameters: Any) -> None:
+    model = Doubler()
+    await serve(model).generate(request(body), "m")
+    assert [ask.parameters for ask in model.asks] == [parameters]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"text_input": "a", "x": "b"}, "'x' and 'text_input' are the same input"),
+        ({"text_input": "a", "n": 1, "parameters": {"n": 2}}, "'n' is given twice"),
+        ({"text_input": "a", "stream": True}, "ask 'generate_stream' instead"),
+    ],
+)
+async def test_what_generate_cannot_mean_is_refused(body: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        await serve().generate(request(body), "m")
+
+
+class Said(str):
+    """A text that says more, as a transcript does."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "not this"
+
+
+@pytest.mark.parametrize("result", [Said("hello"), {"text": Said("hello")}, [Said("hello")]])
+async def test_generate_answers_a_text_of_a_class_of_its_own(result: Any) -> None:
+    model = Doubler()
+    model.predict = lambda value, ask: asyncio.sleep(0, result)  # type: ignore[method-assign]
+    answer = read(await serve(model).generate(request({"text_input": "a"}), "m"))
+    assert "hello" in str(answer)
 
 
 async def events_of(answer: StreamResponse | Response) -> list[Any]:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
@@ -18,8 +18,9 @@ from headway.config import ServerConfig
 from headway.errors import HeadwayError, QueueFull
 from headway.server.app import WISHES, App, Pending, refuse
 from headway.server.errors import headers_of, status_of
+from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
-from headway.server.net.headers import WireHeaders, request_id
+from headway.server.net.headers import WireHeaders, has_wishes, request_id
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http1 import half_close, wire
 from headway.server.net.messages import Headers, Request, Response, StreamResponse
@@ -68,6 +69,11 @@ class _Received(NamedTuple):
     request: Request
     keep_alive: bool
     is_http_10: bool
+    parts: Sequence[bytes] = ()  # of its body, where that is still to be joined
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self.request.body) + sum(map(len, self.parts))
 
 
 _Turn: TypeAlias = _Received | _Refused
@@ -77,6 +83,30 @@ def _request(method: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes
     path, _, query = url.decode("latin-1").partition("?")
     sent_id = request_id(headers.get(b"x-request-id"))
     return Request(method.decode("ascii"), path, query, WireHeaders(headers), body, sent_id)
+
+
+class _Sink:
+    """A stream's way to its client, without a task."""
+
+    __slots__ = ("_connection", "_is_chunked", "_transport")
+
+    def __init__(
+        self, connection: "Connection", transport: asyncio.Transport, *, is_chunked: bool
+    ) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._is_chunked = is_chunked
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        return self._connection.writable
+
+    async def wait_writable(self) -> None:
+        if self._connection.writable is not None:
+            await self._connection.writable
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(wire.encode_chunk(data) if self._is_chunked else data)
 
 
 class Connection(asyncio.Protocol):
@@ -100,7 +130,7 @@ class Connection(asyncio.Protocol):
         self._has_ended = False  # the client sends no more, but reads
         self._comment: bytes | None = None  # may be sent at any time while a stream is answered
         self._is_upgrade = False  # the request asks for another protocol; it is parsed once more
-        self._writable: asyncio.Future[None] | None = None  # the client reads too slowly
+        self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
         self._unsent_bytes = 0  # when we last looked
         self._owes_continue = False
 
@@ -173,14 +203,14 @@ class Connection(asyncio.Protocol):
         self._parser = None  # type: ignore[assignment]  # it holds us: end the circle here
 
     def pause_writing(self) -> None:
-        self._writable = self._loop.create_future()
+        self.writable = self._loop.create_future()
         self._unsent_bytes = self._transport.get_write_buffer_size()
         self._arm(self._config.write_timeout_s)
 
     def resume_writing(self) -> None:
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
+        if self.writable is not None and not self.writable.done():
+            self.writable.set_result(None)
+        self.writable = None
         if self._task is not None:
             self._deadline = math.inf
         elif not self._is_over:
@@ -269,9 +299,13 @@ class Connection(asyncio.Protocol):
         self._phase = self._timed = Phase.NOTHING
         self._owes_continue = False
         parser, url, headers = self._parser, self._url, self._headers
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body = []
-        if self._start_direct(body):
+        parts, self._body = self._body, []
+        body = b""
+        if len(parts) == 1:
+            body, parts = parts[0], []
+        elif self._body_bytes <= _SMALL:
+            body, parts = b"".join(parts), []
+        if not parts and self._start_direct(body):
             return
         if not url.startswith(b"/"):
             url = self._relative(url)
@@ -281,7 +315,7 @@ class Connection(asyncio.Protocol):
         is_http_10 = (
             not keep_alive or b"connection" in headers
         ) and parser.get_http_version() == "1.0"
-        received = _Received(request, keep_alive, is_http_10)
+        received = _Received(request, keep_alive, is_http_10, parts)
         if self._task is None and not self._waiting:
             self._start(received)
         else:
@@ -401,7 +435,7 @@ class Connection(asyncio.Protocol):
 
     def _give_back(self) -> None:
         """All but what those who wait have, and what is coming in."""
-        bodies = [len(turn.request.body) for turn in self._waiting if isinstance(turn, _Received)]
+        bodies = [turn.body_bytes for turn in self._waiting if isinstance(turn, _Received)]
         kept = sum(max(0, size - self._uncounted_bytes) for size in bodies)
         if self._phase is Phase.BODY and not self._is_over:
             kept += self._allowed_bytes - self._uncounted_bytes
@@ -435,6 +469,7 @@ class Connection(asyncio.Protocol):
             self._task is not None
             or self._waiting
             or not WISHES.isdisjoint(headers)
+            or has_wishes(headers)
             or parser.get_method() != b"POST"
             or not parser.should_keep_alive()
             or (b"connection" in headers and parser.get_http_version() != "1.1")
@@ -493,6 +528,9 @@ class Connection(asyncio.Protocol):
     async def _answer(self, received: _Received) -> None:
         is_answered = False
         try:
+            if received.parts:
+                received.request.body = await joined(received.parts)
+                received = received._replace(parts=())
             answer = await self._handle(received.request)
             if isinstance(answer, StreamResponse):
                 await self._send_stream(received, answer)
@@ -547,13 +585,17 @@ class Connection(asyncio.Protocol):
             return
         is_events = response.content_type.startswith("text/event-stream")
         comment = wire.encode_comment(is_chunked=is_chunked) if is_events else None
+        if chunk is not None and (pump := getattr(response.chunks, "pump", None)) is not None:
+            self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
+            head, chunk = b"", None
+            await pump(_Sink(self, self._transport, is_chunked=is_chunked))
         while chunk is not None:
             if chunk:  # an empty one would end the stream
                 self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
                 head = b""
                 self._comment = comment
-            if self._writable is not None:
-                await self._writable
+            if self.writable is not None:
+                await self.writable
             chunk = await anext(response.chunks, None)
         self._comment = None
         self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))
@@ -572,7 +614,7 @@ class Connection(asyncio.Protocol):
             return
         if self._is_last or not keep_alive or (self._has_ended and not self._waiting):
             self._close()
-        elif self._writable is None:
+        elif self.writable is None:
             self._go_on()
         else:
             self._transport.pause_reading()  # nothing more for it until it reads what it has
