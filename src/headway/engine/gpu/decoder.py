@@ -20,7 +20,8 @@ from headway.engine.gpu.kernels.norm import rms_norm
 from headway.engine.gpu.kernels.rotary import rotate_and_store
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # queries, keys, values
-Adapt = Callable[[int, str, torch.Tensor, torch.Tensor], None]  # layer, projection, x, out: added to
+# Layer, projection, x, out: adds to `out` what the rows' adapters say.
+Adapt = Callable[[int, str, torch.Tensor, torch.Tensor], None]
 Tensors = Iterator[tuple[str, torch.Tensor]]
 PROJECTIONS = ("qkv", "out", "gate_up", "down")
 

@@ -14,7 +14,7 @@ import torch
 
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
-from headway.core.generation.step import Decode, Step
+from headway.core.generation.step import Step
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.inputs import MixedInputs
 from headway.engine.gpu.kernels.decode import decode_attention, splits_for
@@ -85,17 +85,22 @@ class Running:
 
 
 class GpuRunner:
+    depth = 2  # steps at a time: the next one is on its way while one runs
+
     def __init__(self, decoder: GpuDecoder, limits: Limits) -> None:
         shape, device = decoder.shape, decoder.device
+        self.limits = limits
+        self.vocabulary = decoder.vocabulary
         self._decoder = decoder
         self._limits = limits
         self._scale = shape.head_size**-0.5
         self._processors = torch.cuda.get_device_properties(device).multi_processor_count
         size = (limits.blocks, shape.kv_heads, limits.block_size, shape.head_size)
-        self._cache = tuple(
+        keys, values = (
             [torch.zeros(size, dtype=decoder.dtype, device=device) for _ in range(shape.layers)]
             for _ in ("keys", "values")
         )
+        self._cache = keys, values
         slots, columns = limits.max_sequences, limits.blocks_for(limits.max_context) + 1
         # One slot more than there are: of the rows that only fill a graph's batch.
         self._tables = torch.zeros((slots + 1, columns), dtype=torch.int32, device=device)
@@ -190,7 +195,8 @@ class GpuRunner:
                 self._unsettled.settle()
                 self._unsettled = None
             self._note_samplings(step)
-            tokens, logits = self._run_mixed(step) if step.prefill else self._run_decode(step.decode)
+            run = self._run_mixed if step.prefill else self._run_decode
+            tokens, logits = run(step)
             running = Running(self, step, tokens, logits)
             if running.chosen_by_host:
                 self._unsettled = running
@@ -200,10 +206,12 @@ class GpuRunner:
         for part in step.prefill:
             known = self._known.get(part.sequence)
             if part.is_first and known is not None:
-                self._temperatures[part.slot] = known.sampling.temperature if known.is_simple else 0.0
+                temperature = known.sampling.temperature if known.is_simple else 0.0
+                self._temperatures[part.slot] = temperature
                 self._seeds[part.slot] = known.sampling.seed
 
-    def _run_decode(self, decode: tuple[Decode, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _run_decode(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
+        decode = step.decode
         count = len(decode)
         rows = next(size for size in self._sizes if size >= count)
         graph = self._graphs[rows]
@@ -295,9 +303,7 @@ class GpuRunner:
                 found.append((index, slot, row))
         return found
 
-    def choose(
-        self, rows: list[tuple[int, int, Row]], logits: torch.Tensor, into: Sampled
-    ) -> None:
+    def choose(self, rows: list[tuple[int, int, Row]], logits: torch.Tensor, into: Sampled) -> None:
         indices = torch.tensor([index for index, _, _ in rows], device=logits.device)
         chosen = sample(logits[indices].cpu(), [row for _, _, row in rows])
         for (index, _, _), token, logprobs in zip(

@@ -102,7 +102,7 @@ def _join(parts, weights, out, DIM: tl.constexpr, SPLITS: tl.constexpr, SPLITS_B
 def splits_for(rows: int, heads: int, multiprocessors: int, longest: int, block: int = 64) -> int:
     """Enough programs to fill the device a few times over; never more than there are blocks."""
     wanted = max(1, (3 * multiprocessors) // max(1, rows * heads))
-    return max(1, min(wanted, 64, triton.cdiv(longest, block)))
+    return max(1, min(wanted, 64, -(-longest // block)))
 
 
 def decode_attention(
@@ -125,8 +125,9 @@ def decode_attention(
     group = query_heads // heads
     out = torch.empty_like(queries) if out is None else out
     if splits > 1:
-        parts = torch.empty((rows * query_heads, splits, dim), dtype=torch.float32, device=out.device)
-        weights = torch.empty((rows * query_heads, splits), dtype=torch.float32, device=out.device)
+        wide = {"dtype": torch.float32, "device": out.device}
+        parts = torch.empty((rows * query_heads, splits, dim), **wide)
+        weights = torch.empty((rows * query_heads, splits), **wide)
     else:
         parts = weights = out
     _attend[(rows, heads, splits)](

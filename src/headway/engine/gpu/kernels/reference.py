@@ -1,4 +1,4 @@
-"""The same functions in plain torch: slow, for any device, and what the kernels are held against."""
+"""The same functions in plain torch: slow, for any device; kernels are held against them."""
 
 import torch
 from torch.nn import functional
@@ -28,9 +28,8 @@ def rotate_and_store(
     epsilon: float = 0.0,
 ) -> torch.Tensor:
     _, heads, page, dim = keys.shape
-    query, key, value = (
-        part.unflatten(-1, (-1, dim)) for part in qkv.split([query_heads * dim] + [heads * dim] * 2, -1)
-    )
+    widths = [query_heads * dim, heads * dim, heads * dim]
+    query, key, value = (part.unflatten(-1, (-1, dim)) for part in qkv.split(widths, -1))
     if norms is not None:
         query, key = (
             rms_norm(each, norm, epsilon) for each, norm in zip((query, key), norms, strict=True)

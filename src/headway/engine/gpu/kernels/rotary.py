@@ -1,5 +1,5 @@
-"""Norms (Qwen3's) and rotary embedding of queries and keys, and the write of keys and values into their pages: one
-pass over the packed projection."""
+"""Norms (Qwen3's) and rotary embedding of queries and keys, and the write of keys and values into
+their pages: one pass over the packed projection."""
 
 import torch
 import triton
