@@ -92,7 +92,14 @@ def dtype_of(asked: str) -> torch.dtype:
 
 
 def _longest(folder: Path) -> int:
-    return int(read_config(folder).get("max_position_embeddings") or 8192)
+    """The context that the model was made for; with a sliding window, as far as it reaches: up to
+    there it is the same as full attention."""
+    config = read_config(folder)
+    longest = int(config.get("max_position_embeddings") or config.get("n_positions") or 8192)
+    window = config.get("sliding_window")
+    if window and config.get("use_sliding_window", True):
+        longest = min(longest, int(window))
+    return longest
 
 
 def _free_bytes() -> int:
@@ -103,4 +110,6 @@ def _free_bytes() -> int:
                     return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return 8 * _GIB  # Windows: nothing in the standard library says
