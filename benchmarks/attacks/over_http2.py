@@ -180,7 +180,7 @@ def data_dribble(target: Target) -> Outcome:
     path, message = (INFER, _text(4_000)) if target.key else (CHECK, b"")
     told, opened = Told(), 0
     with peers(target, 4, window=0) as found:
-        ends_at = time.monotonic() + target.seconds + 2
+        ends_at = time.monotonic() + _PATIENCE_S
         for peer in found:
             peer.send(b"".join(peer.call(2 * n + 1, path, message) for n in range(50)))
         while time.monotonic() < ends_at and not all(_is_done(each, 50) for each in found):
@@ -206,7 +206,7 @@ def zero_windows(target: Target) -> Outcome:
     with peers(target, 8, window=0) as found:
         for peer in found:
             peer.send(b"".join(peer.call(2 * n + 1, path, message) for n in range(90)))
-        _wait_all(found, target.seconds + 2, 90)
+        _wait_all(found, _PATIENCE_S, 90)
         for peer in found:
             told.add(peer)
     return Outcome("720 answers without a window", str(told), told.total() >= 700 or told.cuts > 0)
@@ -324,6 +324,7 @@ def watchers(target: Target) -> Outcome:
 
 
 _TEXT = _text(10)
+_PATIENCE_S = 15.0  # of an attacker who waits for the server to lose its own
 ATTACKS: dict[str, Attack] = {
     "rapid reset": rapid_reset,
     "made you reset": made_you_reset,

@@ -48,14 +48,16 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     return folder
 
 
-def check(folder: Path, prompt: tuple[int, ...], tokens: list[int]) -> None:
+def check(
+    folder: Path, prompt: tuple[int, ...], tokens: list[int], *, bound: float = BOUND
+) -> None:
     """Along this text, each token is the likeliest to transformers, or as good as."""
     model = reference(folder)
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
     best = logits.max(-1).values
     chosen = logits[torch.arange(len(tokens)), torch.tensor(tokens)]
-    assert float((best - chosen).max()) <= BOUND
+    assert float((best - chosen).max()) <= bound
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -87,6 +89,18 @@ def test_a_cached_prefix_is_not_computed_again(folder_of: Callable[[str], Path])
         engine.submit(PREFIX, max_tokens=1)
         engine.run()
     assert engine.computed == len(PREFIX) + 4
+
+
+@pytest.mark.parametrize("use_transformers", [True, False])
+def test_in_bf16_each_token_is_nearly_the_best(
+    folder_of: Callable[[str], Path], use_transformers: bool
+) -> None:
+    folder = folder_of("qwen3")
+    engine = Engine(folder, use_transformers=use_transformers, dtype=torch.bfloat16, step_tokens=19)
+    numbers = [engine.submit(prompt) for prompt in PROMPTS]
+    engine.run()
+    for number, prompt in zip(numbers, PROMPTS, strict=True):
+        check(folder, prompt, engine.answers[number].tokens, bound=0.5)
 
 
 SAMPLINGS = [

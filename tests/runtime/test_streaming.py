@@ -422,3 +422,30 @@ async def test_chunks_are_digested_only_where_a_stream_may_start_over(
     async with Batcher(Tokens(), max_reruns=max_reruns) as batcher:
         assert len(await read(batcher, 1)) == 3
     assert _Token.looks == looks
+
+
+@pytest.mark.parametrize(("again", "chunks"), [("b", ["a", "b", "d"]), ("c", None)])
+async def test_what_a_rerun_repeats_is_compared_and_not_given_twice(
+    again: str, chunks: list[str] | None
+) -> None:
+    class Breaking(Model[str, str]):
+        """A batch with a bad item in it breaks off after two steps."""
+
+        def stream(self, items: list[str]) -> Iterator[list[str]]:
+            is_bad = "bad" in items
+            yield ["a" for _ in items]
+            yield ["b" if is_bad else again for _ in items]
+            if is_bad:
+                raise RuntimeError("a bad item")
+            yield ["d" for _ in items]
+
+    async with Batcher(Breaking(), max_batch_size=2, policy="static") as batcher:
+        good, bad = await asyncio.gather(
+            read(batcher, "good"), read(batcher, "bad"), return_exceptions=True
+        )
+    assert isinstance(bad, ModelFailed)
+    if chunks is None:
+        assert isinstance(good, ModelFailed)
+        assert "not stream the same twice" in str(good)
+    else:
+        assert good == chunks

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headway.cli import simulate_flags as flags
+from headway.cli import simulate_generation
 from headway.core import Compose, CostTable, Firing, Order
 from headway.errors import ConfigError
 from headway.lab import report, workload
@@ -147,6 +148,7 @@ def add_parser(commands: "Commands") -> None:
     )
     add("--size", type=flags.count(2**31), help="item size at which to read a profile with sizes")
     _add_lengths(parser)
+    simulate_generation.add_flags(parser, flags.lengths)
     add(
         "--max-batch-size",
         type=flags.count(65_536),
@@ -245,6 +247,8 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.generate:
+        return simulate_generation.run(arguments)
     policies: list[flags.PolicySpec] = arguments.policies or [
         flags.policy(name) for name in _DEFAULT_POLICIES
     ]
@@ -474,7 +478,7 @@ def _measured(arguments: argparse.Namespace) -> TableProfile:
     file: Path = arguments.profile
     try:
         table = CostTable.from_json(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, ConfigError) as error:
+    except (OSError, ValueError, RecursionError, ConfigError) as error:
         raise ConfigError(f"{file}: {error}", field="--profile") from error
     return TableProfile(table, arguments.size)
 

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import logging
 import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -32,9 +33,10 @@ from headway.runtime.driving.driver import Driver
 from headway.runtime.driving.event_loop import FloatingHome, Home
 from headway.runtime.driving.state import State
 from headway.runtime.driving.streams import OpenStream, StreamCall
-from headway.runtime.events import Observer, Observers
+from headway.runtime.events import Observer, Observers, PaddingRevoked
 from headway.runtime.explaining import Explained, explanation_of
 from headway.runtime.fan_out import FanOut, LongCall
+from headway.runtime.forking import left_behind, tell_when_forked
 from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
 from headway.runtime.jobs.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.jobs.probing import ProbeWatcher, probe, try_padding
@@ -47,10 +49,15 @@ if TYPE_CHECKING:
     from headway.runtime.workers.process.team import ProcessTeam
     from headway.runtime.workers.process.worker import WorkerStatus
 
+_log = logging.getLogger(__name__)
 In = TypeVar("In")
 Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
 _NONE: Mapping[str, Any] = {}
+_ALIVE = (State.OPENING, State.OPEN, State.CLOSING)
+_GRACE_S = (
+    0.001  # past a deadline: what is still queued is refused by the scheduler, which says why
+)
 HAS_PROCESSES = hasattr(os, "pidfd_open") and hasattr(os, "memfd_create")
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
@@ -127,8 +134,14 @@ class Batcher(Generic[In, Out]):
         self.name = self._runner.name
         if not (isinstance(max_reruns, int) and max_reruns >= 0):
             raise ConfigError(f"must be at least 0, not {max_reruns}", field="max_reruns")
+        limit_s = seconds(execute_timeout_ms, "execute_timeout_ms")
         self._callbacks = callbacks = Callbacks(
-            self._model, self.name, max_waiting=max_queue, prepare=prepare, size=size
+            self._model,
+            self.name,
+            max_waiting=max_queue,
+            prepare=prepare,
+            size=size,
+            limit_s=limit_s,
         )
         self._prepare, self._size = callbacks.prepare, callbacks.size
         self._finish, self._off_loop = callbacks.finish, callbacks.off_loop
@@ -189,20 +202,48 @@ class Batcher(Generic[In, Out]):
                 memory_bytes=None if worker_memory_mb is None else int(worker_memory_mb * 2**20),
                 pin=tuple(pin),
             )
-            self._team = team.ProcessTeam(
-                self.name, target, _make, workers=workers, options=options
+            self._make_team = functools.partial(
+                team.ProcessTeam, self.name, target, _make, workers=workers, options=options
             )
-        self._driver = Driver(
+            self._team = self._make_team()
+        self._costs = costs
+        self._limit_s = execute_timeout_s
+        self._watchdog: Watchdog | None = None
+        self._followers: list[Callable[[tuple[int, ...]], None]] = []
+        self._driver = self._make_driver(is_floating=_floating)
+        tell_when_forked(self)
+
+    def _make_driver(self, *, is_floating: bool) -> Driver:
+        driver = Driver(
             self.name,
-            Scheduler(self._policy, costs),
+            Scheduler(self._policy, self._costs),
             self,
             self._observers,
-            FloatingHome(f"headway-{self.name}") if _floating else None,
+            FloatingHome(f"headway-{self.name}") if is_floating else None,
         )
         if self._team is not None:
-            self._team.attach(self._driver)
-        elif execute_timeout_s is not None:
-            self.observe(Watchdog(self._driver, limit_s=execute_timeout_s))
+            self._team.attach(driver)
+        elif self._limit_s is not None:
+            self._watchdog = Watchdog(driver, limit_s=self._limit_s)
+            self.observe(self._watchdog)
+        for follower in self._followers:
+            driver.follow(follower)
+        return driver
+
+    def after_fork(self) -> None:
+        """In the child: nothing of what runs for it is here."""
+        old = self._driver
+        if self._watchdog is not None:
+            self._observers.remove(self._watchdog)
+        left_behind.append((old, self._team, self._callbacks.start_over()))
+        state = old.state
+        if self._team is not None:
+            self._team = self._make_team()
+        self._driver = self._make_driver(is_floating=old.floating is not None)
+        if state is State.NEW or (old.floating is not None and state is State.OPEN):
+            return  # its next caller opens it
+        self._driver.state = State.FORKED if state in _ALIVE else state
+        self._driver.crash = old.crash
 
     # ---- life
 
@@ -224,6 +265,7 @@ class Batcher(Generic[In, Out]):
                     raise Closed(f"{self.name} was closed while it was loading")
                 driver.open(home)
         except BaseException:
+            driver.state = State.CLOSED
             await self._wait_stopped()
             raise
         try:
@@ -252,8 +294,25 @@ class Batcher(Generic[In, Out]):
         if isinstance(runner, TensorRunner):
             runner.varying.pad_sizes = self._policy.pad_sizes
             if runner.varying.candidates:
-                sizes = self._policy.batch_sizes
-                await try_padding(self._driver.start_probe, runner, home.clock, sizes)
+                runner.varying.revoked = self._tell_revoked
+                await try_padding(
+                    self._driver.start_probe,
+                    runner,
+                    home.clock,
+                    self._policy.batch_sizes,
+                    self._policy.max_batch_size,
+                )
+
+    def _tell_revoked(self, outputs: str) -> None:
+        """In a worker's thread."""
+        _log.error(
+            "%s: padding has changed an answer (%s), though it changed none when it was tried. "
+            "Only equal lengths share a batch from now on; answers to padded requests before may "
+            "be wrong. Set `pads` of the model to say how it is padded, or {} for never",
+            self.name,
+            outputs,
+        )
+        self._driver.report(PaddingRevoked(self.name, outputs))
 
     async def __aexit__(
         self,
@@ -292,6 +351,7 @@ class Batcher(Generic[In, Out]):
         `parameters`: keywords for the model; one that it does not take is refused.
         """
         loop = asyncio.get_running_loop()
+        entered_at = 0.0 if deadline_ms is None else self._now()
         call: Call | LongCall | None = None
         if (
             self._is_simple
@@ -306,6 +366,8 @@ class Batcher(Generic[In, Out]):
             call = await self._enqueue(
                 value, loop, priority, deadline_ms, tenant, partition, parameters
             )
+        if deadline_ms is not None:
+            return await self._answer_in_time(call, entered_at, deadline_ms)  # type: ignore[no-any-return]
         result: Any
         try:
             result = await call.answer()
@@ -331,17 +393,39 @@ class Batcher(Generic[In, Out]):
         (Not in terms of each other: whoever asks for no story should not pay for one.)
         """
         loop = asyncio.get_running_loop()
+        entered_at = self._now()
         call = await self._enqueue(
             value, loop, priority, deadline_ms, tenant, partition, parameters
         )
+        result = await self._answer_in_time(call, entered_at, deadline_ms)
+        return Explained(result, explanation_of(call))
+
+    async def _answer_in_time(
+        self, call: Call | LongCall, entered_at: float, deadline_ms: float | None
+    ) -> Any:
+        """The finished answer, or DeadlineExceeded wherever the time went. While it is queued, the
+        scheduler says so itself."""
+        deadline = _deadline(entered_at, deadline_ms)
+        timer = self._expire_at(call, deadline)
         try:
             result = await call.answer()
         except asyncio.CancelledError:
             self._driver.withdraw(call)
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
         if self._finish is not None:
-            result = await self._off_loop("finish", self._finish, result)
-        return Explained(result, explanation_of(call))
+            result = await self._off_loop("finish", self._finish, result, deadline=deadline)
+        return result
+
+    def _expire_at(
+        self, call: Call | LongCall | StreamCall, deadline: float | None
+    ) -> asyncio.TimerHandle | None:
+        if deadline is None or deadline == math.inf or isinstance(call, LongCall):
+            return None  # a long one sees to it itself
+        left_s = max(0.0, deadline - self._now()) + _GRACE_S
+        return asyncio.get_running_loop().call_later(left_s, self._driver.expire, call)
 
     async def submit_row(self, value: Any) -> Out:
         """`submit` for one row that a front end has checked already, and that has no wishes."""
@@ -384,7 +468,7 @@ class Batcher(Generic[In, Out]):
         keywords, shared = self._taken(parameters)
         if self._prepare is not None or self._size is not None:
             entered_at = self._now()
-            value, size = await self._prepared(value, keywords)
+            value, size = await self._prepared(value, keywords, _deadline(entered_at, deadline_ms))
         if self._shape is not None:
             value = cast(TensorRunner, self._runner).plain(value)
             rows, own_size, shape = self._shaped(value)
@@ -532,7 +616,7 @@ class Batcher(Generic[In, Out]):
         self._check_call(tenant, partition)
         keywords, shared = self._taken(parameters)
         if self._prepare is not None or self._size is not None:
-            value, size = await self._prepared(value, keywords)
+            value, size = await self._prepared(value, keywords, _deadline(entered_at, deadline_ms))
         call = self._driver.enqueue(
             value,
             asyncio.get_running_loop(),
@@ -545,7 +629,8 @@ class Batcher(Generic[In, Out]):
             partition=Sharing(partition, streams=True, parameters=shared),
             stream=True,
         )
-        return OpenStream(call, self._driver.withdraw)
+        timer = self._expire_at(call, _deadline(entered_at, deadline_ms))
+        return OpenStream(call, self._driver.withdraw, timer)
 
     # ---- the user's values and callbacks
 
@@ -583,11 +668,13 @@ class Batcher(Generic[In, Out]):
             self._driver.report_refusal(error)
             raise
 
-    async def _prepared(self, value: Any, keywords: Mapping[str, Any]) -> tuple[Any, int]:
+    async def _prepared(
+        self, value: Any, keywords: Mapping[str, Any], deadline: float | None = None
+    ) -> tuple[Any, int]:
         """The item to queue and its size."""
         try:
             self._driver.check_open()
-            return await self._callbacks.prepared(value, keywords)
+            return await self._callbacks.prepared(value, keywords, deadline)
         except HeadwayError as error:
             self._driver.report_refusal(error)
             raise
@@ -770,12 +857,23 @@ class Batcher(Generic[In, Out]):
 
     @property
     def trouble(self) -> str:
-        """Why nothing completes any more: it has crashed, its workers were given up, or each of
-        them is stuck in a batch. Empty while it works, and before and after its life."""
+        """Why nothing completes any more: it has crashed, its workers were given up, each is
+        stuck in a batch, or so are the calls around it. Empty while it works, and before and after
+        its life."""
         driver = self._driver
         if driver.crash is not None:
             return f"{self.name} crashed: {type(driver.crash).__name__}: {driver.crash}"
-        return "" if driver.given_up is None else str(driver.given_up)
+        if driver.given_up is not None:
+            return str(driver.given_up)
+        if self.is_stuck:
+            return f"{self.name}: `prepare`, `size` or `finish` hang"
+        return ""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Is nobody let in because `prepare`, `size` or `finish` hang, each in a thread of its own?
+        Until one of them comes back."""
+        return self._callbacks.is_stuck
 
     @property
     def placement(self) -> Placement:
@@ -799,6 +897,7 @@ class Batcher(Generic[In, Out]):
     def follow(self, follower: Callable[[tuple[int, ...]], None]) -> None:
         """Tell this callable the ids of each call's items, in that call's own context: so traces
         and logs find out which batch a request was in."""
+        self._followers.append(follower)
         self._driver.follow(follower)
 
     def statistics(self) -> Statistics:
@@ -818,6 +917,14 @@ class Batcher(Generic[In, Out]):
                 oldest_batch_s=max(ages, default=0.0),
                 away_workers=driver.away_workers,
             )
+
+
+def _deadline(entered_at: float, deadline_ms: float | None) -> float | None:
+    if deadline_ms is None:
+        return None
+    if math.isnan(deadline_ms):
+        raise InvalidInput("deadline_ms is not a number")
+    return entered_at + deadline_ms / 1e3
 
 
 def _cancellable(model: Any) -> frozenset[str]:

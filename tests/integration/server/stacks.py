@@ -199,6 +199,7 @@ class Stacks:
             drain_s=1,
             max_body_bytes=MAX_BODY_BYTES,
             max_request_rows=MAX_ROWS,
+            admin_without_key=True,
         )
         app = make_app(self.registry, config)
         async with (

@@ -44,6 +44,15 @@ class Runner(Protocol):
         """For the model, to do with as it likes: a rerun finds what the callers sent."""
         ...
 
+    def to_compare(self, values: list[Value]) -> "tuple[int, Value] | None":
+        """Of a batch that has run: somebody's place and first row, where it is time to see whether
+        that has the same answer alone."""
+        ...
+
+    def confirm(self, alone: Any, batched: Any) -> bool:
+        """Has it? False: it was padded, and nobody is from now on."""
+        ...
+
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
 
     def join(self, results: list[Any]) -> Any: ...
@@ -59,6 +68,12 @@ class _Caller:
     is_async: bool
     _predict: Callable[..., Any]
     _is_here: bool = True  # else the way to another process and back makes the copies
+
+    def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
+        return None
+
+    def confirm(self, alone: Any, batched: Any) -> bool:
+        return True
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
         same = copy.copy(self)
@@ -236,17 +251,54 @@ class TensorRunner(_Caller):
             for name in results[0]
         }
 
+    def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
+        if not self.may_rerun or not self.varying.is_due():
+            return None
+        full = self._full_length(values)
+        padded = [
+            place
+            for place, value in enumerate(values)
+            if full is not None and self._length(value) != full
+        ]
+        place = self.varying.choose(padded)
+        return None if place is None else (place, self.cut(values[place], 0, 1))
+
+    def confirm(self, alone: Any, batched: Any) -> bool:
+        return self.varying.confirm(alone, self.cut(batched, 0, 1))
+
     def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+        if self.varying.is_revoked and len(groups := self._by_shape(values)) > 1:
+            results: list[Any] = [None] * len(values)
+            for places in groups:
+                some = [values[place] for place in places]
+                _put(results, places, self.predict(some, _rows_of(some, values, padded_rows)))
+            return results
         outputs = self._predict(self._concatenated(values, padded_rows))
         self._check_outputs(outputs, padded_rows)
         return self._split(own_outputs(outputs) if self._is_here else outputs, values)
 
     async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
+        if self.varying.is_revoked and len(groups := self._by_shape(values)) > 1:
+            results: list[Any] = [None] * len(values)
+            for places in groups:
+                some = [values[place] for place in places]
+                rows = _rows_of(some, values, padded_rows)
+                _put(results, places, await self.predict_async(some, rows))
+            return results
         outputs: Any = self._predict(self._concatenated(values, padded_rows))
         if isinstance(outputs, Awaitable):
             outputs = await outputs
         self._check_outputs(outputs, padded_rows)
         return self._split(own_outputs(outputs) if self._is_here else outputs, values)
+
+    def _by_shape(self, values: list[Value]) -> list[list[int]]:
+        """Places of those that need no padding to share a batch: they were queued together when
+        they were still padded."""
+        groups: dict[Hashable, list[int]] = {}
+        for place, value in enumerate(values):
+            shapes = tuple((name, array.shape[1:]) for name, array in sorted(value.items()))
+            groups.setdefault(shapes, []).append(place)
+        return list(groups.values())
 
     def _check_names(self, value: Mapping[str, Any]) -> None:
         if self._inputs and value.keys() != self._inputs.keys():
@@ -387,6 +439,18 @@ def _is_async(function: Callable[..., Any]) -> bool:
     if not inspect.isroutine(function):  # an object with `async def __call__`
         function = type(function).__call__
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _put(results: list[Any], places: list[int], some: list[Any]) -> None:
+    for place, result in zip(places, some, strict=True):
+        results[place] = result
+
+
+def _rows_of(some: list[Value], values: list[Value], padded_rows: int) -> int:
+    """For a part of a batch: as many as it has; or, where there are fixed sizes, the batch's."""
+    rows = sum(len(next(iter(value.values()))) for value in some)
+    whole = sum(len(next(iter(value.values()))) for value in values)
+    return rows if whole == padded_rows else padded_rows
 
 
 def _padded(values: list[Value], padded_rows: int) -> list[Value]:

@@ -31,7 +31,15 @@ from headway.core import (
     split,
 )
 from headway.core.operating.health import Running
-from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, NotReady, Poison
+from headway.errors import (
+    Closed,
+    DeadlineExceeded,
+    HeadwayError,
+    InvalidInput,
+    ModelFailed,
+    NotReady,
+    Poison,
+)
 from headway.runtime.driving.calls import (
     Answerable,
     Call,
@@ -139,7 +147,7 @@ class Driver:
         self._state = state
         self.open_doors()
         self._is_closing = state is State.CLOSING
-        self._is_over = state in (State.CLOSED, State.CRASHED)
+        self._is_over = state in (State.CLOSED, State.CRASHED, State.FORKED)
         if self.room.is_awaited:
             self.room.look()
 
@@ -160,8 +168,13 @@ class Driver:
     # ---- life
 
     def open(self, home: Home) -> None:
+        """Raises NotReady where there is no thread for a worker; it is as it was then."""
         self.home = home
-        self._make_workers(home)
+        try:
+            self._make_workers(home)
+        except BaseException:
+            self.home = None
+            raise
         self.state = State.OPEN
 
     def _make_workers(self, home: Home) -> None:
@@ -313,12 +326,13 @@ class Driver:
     def _submit_parts(self, item: Item, call: Call) -> None:
         parts = split(item, self.scheduler.part_rows(item.size), self._ids)
         whole = SplitCall(call, parts, self._factory.join, self.forget)
-        start = 0
-        for number, part in enumerate(parts):
-            self.scheduler.submit(part, request_rows=item.rows if number == 0 else None)
-            value = self._factory.cut(call.value, start, start + part.rows)
-            self.calls[part.id] = PartCall(whole, number, value)
+        start, values = 0, []
+        for part in parts:  # before any is queued: a value may not let itself be cut
+            values.append(self._factory.cut(call.value, start, start + part.rows))
             start += part.rows
+        for number, (part, value) in enumerate(zip(parts, values, strict=True)):
+            self.scheduler.submit(part, request_rows=item.rows if number == 0 else None)
+            self.calls[part.id] = PartCall(whole, number, value)
         call.item_ids = tuple(part.id for part in parts)
 
     def _order_drive(self, home: Home, call: Call | StreamCall) -> None:
@@ -371,6 +385,18 @@ class Driver:
         if self.observers:
             self._report(Cancelled(self.name, started=not was_queued))
         self.drive_soon()  # the item may have been what a timer or a drain waits for
+
+    def expire(self, call: Call | StreamCall) -> None:
+        """Its deadline has passed, wherever it is. In the caller's loop."""
+        if call.is_done:
+            return
+        error = DeadlineExceeded(f"{self.name} did not answer before the deadline")
+        was_queued = self.forget(call.item_ids)
+        call.fail(error)
+        if not was_queued:
+            self._tell_unwanted()
+        self.report_refusal(error)
+        self.drive_soon()
 
     def _tell_unwanted(self) -> None:
         """Running batches that nobody waits for any more, where their model wants to know."""
@@ -656,13 +682,14 @@ class Driver:
         return [*self.calls.values(), *running]
 
     def _move(self, home: Home) -> None:
-        old, self.home = self.home, home
-        self._timer = None  # the old loop's: there it finds that the home has moved
-        self._timer_at = math.inf
+        old = self.home
         if self.state is State.NEW:
             self.open(home)
         elif old is not None and old.is_virtual is not home.is_virtual and not self.jobs:
             self._change_workers(home)
+        self.home = home
+        self._timer = None  # the old loop's: there it finds that the home has moved
+        self._timer_at = math.inf
         if not self.scheduler.is_idle:
             for call in self.waiting_calls():
                 call.detach()
@@ -673,9 +700,10 @@ class Driver:
 
     def _change_workers(self, home: Home) -> None:
         """From a test's virtual time to the real one, or back: threads here, none there."""
-        for worker in self.workers:
-            worker.stop()
+        old = self.workers
         self._make_workers(home)
+        for worker in old:
+            worker.stop()
 
     def _give_up_lost(self) -> None:
         """Under the lock: batches whose event loop was closed under them never come back."""
@@ -712,10 +740,14 @@ class Driver:
             if self.floating is None or self.state is State.CLOSED:
                 callback()
                 return
-        with self.lock:
-            if self.home is home:
-                self._move(self.floating.refuge())
-            home = self.current_home()
+        try:
+            with self.lock:
+                if self.home is home:
+                    self._move(self.floating.refuge())
+                home = self.current_home()
+        except NotReady:  # there is no thread for it: then in this one
+            callback()
+            return
         home.post(callback)
 
 

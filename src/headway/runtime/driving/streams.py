@@ -172,11 +172,17 @@ class StreamCall:
 class OpenStream:
     """A stream as its reader has it: an async iterator; or, attached, chunks without a task."""
 
-    __slots__ = ("_call", "_withdraw", "is_at_end", "take")
+    __slots__ = ("_call", "_deadline", "_withdraw", "is_at_end", "take")
 
-    def __init__(self, call: StreamCall, withdraw: Callable[[StreamCall], None]) -> None:
+    def __init__(
+        self,
+        call: StreamCall,
+        withdraw: Callable[[StreamCall], None],
+        deadline: asyncio.TimerHandle | None = None,
+    ) -> None:
         self._call = call
         self._withdraw = withdraw
+        self._deadline = deadline
         self.take = call.take
         self.is_at_end = call.is_at_end
 
@@ -194,6 +200,8 @@ class OpenStream:
         self._call.reader = reader
 
     def close(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
         call = self._call
         if not call.is_done:
             call.is_abandoned = True

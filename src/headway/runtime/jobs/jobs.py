@@ -128,6 +128,8 @@ class PredictJob(BatchJob):
         try:
             self.results = self._runner.predict(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
+            if self.max_reruns and (row := self._runner.to_compare(values)) is not None:
+                self._compare(values, *row)
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
             reruns = self._reruns(error)
             while (call := reruns.next_call()) is not None:
@@ -138,24 +140,49 @@ class PredictJob(BatchJob):
             self._adopt(reruns)
 
     async def run_async(self) -> None:
-        started = self._clock()
+        started, task = self._clock(), asyncio.current_task()
         values = [call.value for call in self.calls]
         try:
             self.results = await self._runner.predict_async(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
-            raise_if_cancelled(error)
+            if self.max_reruns and (row := self._runner.to_compare(values)) is not None:
+                await self._compare_async(values, *row)
+        except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() ends a batch, not the loop
+            raise_if_cancelled(error, task)
             reruns = self._reruns(error)
             while (call := reruns.next_call()) is not None:
                 try:
                     reruns.succeeded(await self._runner.predict_async(*call))
-                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
-                    raise_if_cancelled(again)
+                except BaseException as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again, task)
                     reruns.failed(again)
             self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
             self.ran_s = self._clock() - started
             self._done(self)
+
+    def _compare(self, values: list[Any], place: int, row: Any) -> None:
+        """Run this row alone: does padding change its answer? Then everybody's is made without."""
+        try:
+            [alone] = self._runner.predict([row], self._one_row)
+        except WorkerLost:
+            raise
+        except Exception:  # noqa: BLE001  alone it fails: that tells nothing of its neighbours
+            return
+        if not self._runner.confirm(alone, self.results[place]):
+            self.results = self._runner.predict(values, self.batch.padded_rows)
+
+    async def _compare_async(self, values: list[Any], place: int, row: Any) -> None:
+        try:
+            [alone] = await self._runner.predict_async([row], self._one_row)
+        except Exception:  # noqa: BLE001  as above
+            return
+        if not self._runner.confirm(alone, self.results[place]):
+            self.results = await self._runner.predict_async(values, self.batch.padded_rows)
+
+    @property
+    def _one_row(self) -> int:
+        return self._batch_sizes[0] if self._batch_sizes else 1
 
     def _reruns(self, error: BaseException) -> Reruns:
         return self._start_reruns(
@@ -207,19 +234,19 @@ class StreamJob(BatchJob):
             self._adopt(reruns)
 
     async def run_async(self) -> None:
-        started = self._clock()
+        started, task = self._clock(), asyncio.current_task()
         try:
             await self._pass_steps_async(self._readers(self._streams))
             self.results = [None for _ in self.calls]
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
-            raise_if_cancelled(error)
+        except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() ends a batch, not the loop
+            raise_if_cancelled(error, task)
             reruns = self._reruns(error)
             while reruns.next_call() is not None:
                 try:
                     await self._pass_steps_async(self._readers(self._again(reruns)))
                     reruns.succeeded([None for _ in reruns.group])
-                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
-                    raise_if_cancelled(again)
+                except BaseException as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again, task)
                     reruns.failed(again)
             self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
@@ -297,8 +324,14 @@ def _close(steps: Iterator[Any]) -> None:
         close()
 
 
-def raise_if_cancelled(error: BaseException) -> None:
-    """Cancelled from outside, or did the model raise a CancelledError of its own?"""
-    task = asyncio.current_task()
+def raise_if_cancelled(error: BaseException, task: "asyncio.Task[Any] | None") -> None:
+    """Cancelled or closed from outside, or did the model raise such an error of its own? `task`:
+    in which it was called; it is not running where what it awaits is closed."""
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
+    if isinstance(error, GeneratorExit) and _running_task() is not task:
+        raise error
+
+
+def _running_task() -> "asyncio.Task[Any] | None":
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()

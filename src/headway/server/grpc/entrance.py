@@ -1,7 +1,7 @@
 """Who may call is asked at a call's head, on either stack, before any of its request is read."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -9,6 +9,7 @@ from headway.observe import logs
 from headway.server.auth.access import Access, access_of_method
 from headway.server.grpc.calls import SERVICE, Calls, Refusal
 
+RefusalOf: TypeAlias = Callable[[str, Iterable[tuple[str, Any]]], Refusal | None]
 _PREFIX = f"/{SERVICE.full_name}/"
 
 
@@ -19,10 +20,11 @@ class Entrance:
         self._calls = calls
 
     @property
-    def has_keys(self) -> bool:
-        return self._why_not is not None
+    def refusal_of(self) -> RefusalOf | None:
+        """None: everybody may do everything."""
+        return None if self._why_not is None else self._refusal_of
 
-    def refusal_of(self, path: str, metadata: Iterable[tuple[str, Any]]) -> Refusal | None:
+    def _refusal_of(self, path: str, metadata: Iterable[tuple[str, Any]]) -> Refusal | None:
         if self._why_not is None or not path.startswith(_PREFIX):
             return None
         error = self._why_not(path[len(_PREFIX) :], dict(metadata))
@@ -46,11 +48,11 @@ class AtHead(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it has no typ
     """For grpc.aio. A handler of streams is called before a message is read; one of single requests
     is not."""
 
-    def __init__(self, entrance: Entrance) -> None:
-        self._entrance = entrance
+    def __init__(self, refusal_of: RefusalOf) -> None:
+        self._refusal_of = refusal_of
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        refusal = self._entrance.refusal_of(details.method, details.invocation_metadata or ())
+        refusal = self._refusal_of(details.method, details.invocation_metadata or ())
         if refusal is None:
             return await continuation(details)
 

@@ -63,7 +63,8 @@ class Grpcio:
             ("grpc.max_receive_message_length", _most_read(config)),
             ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
         ]
-        interceptors = [AtHead(entrance)] if entrance.has_keys else []
+        refusal_of = entrance.refusal_of
+        interceptors = [] if refusal_of is None else [AtHead(refusal_of)]
         self._server = grpc.aio.server(options=options, interceptors=interceptors)
         self.add_generic_rpc_handlers = self._server.add_generic_rpc_handlers
         self.add_registered_method_handlers = self._server.add_registered_method_handlers

@@ -16,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headway.errors import HeadwayError, ModelFailed
+from headway.errors import HeadwayError, ModelFailed, NotReady
 from headway.model import CANCEL
 from headway.runtime.calling.faults import WorkerLost, is_out_of_memory
+from headway.runtime.calling.threads import start_thread
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.workers.process.channel import Message, Unreadable, Unsendable
 from headway.runtime.workers.process.failures import Failure, error_of
@@ -68,7 +69,13 @@ class ModelProcess:
         self._ended = ended
         self._pidfd = os.pidfd_open(self.pid)
         self._lock = threading.Lock()  # of the pidfd, which is closed at the end
-        threading.Thread(target=self._watch, name=f"headway-watch-{self.pid}", daemon=True).start()
+        try:
+            start_thread(self._watch, name=f"headway-watch-{self.pid}")
+        except NotReady as error:
+            os.close(self._pidfd)
+            spawned.discard()
+            spawned.page.close()
+            raise LoadFailed(f"cannot be watched: {error}") from error
         with suppress(OSError):  # gone already: `wait_ready` says so
             self._channel.send(Kind.ORDER, 0, order)
 

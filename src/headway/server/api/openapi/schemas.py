@@ -124,6 +124,7 @@ COMPONENTS: dict[str, Schema] = {
         },
         {
             "id": nullable(_TEXT),
+            "model_name": nullable({"type": "string", "description": "as the route says"}),
             "parameters": nullable(_PARAMETERS),
             "outputs": nullable(
                 array(only({"name": _TEXT}, {"parameters": nullable(_OUTPUT_PARAMETERS)}))

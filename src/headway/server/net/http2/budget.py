@@ -37,10 +37,6 @@ class Budget:
         self.left = 0  # a debt is not kept: who caused it has been told
         return True
 
-    def earn(self, units: int) -> None:
-        if self.left < self._capacity:
-            self.left += units
-
 
 def address_budget(now: float) -> Budget:
     return Budget(ADDRESS_CAPACITY, ADDRESS_PER_S, now)
@@ -69,8 +65,11 @@ class Account:
 
     def earn(self, units: int) -> None:
         """Work was done for the peer: that makes up for frames that brought none."""
-        self._own.earn(units)
-        self._address.earn(units)
+        own, address = self._own, self._address
+        if own.left < CAPACITY:
+            own.left += units
+        if address.left < ADDRESS_CAPACITY:
+            address.left += units
 
     def hold(self, more_bytes: int) -> None:
         """Streams hold so many bytes more, or less. The first ones of a connection are not counted,

@@ -38,7 +38,6 @@ class Call:
         "_done",
         "_held_bytes",
         "_inbox",
-        "_limit_bytes",
         "_owed",
         "_reader",
         "_timer",
@@ -80,14 +79,12 @@ class Call:
         self.head_block: bytes | None = heads.HEAD_BLOCK  # None: it has been sent
         self.outbox: bytearray | None = None  # what the windows have no room for
         self.trailers: bytes | None = None  # to be sent after it
-        self.due_at = 0.0  # by when a slow peer should have taken the outbox
+        self.due_at: float  # by when a slow peer should have taken the outbox
 
         self._inbox: Inbox | None = None
         self._owed = 0  # bytes received and not yet given back to its window
         self._base_bytes = 0  # counted as long as it lives
         self._held_bytes = 0  # that its connection counts
-        limit_bytes = wire.limit_bytes
-        self._limit_bytes = min(limit_bytes, OPEN_BYTES) if method.is_open else limit_bytes
         self._work: asyncio.Task[None] | Pending | None = None
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -102,15 +99,15 @@ class Call:
 
     def start(self, head_bytes: int) -> None:
         """Its head is here; so much of it is worth counting."""
-        try:
-            if head_bytes:
+        if head_bytes or self.method.takes_stream:
+            try:
                 self._base_bytes = head_bytes
                 self._hold(0)
-            if self.method.takes_stream:
-                self._open_inbox()
-        except QueueFull as error:
-            self._refuse_request(error)
-            return
+                if self.method.takes_stream:
+                    self._open_inbox()
+            except QueueFull as error:
+                self._refuse_request(error)
+                return
         loop = self._wire.loop
         if self.head.timeout_s is not None:
             self._deadline = loop.time() + self.head.timeout_s
@@ -122,7 +119,7 @@ class Call:
         """`size_bytes` counts against its window. Raises StreamFailed."""
         self.is_received = is_last
         if is_last and self._inbox is None:
-            message = whole(data, self._limit_bytes)
+            message = whole(data, self._limit_bytes())
             if message is not None:
                 self._begin_whole(message)
                 return
@@ -165,10 +162,12 @@ class Call:
             self._timer.cancel()
         _wake(self._reader)
         _wake(self._writer)
-        self._let_go()
-        done, self._done = self._done, []
-        for callback in done:
-            callback(self)
+        if self._held_bytes or self._inbox is not None:
+            self._let_go()
+        if self._done:
+            done, self._done = self._done, []
+            for callback in done:
+                callback(self)
 
     def wake_writer(self) -> None:
         _wake(self._writer)
@@ -216,6 +215,11 @@ class Call:
             if self._work is not None:
                 return
         self._work = self._wire.loop.create_task(self._run(request))
+
+    def _limit_bytes(self) -> int:
+        """Of a message."""
+        limit_bytes = self._wire.limit_bytes
+        return min(limit_bytes, OPEN_BYTES) if self.method.is_open else limit_bytes
 
     def _parsed(self, data: bytes) -> Any:
         request = self.method.parse(data)
@@ -265,7 +269,7 @@ class Call:
         """What comes in parts is held, and counted: a plain request never comes here."""
         self._base_bytes += CALL_BYTES
         self._hold(0)
-        self._inbox = Inbox(self._limit_bytes)
+        self._inbox = Inbox(self._limit_bytes())
         return self._inbox
 
     def _refuse_request(self, error: Exception) -> None:
@@ -293,7 +297,7 @@ class Call:
 
     async def _unpacked(self, message: Message) -> bytes:
         """And counted: a small message may be a large one, packed."""
-        data, limit = message.data, self._limit_bytes
+        data, limit = message.data, self._limit_bytes()
         if not message.is_compressed:
             return data
         if self.head.encoding == "identity":

@@ -52,6 +52,7 @@ class Connection(Lifetime):
     ) -> None:
         super().__init__(config, loop, owner)
         self._find = find
+        self._refusal_of = owner.refusal_of
         self.limit_bytes = limit_bytes
         self.peer = ""
         self.unpacking = owner.unpacking
@@ -228,13 +229,14 @@ class Connection(Lifetime):
         if method is None or not head.is_grpc or head.encoding not in ENCODINGS:
             self._refuse(self._new_call(stream_id, head, _NO_METHOD, is_last=is_last), method)
             return
-        refusal = self._owner.refusal_of(head.path, head.metadata)
-        if refusal is not None:
-            self._charge(RESET_COSTS + self._heads.cost)
-            call = self._new_call(stream_id, head, _NO_METHOD, is_last=is_last)
-            call.is_refused = True
-            call.end(*refusal)
-            return
+        if self._refusal_of is not None:
+            refusal = self._refusal_of(head.path, head.metadata)
+            if refusal is not None:
+                self._charge(RESET_COSTS + self._heads.cost)
+                call = self._new_call(stream_id, head, _NO_METHOD, is_last=is_last)
+                call.is_refused = True
+                call.end(*refusal)
+                return
         if method.is_open:
             if self._open_calls >= MAX_OPEN_CALLS:
                 raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once without a key")
@@ -247,7 +249,8 @@ class Connection(Lifetime):
     def _new_call(self, stream_id: int, head: Head, method: Method, *, is_last: bool) -> Call:
         call = Call(self, stream_id, head, method, self._first_window, self._heard_at)
         call.is_received = is_last
-        call.head_cost = min(self._heads.cost, _FREE_HEAD)
+        if self._heads.cost:
+            call.head_cost = min(self._heads.cost, _FREE_HEAD)
         self._calls[stream_id] = call
         return call
 

@@ -2,6 +2,7 @@
 time does to it. It knows no frames that come in."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import grpc
@@ -28,8 +29,10 @@ class Owner(Protocol):
     room: BodyRoom
     unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
 
-    def refusal_of(self, path: str, metadata: Metadata) -> Refusal | None:
-        """Why this caller may not call this method; None: it may."""
+    @property
+    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
+        """Why a caller with this metadata may not call the method at this path (None: it may); None
+        where everybody may."""
         ...
 
     def budget_of(self, address: str) -> Budget:
@@ -93,24 +96,23 @@ class Lifetime(Sending):
         self._account.earn(units)
 
     def _forget(self, call: Call) -> None:
-        self._take_out(call.id)
+        self._calls.pop(call.id, None)
+        if call.method.is_open:
+            self._open_calls -= 1
         if not call.is_refused:
             self._account.earn(_ANSWER_EARNS)
         call.close()
-        self._close_if_done()
-
-    def _drop(self, stream_id: int) -> None:
-        call = self._take_out(stream_id)
-        if call is not None:
-            call.cancel()
+        if self._is_last:
             self._close_if_done()
 
-    def _take_out(self, stream_id: int) -> Call | None:
+    def _drop(self, stream_id: int) -> None:
         call = self._calls.pop(stream_id, None)
         self._blocked.pop(stream_id, None)
-        if call is not None and call.method.is_open:
-            self._open_calls -= 1
-        return call
+        if call is not None:
+            if call.method.is_open:
+                self._open_calls -= 1
+            call.cancel()
+            self._close_if_done()
 
     def _charge_reset(self, stream_id: int) -> None:
         """Of a call that was begun for nothing, its head as well."""

@@ -32,7 +32,10 @@ class _Details(NamedTuple):
 class Entrance(Protocol):
     """Looks at a call's head, before anything of its request is read."""
 
-    def refusal_of(self, path: str, metadata: Metadata) -> Refusal | None: ...
+    @property
+    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
+        """Asked with a path and the metadata; None: everybody may do everything."""
+        ...
 
     def is_open(self, path: str) -> bool:
         """Whether a call of it needs no key."""
@@ -122,8 +125,9 @@ class H2Server:
 
     # ---- the connections call
 
-    def refusal_of(self, path: str, metadata: Metadata) -> Refusal | None:
-        return None if self._entrance is None else self._entrance.refusal_of(path, metadata)
+    @property
+    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
+        return None if self._entrance is None else self._entrance.refusal_of
 
     def budget_of(self, address: str) -> Budget:
         client = client_of(address)
