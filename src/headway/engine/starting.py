@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,6 +11,9 @@ from headway.core.generation.limits import Limits
 from headway.engine.runner import Runner, load
 from headway.engine.weights import read_config
 from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headway.engine.gpu.runner import GpuRunner
 
 _GIB = 1 << 30
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -26,13 +30,18 @@ class EngineOptions:
     block_size: int = 16
     threads: int | None = None
     use_transformers: bool = False
+    device: str = "auto"  # cpu or cuda; auto: cuda where there is one
 
 
-def start(folder: Path, options: EngineOptions) -> Runner:
+def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
+    if _device_of(options) == "cuda":
+        from headway.engine.gpu.starting import start_on_gpu
+
+        return start_on_gpu(folder, options, _context(folder, options))
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     dtype = dtype_of(options.dtype)
-    context = min(options.max_context or 8192, _longest(folder))
+    context = _context(folder, options)
     decoder = load(
         folder, dtype=dtype, max_context=context, use_transformers=options.use_transformers
     )
@@ -55,6 +64,20 @@ def start(folder: Path, options: EngineOptions) -> Runner:
         step_tokens=max(options.step_tokens, options.max_sequences + 1),
     )
     return Runner(decoder, limits)
+
+
+def _context(folder: Path, options: EngineOptions) -> int:
+    return min(options.max_context or 8192, _longest(folder))
+
+
+def _device_of(options: EngineOptions) -> str:
+    has_cuda = torch.cuda.is_available()
+    if options.device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"{options.device!r} is not one of auto, cpu, cuda", field="device")
+    if options.device == "cuda" and not has_cuda:
+        raise ConfigError("torch sees no CUDA device", field="device")
+    is_wanted = options.device == "cuda" or (options.device == "auto" and has_cuda)
+    return "cuda" if is_wanted and not options.use_transformers else "cpu"
 
 
 def dtype_of(asked: str) -> torch.dtype:

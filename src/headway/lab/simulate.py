@@ -63,6 +63,17 @@ class Lengths:
         return float(self.sizes.mean())
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """From that moment on, batches take so many times as long."""
+
+    at: float
+    factor: float
+
+    def __call__(self, now: float) -> float:
+        return 1.0 if now < self.at else self.factor
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Callers:
     """Who the items belong to, by item in the order of arrival; None: all alike."""
