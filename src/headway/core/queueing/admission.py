@@ -61,7 +61,6 @@ class Admission:
         if rows > limit:
             raise InputTooLarge(f"{rows} rows; the queue holds {limit}", limit=limit)
         victims = self._queue.make_room(item._replace(rows=rows), limit)
-        self._queue.is_overflowing = not victims
         retry_after_s = self.queued_s(cap_rows)
         if not victims:
             raise QueueFull(

@@ -1,0 +1,74 @@
+"""How many rows of a lower class may run while a higher one is in use.
+
+A lower class gets what the higher ones leave, in portions. Large portions use the model best and
+make a higher item that arrives meanwhile wait long; small ones the other way round. So a batch in
+which, or before which, a higher class would wait holds only as many rows as it takes to reach the
+rate that is needed: most of the best one while the higher classes use little of it, nearly all of
+it when they use nearly all.
+"""
+
+from headway.core.costs import Costs
+from headway.core.items import Priority
+from headway.core.queueing.priority import Usage
+
+_LEAST_RATE = 0.83  # of the best rate, where the classes above use next to nothing
+_MOST_ROWS = 1_000_000
+_REDRAW_EVERY = 64  # batches
+_STEPS = 32  # of the share of the classes above
+
+
+class Filling:
+    def __init__(self, costs: Costs, workers: int) -> None:
+        self._costs = costs
+        self._workers = workers
+        self._usage = Usage(len(Priority))
+        self._portions: dict[tuple[int, int], int] = {}  # rows, by size and share
+        self._batches = 0
+
+    @property
+    def is_used(self) -> bool:
+        """Have several classes waited at once?"""
+        return self._batches > 0
+
+    def served(self, class_rows: list[int], size: int, now: float) -> None:
+        """A batch leaves with so many rows of each class."""
+        best = self._costs.best_rows(size)
+        best_s = self._costs.predict(best, size)
+        if best_s is None:
+            return
+        for index, rows in enumerate(class_rows):
+            if rows:
+                self._usage.add(index, rows * best_s / best, now)
+        self._batches += 1
+        if self._batches % _REDRAW_EVERY == 0:
+            self._portions.clear()
+
+    def rows_with(self, priority: Priority, rows: int, size: int, now: float) -> int:
+        """The most rows of a batch that has so many of higher classes, once some of this class
+        are in it."""
+        share = self._usage.above(priority, now) / self._workers if priority else 0.0
+        if not share and not rows:
+            return _MOST_ROWS  # nobody above is about
+        step = min(_STEPS, round(share * _STEPS))
+        portion = self._portions.get((size, step))
+        if portion is None:
+            portion = self._portions[size, step] = self._portion(size, step / _STEPS)
+        return max(rows, portion)
+
+    def _portion(self, size: int, share: float) -> int:
+        """The smallest batch with the rate that is needed."""
+        costs = self._costs
+        best = costs.best_rows(size)
+        best_s = costs.predict(best, size)
+        if best_s is None:
+            return _MOST_ROWS
+        enough = (_LEAST_RATE + (1.0 - _LEAST_RATE) * min(1.0, share)) * best / best_s
+        low, high = 1, best
+        while low < high:  # the rate grows with the rows, up to the best
+            middle = (low + high) // 2
+            seconds = costs.predict(middle, size)
+            if seconds is not None and middle / seconds >= enough:
+                high = middle
+            else:
+                low = middle + 1
+        return high
