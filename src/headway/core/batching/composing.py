@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway.core.batching.filling import Filling
-from headway.core.batching.planning import Limits, Part, Planner, fills, sorted_chunks
+from headway.core.batching.planning import Limits, Part, Planner, fills, sorted_chunk
 from headway.core.costs import Costs
 from headway.core.faults.memory import Fitting
 from headway.core.items import FireReason, Item, Priority
@@ -64,6 +64,7 @@ class Composer:
         self._limits = Limits(
             policy.max_batch_size, self._max_cost, policy.batch_sizes, policy.pad_sizes, fitting
         )
+        self._is_padded = bool(policy.batch_sizes or policy.pad_sizes)
         self._planner = Planner(costs, self._limits)
         self._filling = Filling(costs, policy.workers)
 
@@ -91,58 +92,64 @@ class Composer:
         made = Composition()
         is_urged = self._slo_s < math.inf or self._queue.has_deadlines
         if is_urged:
-            made.late_before = now - 1e-9
-            if self._drop_late(lane, made, made.late_before) or not lane.items:
+            made.late_before = now + self._batch_s(1, min(lane.top.shelves)) - 1e-9
+            if self._drop_late(lane, made) or not lane.items:
                 return made
         line = self._queue.aged_line(lane, now) or lane.top
         anchor = self._anchor(line, lane, now)
+        first_due = line.due.next_at() if is_urged else math.inf
         self._take_part(line, anchor, made)
         if is_urged:
             made.late_before = now + self._batch_s(made.rows, made.size) - 1e-9
-            self._sort_out_late(made)
-        if made.items:
-            if not self._queue.has_one_class:
-                self._fill_planned(lane, line, made, now)
+            if first_due < made.late_before:
+                self._sort_out_late(made)
+        if made.items and not self._queue.has_one_class:
+            self._fill_planned(lane, line, made, now)
         made.left_rows = lane.rows
         if made.left_rows:
             made.stopped_by = self._why_no_more(made)
         return made
 
-    def _anchor(self, line: Line, lane: FairLane, now: float) -> Item:
-        """Whose turn it is."""
-        queue = self._queue
+    def _anchor(self, line: Line, lane: FairLane, now: float) -> Item | None:
+        """Whose turn it is; None: that of the head."""
         if line is not lane.top:
-            oldest = line.oldest()
-            assert oldest is not None
-            return oldest
-        head = queue.head(line)
+            return line.oldest()
+        queue = self._queue
         if queue.has_deadlines:
-            urgent = queue.urgent(line, now + self._batch_s(self._max_rows, head.size), 1)
-            if urgent:
-                return urgent[0]
-        return head
+            urgent = queue.urgent(line, now + 2 * self._batch_s(self._max_rows, lane.mean_size), 1)
+            return urgent[0] if urgent else None
+        return None
 
-    def _take_part(self, line: Line, anchor: Item, made: Composition) -> None:
+    def _take_part(self, line: Line, anchor: Item | None, made: Composition) -> None:
         """The anchor and those of its part of the plan, in their order, up to every limit."""
-        shelves = line.shelves
-        size = self._queue.shelf_of(anchor)
-        rows_of = {each: shelf.rows for each, shelf in shelves.items()}
-        part = self._part_of(size, rows_of)
-        inside = [each for each in rows_of if part.low < each <= part.high]
-        available = sum(map(rows_of.__getitem__, inside))
-        largest = max(shelves[each].largest for each in inside)
-        most = min(available, self._limits.rows_at(largest))
-        cap = max(part.cap(most) if most <= self._max_rows else most, anchor.rows)
-        head = self._queue.head(line)
+        queue, shelves = self._queue, line.shelves
+        head = queue.head(line)
+        anchor = anchor or head
+        size = queue.shelf_of(anchor)
+        cap = None if self._sorts else self._planner.most_alone(size, shelves[size].rows)
+        inside = [size]
+        if cap is None:
+            rows_of = {each: shelf.rows for each, shelf in shelves.items()}
+            part = self._part_of(size, rows_of)
+            inside = [each for each in rows_of if part.low < each <= part.high]
+            available = sum([rows_of[each] for each in inside])
+            largest = max([shelves[each].largest for each in inside])
+            most = min(available, self._limits.rows_at(largest))
+            cap = part.cap(most) if most <= self._max_rows else most
+        cap = max(cap, anchor.rows)
         if anchor is not head:
-            self._queue.take_one(anchor)
+            queue.take_one(anchor)
             made.add((anchor,), line.priority)
-        made.add(self._queue.take(line, cap - made.rows, inside), line.priority)
+            inside = [each for each in inside if each in shelves]
+        if inside and cap > made.rows:
+            is_single = line.rows == line.items
+            taken = queue.take(line, cap - made.rows, inside)
+            made.add(taken, line.priority, len(taken) if is_single else None)
         made.size = max(map(_size, made.items))
 
     def _part_of(self, size: int, rows_of: dict[int, int]) -> Part:
         if self._sorts:
-            return sorted_chunks(rows_of, self._limits).part_of(size)
+            return sorted_chunk(size, rows_of, self._limits)
         return self._planner.part_of(size, rows_of)
 
     def _sort_out_late(self, made: Composition) -> None:
@@ -217,9 +224,7 @@ class Composer:
         is_urged = self._is_auto and (self._slo_s < math.inf or self._queue.has_deadlines)
         if is_urged:
             made.late_before = self._late_before(lane, now, goal)
-            if self._drop_late(lane, made, made.late_before - self._alone_s(lane), now=now):
-                return made
-            if not lane.items:
+            if self._drop_late(lane, made, now) or not lane.items:
                 return made
         aged = self._queue.aged_line(lane, now)
         if aged is not None and aged is not lane.top:
@@ -315,8 +320,7 @@ class Composer:
         if lane.rows <= made.goal - made.rows:
             return  # everybody leaves
         batch_s = self._batch_s(made.goal, size or lane.mean_size)
-        before = made.late_before + batch_s - self._alone_s(lane)
-        for item in self._queue.urgent(line, before, made.goal):
+        for item in self._queue.urgent(line, made.late_before + batch_s, made.goal):
             limit = min(made.goal, self._uniform_limit(size)) if size else made.goal
             if made.rows + item.rows > limit or (made.items and self._obstacle(made, item)):
                 return
@@ -350,35 +354,26 @@ class Composer:
             return -math.inf  # nothing is known: nobody is late
         return now + seconds + self._costs.margin_s(rows, lane.mean_size) - 1e-9
 
-    def _drop_late(
-        self, lane: FairLane, made: Composition, before: float, *, now: float | None = None
-    ) -> bool:
-        """Drop whoever had to start before that moment. True: there are more than one decision may
-        drop. `now`: where fewer items make the batch shorter, the others are less late."""
-        while (item := self._queue.pop_late(lane, before)) is not None:
+    def _drop_late(self, lane: FairLane, made: Composition, now: float | None = None) -> bool:
+        """Drop whoever would be late. True: there are more than one decision may drop.
+
+        `now`: where fewer items make the batch shorter, the others are less late.
+        """
+        while (item := self._queue.next_due(lane, made.late_before)) is not None:
+            if not self._is_late(made, item):
+                continue  # it never could be in time, and runs all the same
+            self._queue.remove(item.id)
             made.late.append(item)
             if now is not None and 0 < lane.rows < made.goal:
                 made.goal = self._allowed_rows(lane.rows)
                 made.late_before = self._late_before(lane, now, made.goal)
-                before = made.late_before - self._alone_s(lane)
             if len(made.late) >= MOST_DROPPED:
                 return True
         return False
 
-    def latest_start(self, item: Item) -> float:
-        """The moment after which it cannot be answered in time; infinite: it always may, or never
-        could."""
-        due = min(item.deadline, item.arrived_at + self._slo_s)
-        if due == math.inf or not self._is_auto:
-            return math.inf
-        start = due - self._batch_s(item.rows, item.size)
-        return start if start >= item.arrived_at else math.inf
-
-    def _alone_s(self, lane: FairLane) -> float:
-        return self._batch_s(1, lane.mean_size)
-
     def _batch_s(self, rows: int, size: int) -> float:
-        rows, size = self.padded_rows(rows), self._limits.padded_size(size)
+        if self._is_padded:
+            rows, size = self._limits.padded_rows(rows), self._limits.padded_size(size)
         return (self._costs.predict(rows, size) or 0.0) + self._costs.margin_s(rows, size)
 
     def _obstacle(self, made: Composition, item: Item) -> FireReason | None:

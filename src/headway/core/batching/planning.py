@@ -63,19 +63,6 @@ class Part(NamedTuple):
         return max(self.rows, self.best_rows[rows]) if self.best_rows else rows
 
 
-class Plan(NamedTuple):
-    parts: tuple[Part, ...]  # by size; each begins where the last one ends
-
-    def part_of(self, size: int) -> Part:
-        """The part for that size, though nobody of it may have been there when it was made."""
-        parts = self.parts
-        at = bisect.bisect_left(parts, size, key=lambda part: part.high)
-        if at < len(parts):
-            return parts[at]
-        last = parts[-1]
-        return Part(last.high, size, 1, last.best_rows)
-
-
 class Curves(Protocol):
     def planning_curve(self, size: int) -> tuple[Sequence[float], Sequence[int]] | None: ...
 
@@ -118,24 +105,28 @@ class Planner:
         self._shapes: dict[int, Shape] = {}  # as they were known some plans ago
         self._plans = 0
 
-    def part_of(self, size: int, rows_of: Mapping[int, int]) -> Part:
+    def most_alone(self, size: int, rows: int) -> int | None:
+        """How many leave together where there are so many of one size that they need no others;
+        None: company may pay."""
         self._plans += 1
         if self._plans % _REDRAW_EVERY == 0:
             self._shapes.clear()
-        shape = self._shape(size)
-        if shape is not None and rows_of[size] > shape.most:  # too many to take in any others
-            low = max((each for each in rows_of if each < size), default=_BELOW_ALL)
-            each, _ = _alone(rows_of[size], shape)
-            return Part(low, size, each, shape.best_rows)
-        near = _neighbours(size, rows_of, self._limits.max_rows)
-        made = plan(near, self._shape)
-        if made is None:
-            guess = _guess(near, self._limits)
-            made = plan(near, lambda each: shape_at(each, guess, self._limits))
-            assert made is not None, "a guess knows every size"
-        return made.part_of(size)
+        shape = self.shape(size)
+        if shape is None or rows <= shape.most:
+            return None
+        each, _ = _alone(rows, shape)
+        return max(each, shape.best_rows[shape.most])
 
-    def _shape(self, size: int) -> "Shape | None":
+    def part_of(self, size: int, rows_of: Mapping[int, int]) -> Part:
+        near = _neighbours(size, rows_of, self._limits.max_rows)
+        part = plan(size, near, self.shape)
+        if part is None:
+            guess = _guess(near, self._limits)
+            part = plan(size, near, lambda each: shape_at(each, guess, self._limits))
+            assert part is not None, "a guess knows every size"
+        return part
+
+    def shape(self, size: int) -> "Shape | None":
         shape = self._shapes.get(size)
         if shape is None or self._limits.is_learned:
             shape = shape_at(size, self._costs, self._limits)
@@ -164,19 +155,18 @@ def shape_at(size: int, costs: Curves, limits: Limits) -> Shape | None:
 def _neighbours(size: int, rows_of: Mapping[int, int], max_rows: int) -> dict[int, int]:
     sizes = sorted(rows_of)
     at = bisect.bisect_left(sizes, size)
-    low, rows = at, 0
-    while low > 0 and rows <= max_rows:
+    low, below = at, 0
+    while low > 0 and below <= max_rows:
         low -= 1
-        rows += rows_of[sizes[low]]
-    high = at + 1
-    above = 0
+        below += rows_of[sizes[low]]
+    high, above = at + 1, 0
     while high < len(sizes) and above <= max_rows:
         above += rows_of[sizes[high]]
         high += 1
     window = sizes[low:high]
     if len(window) <= _GROUPS:
         return {each: rows_of[each] for each in window}
-    least = (rows + above + rows_of[sizes[at]]) / _GROUPS
+    least = (below + above + rows_of[size]) / _GROUPS
     grouped, held = {}, 0
     for each in window:
         held += rows_of[each]
@@ -192,22 +182,29 @@ def _guess(rows_of: Mapping[int, int], limits: Limits) -> Guess:
     return Guess(mean, min(limits.max_rows, rows))
 
 
-def plan(rows_of: Mapping[int, int], shape_of: Callable[[int], Shape | None]) -> Plan | None:
-    """The best cut of so many rows of each size. None: too little is known yet."""
+def plan(
+    size: int, rows_of: Mapping[int, int], shape_of: Callable[[int], Shape | None]
+) -> Part | None:
+    """Of the best cut of so many rows of each size, the part for this size (or that it would be in,
+    where nobody has it). None: too little is known yet."""
     sizes = sorted(rows_of)
     rows_before, least_s = [0], [0.0]  # of all before each size
-    parts: list[Part] = []  # that end with each size, if all before it are cut best
-    starts: list[int] = []
-    first = 0
-    for index, size in enumerate(sizes):
-        shape = shape_of(size)
+    starts: list[int] = []  # of the part that ends with each size, if all before it are cut best
+    batches: list[int] = []  # and the rows of one batch of it
+    first = end = 0
+    for index, each in enumerate(sizes):
+        shape = shape_of(each)
         if shape is None:
             return None
         most, seconds, best_rows = shape
-        end = rows_before[-1] + rows_of[size]
-        batch_rows, best_s = _alone(rows_of[size], shape)
+        batch_rows = rows_of[each]
+        if batch_rows <= most and best_rows[batch_rows] == batch_rows:
+            best_s = seconds[batch_rows]
+        else:
+            batch_rows, best_s = _alone(batch_rows, shape)
         best, best_s = index, best_s + least_s[index]
-        while end - rows_before[first] > most and first < index:
+        end += rows_of[each]
+        while first < index and end - rows_before[first] > most:
             first += 1
         for start in range(first, index):
             taken = least_s[start] + seconds[end - rows_before[start]]
@@ -216,21 +213,42 @@ def plan(rows_of: Mapping[int, int], shape_of: Callable[[int], Shape | None]) ->
         rows_before.append(end)
         least_s.append(best_s)
         starts.append(best)
-        parts.append(Part(sizes[best - 1] if best else _BELOW_ALL, size, batch_rows, best_rows))
+        batches.append(batch_rows)
         first = best  # longer ones have no use for shorter ones that this one left behind
-    return Plan(tuple(_walked_back(parts, starts)))
+    return _part_of(size, sizes, starts, batches, shape_of)
 
 
-def sorted_chunks(rows_of: Mapping[int, int], limits: Limits) -> Plan:
-    """Batches as full as they may be, one after the other, in the order of sizes."""
-    parts: list[Part] = []
+def _part_of(
+    size: int,
+    sizes: list[int],
+    starts: list[int],
+    batches: list[int],
+    shape_of: Callable[[int], Shape | None],
+) -> Part:
+    """Walk back from the largest to the part that holds the size."""
+    stop = len(sizes)
+    while starts[stop - 1] > 0 and size <= sizes[starts[stop - 1] - 1]:
+        stop = starts[stop - 1]
+    start, high = starts[stop - 1], sizes[stop - 1]
+    low = sizes[start - 1] if start else _BELOW_ALL
+    shape = shape_of(high)
+    assert shape is not None
+    if size > high:
+        return Part(high, size, 1, shape.best_rows)
+    return Part(low, high, batches[stop - 1], shape.best_rows)
+
+
+def sorted_chunk(size: int, rows_of: Mapping[int, int], limits: Limits) -> Part:
+    """Batches as full as they may be, one after the other, in the order of sizes: the one that
+    holds the size."""
     low, last, rows = _BELOW_ALL, 0, 0
-    for size in sorted(rows_of):
-        if rows and rows + rows_of[size] > max(1, limits.rows_at(size)):
-            parts.append(Part(low, last, rows))
+    for each in sorted(rows_of):
+        if rows and rows + rows_of[each] > max(1, limits.rows_at(each)):
+            if size <= last:
+                break
             low, rows = last, 0
-        last, rows = size, rows + rows_of[size]
-    return Plan((*parts, Part(low, last, rows)))
+        last, rows = each, rows + rows_of[each]
+    return Part(low, last, rows)
 
 
 def _alone(rows: int, shape: Shape) -> tuple[int, float]:
@@ -243,15 +261,6 @@ def _alone(rows: int, shape: Shape) -> tuple[int, float]:
     if rows <= most and seconds[rows] <= several_s:
         return rows, seconds[rows]
     return each, several_s
-
-
-def _walked_back(parts: Sequence[Part], starts: Sequence[int]) -> list[Part]:
-    walked: list[Part] = []
-    stop = len(parts)
-    while stop:
-        walked.append(parts[stop - 1])
-        stop = starts[stop - 1]
-    return walked[::-1]
 
 
 def fills(

@@ -78,6 +78,7 @@ class Scheduler:
         self._slo = _SloWatch(policy)
         self._max_queue = policy.max_queue
         self._learns = self._rule is self._auto  # the others wait as they are told
+        self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._may_shed = policy.slo_s is not None and policy.firing is Firing.AUTO
 
     # ---- what happens
@@ -132,8 +133,7 @@ class Scheduler:
             self.has_sizes = True
             if self._buckets is not None:
                 item = item._replace(bucket=self._buckets.bucket_of(item.size))
-        due = self._may_shed or item.deadline != math.inf
-        self._queue.push(item, self._composer.latest_start(item) if due else math.inf)
+        self._queue.push(item, min(item.deadline, item.arrived_at + self._slo_s))
 
     def cancel(self, item_id: int) -> bool:
         """Forget a queued item. False, and harmless, once it has started."""

@@ -19,10 +19,6 @@ class Crowding:
         self._shares = shares
         self._heap: list[tuple[float, str]] | None = None  # the load, negative, and whose
 
-    @property
-    def is_watched(self) -> bool:
-        return self._heap is not None
-
     def grew(self, name: str) -> None:
         """The tenant has more waiting than before."""
         heap, accounts = self._heap, self._shares.accounts

@@ -89,8 +89,7 @@ class Shares(Generic[A]):
     def emptied(self, account: Account) -> None:
         """Nothing of this tenant waits any more."""
         self.active_weight -= account.weight
-        if len(self.accounts) > self._prune_at:
-            self._prune()
+        self.prune()
 
     def charge(self, account: Account, amount: float) -> None:
         """The tenant used so much more than it was charged; negative: so much less."""
@@ -111,8 +110,11 @@ class Shares(Generic[A]):
             self.virtual = self.active_weight = 0.0
             self.accounts.clear()
 
-    def _prune(self) -> None:
-        """Close the accounts of tenants with nothing waiting, but for the largest debts."""
+    def prune(self) -> None:
+        """Close the accounts of tenants with nothing waiting, but for the largest debts, if there
+        are many."""
+        if len(self.accounts) <= self._prune_at:
+            return
         gone = [(each.finish, name) for name, each in self.accounts.items() if not each.held]
         debtors = {name for finish, name in heapq.nlargest(_DEBTORS, gone) if finish > self.virtual}
         self.accounts = {

@@ -161,34 +161,55 @@ class Shelf:
         if len(flows) == 1 and len(slots) == self.items:
             return self._take_alike(most, shares, live)
         taken: list[Item] = []
-        used = 0
+        used, emptied = 0, 0.0
         for slot in slots:
             flow = slot[4]
             items = flow.items
             used += 1
-            item: Item | None = None
-            while items and not flow.spent:
-                item = items.popleft()
-                if pop(item.id, None) is not None:
-                    break
-                flow.gone -= 1
-                item = None
-            if item is None:
+            if flow.gone or flow.spent:
+                if flow.spent or _oldest(flow, live) is None:
+                    self._clear(slot, shares)
+                    continue
+            elif not items:
                 self._clear(slot, shares)
                 continue
+            item = items.popleft()
+            pop(item.id)
             taken.append(item)
             tenant = flow.tenant
             tenant.held -= 1
             if not items and not flow.unused:
-                if not flow.spent:
-                    del flows[tenant.name]
+                del flows[tenant.name]
                 if not tenant.held:
-                    shares.emptied(tenant)
+                    emptied += tenant.weight
             if len(taken) == most:
                 break
         del slots[:used]
+        shares.active_weight -= emptied
+        shares.prune()
         self.items -= len(taken)
         self.rows -= len(taken)
+        return taken
+
+    def drain(self, shares: Shares[Account], live: dict[int, Item]) -> list[Item]:
+        """All there are, in no order."""
+        if not len(self.slots) == self.items == self.rows:
+            return self.take(self.rows, shares, live)
+        taken: list[Item] = []
+        for flow in self.flows.values():
+            items, tenant = flow.items, flow.tenant
+            if flow.gone:
+                _clean(flow, live)
+                items = flow.items
+            taken += items
+            tenant.held -= len(items)
+            if not tenant.held:
+                shares.emptied(tenant)
+        for item in taken:
+            del live[item.id]
+        self.items = self.rows = 0
+        self.slots = []
+        self.flows = {}
         return taken
 
     def _take_alike(self, most: int, shares: Shares[Account], live: dict[int, Item]) -> list[Item]:
@@ -196,8 +217,8 @@ class Shelf:
         (flow,) = self.flows.values()
         items, tenant = flow.items, flow.tenant
         if flow.gone:
-            items = flow.items = deque(item for item in items if item.id in live)
-            flow.gone = 0
+            _clean(flow, live)
+            items = flow.items
         taken = [items.popleft() for _ in range(most)]
         for item in taken:
             del live[item.id]
@@ -229,8 +250,7 @@ class Shelf:
         flow = self.flows[item.tenant]
         flow.gone += 1
         if flow.gone > len(flow.items) // 2 + SLACK:
-            flow.items = deque(each for each in flow.items if each.id in live)
-            flow.gone = 0
+            _clean(flow, live)
         if ran:
             flow.spent += 1
         else:
@@ -259,6 +279,11 @@ class Shelf:
             self.flows.pop(flow.tenant.name, None)
 
 
+def _clean(flow: Flow, live: dict[int, Item]) -> None:
+    flow.items = deque(each for each in flow.items if each.id in live)
+    flow.gone = 0
+
+
 def _oldest(flow: Flow, live: dict[int, Item]) -> Item | None:
     items = flow.items
     while items and items[0].id not in live:
@@ -279,7 +304,7 @@ class Line:
         self.rows = 0
         self.shelves: dict[int, Shelf] = {}  # by size
         self.arrivals: deque[Item] = deque()  # some may have left
-        self.due = Deadlines(live)  # the latest moments at which items can start
+        self.due = Deadlines(live)  # when their answers are wanted
         self._live = live
 
     def oldest(self) -> Item | None:

@@ -62,6 +62,7 @@ class Queue:
         self._fair_lanes: dict[Hashable, FairLane] = {}
         self._shares = tuple(Shares(weights, Account) for _ in Priority)
         self._crowding = tuple(Crowding(shares) for shares in self._shares)
+        self._is_crowded = False  # somebody may have been pushed out lately
         self._class_rows = [0 for _ in Priority]
         self._by_urgency = LaneHeap(self._urgency)
         self._by_age = LaneHeap(_age)
@@ -90,14 +91,14 @@ class Queue:
 
     # ---- coming
 
-    def push(self, item: Item, latest_start: float = math.inf) -> None:
-        """`latest_start`: it is too late for it unless it starts before."""
+    def push(self, item: Item, due: float = math.inf) -> None:
+        """`due`: when its answer is wanted, by its caller or by the SLO."""
         if self._is_plain:
             if self._is_alike(item):
                 self.push_alike(item)
                 return
             self._tell_apart()
-        self._push_in_order(item, latest_start)
+        self._push_in_order(item, due)
 
     def push_alike(self, item: Item) -> bool:
         """Queue the item if it is like everyone who waits; False: it must be looked at."""
@@ -144,7 +145,7 @@ class Queue:
         for item in waiting:
             self._push_in_order(item, math.inf)
 
-    def _push_in_order(self, item: Item, latest_start: float) -> None:
+    def _push_in_order(self, item: Item, due: float) -> None:
         item_id, rows, size, priority = item.id, item.rows, item.size, item.priority
         assert item_id not in self._live, f"item {item_id} is queued; an id is used once"
         partition = item.lane if item.bucket else item.partition
@@ -157,11 +158,11 @@ class Queue:
         if shelf is None:
             shelf = line.shelves[shelf_size] = Shelf(shelf_size, line)
         shares = self._shares[priority]
-        tenant = shares.account(item.tenant)
+        tenant = shares.accounts.get(item.tenant) or shares.account(item.tenant)
         penalty = self._long_penalty(size) if self._shortest_first else 0.0
         shelf.push(item, tenant, shares, penalty)
         self._live[item_id] = item
-        if self._crowding[priority].is_watched:
+        if self._is_crowded:
             self._crowding[priority].grew(tenant.name)
         self.rows += rows
         self._class_rows[priority] += rows
@@ -174,8 +175,8 @@ class Queue:
             lane.size_rows += rows * size
         if item.deadline != math.inf:
             self._expiry.add(item.deadline, item_id)
-        if latest_start != math.inf:
-            line.due.add(latest_start, item_id)
+        if due != math.inf:
+            line.due.add(due, item_id)
         if lane.rows >= self._full_rows:
             self.full_lanes[partition] = lane
         if len(self._fair_lanes) > 1:
@@ -209,6 +210,8 @@ class Queue:
 
         `shelves`: only of these.
         """
+        if most <= 0:
+            return []
         held = line.shelves
         chosen = list(held.values()) if shelves is None else [held[size] for size in shelves]
         if len(chosen) == 1 or sum(shelf.rows for shelf in chosen) <= most:
@@ -226,13 +229,12 @@ class Queue:
         virtual = max(shares.virtual, virtual)  # it moves on to the first of all, not further
         taken: list[Item] = []
         for shelf in shelves:
-            rows = min(most, shelf.rows)
-            if not rows:
-                continue
-            if shelf.rows == shelf.items:
-                taken += shelf.take_singles(rows, shares, live)
+            if most >= shelf.rows:
+                taken += shelf.drain(shares, live)
+            elif shelf.rows == shelf.items:
+                taken += shelf.take_singles(most, shares, live)
             else:
-                taken += shelf.take(rows, shares, live)
+                taken += shelf.take(most, shares, live)
         shares.virtual = virtual
         return taken
 
@@ -344,6 +346,7 @@ class Queue:
     def _start_afresh(self) -> None:
         """Nobody waits: no debts, no traces, no differences."""
         self._is_plain = True
+        self._is_crowded = False
         self.lanes = {}
         self._expiry.clear()
         self._by_urgency.clear()
@@ -373,17 +376,15 @@ class Queue:
             self._remove(expired[-1], ran=False)
         return expired
 
-    def pop_late(self, lane: FairLane, before: float) -> Item | None:
-        """Drop the next item that should have started before that moment, if there is one."""
+    def next_due(self, lane: FairLane, before: float) -> Item | None:
+        """An item of the lane that is due before that moment, and has not been named before."""
         for line in lane.lines:
             if line.items and line.due.next_at() < before:
-                item = self._live[line.due.pop()]
-                self._remove(item, ran=False)
-                return item
+                return self._live[line.due.pop()]
         return None
 
     def urgent(self, line: Line, before: float, most: int) -> list[Item]:
-        """Items of the line that must start before that moment, the earliest first, left where
+        """Items of the line that are due before that moment, the earliest first, left where
         they are. A tenant with a long backlog has no claim to go before others."""
         shares = self._shares[line.priority]
         found: list[Item] = []
@@ -500,6 +501,7 @@ class Queue:
                     self.is_overflowing = True
                     return []  # its equals, or those above it
             self._tell_apart()
+        self._is_crowded = True
         needed = self.rows + newcomer.rows - limit
         victims: list[Item] = []
         for priority in reversed(Priority):
