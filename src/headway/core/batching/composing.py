@@ -115,7 +115,7 @@ class Composer:
         if line is not lane.top:
             return line.oldest()
         queue = self._queue
-        if queue.has_deadlines:
+        if queue.has_deadlines and queue.hurries:
             urgent = queue.urgent(line, now + 2 * self._batch_s(self._max_rows, lane.mean_size), 1)
             return urgent[0] if urgent else None
         return None
@@ -317,8 +317,8 @@ class Composer:
     def _take_urgent(self, lane: FairLane, made: Composition, size: int | None) -> None:
         """Those who must leave now to be in time, whoever came before them."""
         line = lane.top
-        if lane.rows <= made.goal - made.rows:
-            return  # everybody leaves
+        if lane.rows <= made.goal - made.rows or not self._queue.hurries:
+            return
         batch_s = self._batch_s(made.goal, size or lane.mean_size)
         for item in self._queue.urgent(line, made.late_before + batch_s, made.goal):
             limit = min(made.goal, self._uniform_limit(size)) if size else made.goal

@@ -43,7 +43,13 @@ class Admission:
         if item.deadline <= item.arrived_at:
             raise DeadlineExceeded("the deadline had passed before the item was queued")
         if self._sheds and (self._policy.slo_s is not None or item.deadline < math.inf):
-            self._refuse_if_hopeless(item, cap_rows, running)
+            try:
+                self._refuse_if_hopeless(item, cap_rows, running)
+            except Shed as shed:  # there is no time for all: is somebody over his share?
+                victims = self._queue.make_way(item)
+                if not victims:
+                    raise
+                return [Refusal(each, RefusalReason.SHED, shed.retry_after_s) for each in victims]
         if self._queue.rows + rows <= self._policy.max_queue:
             return []
         return self._push_out(item, rows, cap_rows)

@@ -63,6 +63,11 @@ class Deadlines:
             return run.popleft()[1]
         return heapq.heappop(heap)[1]
 
+    def count_before(self, moment: float) -> int:
+        """How many have an earlier moment. Looks at all of them."""
+        live, entries = self._live, (*self._run, *self._heap)
+        return sum(1 for each, item_id in entries if each < moment and item_id in live)
+
     def clear(self) -> None:
         self._run.clear()
         self._heap.clear()

@@ -30,8 +30,10 @@ from headway.core.queueing.lanes import (
 )
 from headway.core.queueing.priority import Ageing
 
+HURRIED_ROWS = 16  # no more than these wait: who is due first goes first. In a longer queue that would
+# only choose who is late, and fill it with those who can be answered at the last moment.
 _rows, _size = attrgetter("rows"), attrgetter("size")
-OVERTAKE_ROWS = 256  # shortest first: an item of mean size is overtaken by no more rows than this
+OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
 
 __all__ = ["OVERTAKE_ROWS", "FairLane", "Lane", "Line", "PlainLane", "Queue"]
 
@@ -383,6 +385,11 @@ class Queue:
                 return self._live[line.due.pop()]
         return None
 
+    @property
+    def hurries(self) -> bool:
+        """Is the queue so short that deadlines decide who goes first?"""
+        return self.rows <= HURRIED_ROWS
+
     def urgent(self, line: Line, before: float, most: int) -> list[Item]:
         """Items of the line that are due before that moment, the earliest first, left where
         they are. A tenant with a long backlog has no claim to go before others."""
@@ -476,7 +483,12 @@ class Queue:
             if not self._plain.live or kind_of(item) == self._plain.kind:
                 return self.rows
             self._tell_apart()
-        ahead = sum(self._class_rows[: item.priority + 1])
+        above = sum(self._class_rows[: item.priority])
+        ahead = above + self._class_rows[item.priority]
+        if item.deadline != math.inf and self.hurries:
+            lane = self._fair_lanes.get(item.lane)
+            due = lane.lines[item.priority].due.count_before(item.deadline) if lane else 0
+            ahead = min(ahead, above + due)
         shares = self._shares[item.priority]
         tenant = shares.accounts.get(item.tenant)
         if not shares.accounts or (len(shares.accounts) == 1 and tenant is not None):
@@ -484,7 +496,6 @@ class Queue:
         own = (tenant.held if tenant else 0) + item.rows
         weight = shares.weight(item.tenant)
         others = shares.active_weight - (weight if tenant and tenant.held else 0.0)
-        above = sum(self._class_rows[: item.priority])
         return min(ahead, above + own * (others + weight) / weight - item.rows)
 
     # ---- room
@@ -516,6 +527,16 @@ class Queue:
                 self._push_in_order(victim, math.inf)
             victims = []
         self.is_overflowing = not victims
+        return victims
+
+    def make_way(self, newcomer: Item) -> list[Item]:
+        """Push out as much of those of its class who hold more than their share, newest first."""
+        self._is_crowded = True
+        victims: list[Item] = []
+        needed, allowed = newcomer.rows, self._allowed_load(newcomer)
+        while needed > 0 and (victim := self._pop_newest(newcomer.priority, allowed)) is not None:
+            victims.append(victim)
+            needed -= victim.rows
         return victims
 
     def _allowed_load(self, newcomer: Item) -> float:
