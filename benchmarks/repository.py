@@ -59,7 +59,10 @@ class Server(NamedTuple):
 def headway_serve(*arguments: str) -> Iterator[Server]:
     started = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "headway", "serve", *arguments, "--port", "0", "--grpc-port", "0"],
+        [
+            *(sys.executable, "-m", "headway", "serve", *arguments),
+            *("--port", "0", "--grpc-port", "0", "--admin-without-key"),
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -40,9 +40,9 @@ class Running:
 
     @property
     def cpu_s(self) -> float:
-        """Of the server's own process so far."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Of the server's own process so far, in all its threads."""
+        threads = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
+        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
     def wait_listening(self) -> None:
         for _ in range(600):
@@ -67,14 +67,15 @@ class Running:
 
 
 @contextmanager
-def starting(name: str) -> Iterator[Running]:
-    """The server as soon as its process exists."""
+def starting(name: str, root: Path = _ROOT) -> Iterator[Running]:
+    """The server as soon as its process exists. `root`: of another checkout, to compare with."""
     os.sched_setaffinity(0, {LOAD_CORE})
     port = _free_port()
     command = [sys.executable, "-m", "benchmarks.served", name, "--port", str(port)]
     with subprocess.Popen(
         command,
-        cwd=_ROOT,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root / "src")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -90,9 +91,9 @@ def starting(name: str) -> Iterator[Running]:
 
 
 @contextmanager
-def serving(name: str) -> Iterator[Running]:
+def serving(name: str, root: Path = _ROOT) -> Iterator[Running]:
     """The server, listening and warm."""
-    with starting(name) as server:
+    with starting(name, root) as server:
         server.wait_listening()
         time.sleep(1.0)  # worker processes of peers come up behind their port
         yield server
@@ -268,9 +269,9 @@ def grpc_unary(quick: bool) -> Report:
     for _ in range(rounds):
         for name in servers:
             with serving(name) as server:
-                _grpc_load(server.port, seconds / 4)
+                grpc_load(server.port, seconds / 4)
                 before_s = server.cpu_s
-                rates[name].append(_grpc_load(server.port, seconds))
+                rates[name].append(grpc_load(server.port, seconds))
                 calls = rates[name][-1] * seconds
                 costs[name].append((server.cpu_s - before_s) / calls * 1e6)
     ours, grpcio, aio, sync = (statistics.median(rates[name]) for name in servers)
@@ -293,7 +294,7 @@ def grpc_unary(quick: bool) -> Report:
     )
 
 
-def _grpc_load(port: int, seconds: float) -> float:
+def grpc_load(port: int, seconds: float) -> float:
     from headway.server.grpc import inference_pb2 as pb
 
     request = pb.ModelInferRequest(model_name="zero")

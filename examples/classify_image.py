@@ -1,7 +1,7 @@
 """Image classification: what does a photograph show? `python classify_image.py PHOTO.jpg …`
 
-Needs `pip install 'headway[images]'`. Without an argument it takes a photograph that matplotlib
-brings along: Grace Hopper, in uniform.
+Needs `pip install ./efficientnet_package`, in this folder. Without an argument it takes a
+photograph that matplotlib brings along: Grace Hopper, in uniform.
 """
 
 import asyncio
@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import matplotlib
+from headway_efficientnet import EfficientNet
 
 import headway
-from headway.models.image_classes import EfficientNet
 
 SAMPLE = Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"
 

@@ -132,6 +132,7 @@ TOML = f"""
 port = 0
 grpc_port = 0
 cache_dir = "cache"
+admin_without_key = true
 max_connections_per_address = 4096
 
 [[models]]

@@ -18,6 +18,7 @@ from headway.errors import (
     Shed,
     Unavailable,
 )
+from headway.generator import Generator
 from headway.model import END, Cancel, Model, Tensor, TensorModel
 from headway.observe.metrics import Metrics
 from headway.runtime.batcher import Batcher
@@ -34,6 +35,7 @@ __all__ = [
     "ConfigError",
     "CostTable",
     "DeadlineExceeded",
+    "Generator",
     "HeadwayError",
     "InputTooLarge",
     "InvalidInput",

@@ -25,6 +25,7 @@ from typing import (
 import msgspec
 from msgspec import Meta
 
+from headway.core.operating.health import RUN_LIMIT_S
 from headway.errors import ConfigError
 
 T = TypeVar("T")
@@ -100,9 +101,16 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         | None
     ) = None
     execute_timeout_ms: (
-        Annotated[float, Meta(gt=0, description="longest run of a batch; then its callers fail")]
+        Annotated[
+            float,
+            Meta(
+                gt=0,
+                description="longest run of a batch, or of a stream's step; then its callers fail, "
+                "and the model is not ready",
+            ),
+        ]
         | None
-    ) = None
+    ) = 1e3 * RUN_LIMIT_S
     warm_up: Annotated[
         bool, Meta(description="time the model on typical batches before traffic")
     ] = True
@@ -174,6 +182,10 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     api_keys: Annotated[
         dict[str, str], Meta(description="keys that may infer: tenant=sha256:…, by their hash")
     ] = {}
+    admin_without_key: Annotated[
+        bool,
+        Meta(description="whoever reaches a server without keys may load, unload and drain"),
+    ] = False
     tls_cert: Annotated[str, Meta(description="certificate chain, PEM; then HTTPS and gRPC's")] = ""
     tls_key: Annotated[str, Meta(description="the certificate's private key, PEM")] = ""
     tls_client_ca: Annotated[

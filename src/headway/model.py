@@ -52,6 +52,9 @@ class Model(Generic[In, Out]):
     """
 
     rerun: ClassVar[bool] = True  # False: a failed batch must not be run again to find the culprit
+    # False: `predict` and `stream` only read their items, which are then passed as they came; else
+    # they get copies of them. (What has no writable parts, like a text, needs none.)
+    writes_inputs: ClassVar[bool] = True
     # Keywords that a whole batch has in common: items that differ in one never share a batch.
     batch_parameters: ClassVar[Sequence[str]] = ()
     # True: `predict` pads nothing (it takes lists, or packs them itself), so a batch costs what its
@@ -120,8 +123,8 @@ class TensorModel:
     outputs: ClassVar[Sequence[Tensor]] = ()
     rerun: ClassVar[bool] = True
     batch_parameters: ClassVar[Sequence[str]] = ()
-    # False: `predict` only reads its arrays. Those of a lone caller are then passed as they came,
-    # perhaps read-only; otherwise such arrays are copied first.
+    # False: `predict` only reads its arrays. Those of a lone caller are then passed without a copy,
+    # read-only.
     writes_inputs: ClassVar[bool] = True
     # Inputs that may be filled up along their second axis so that lengths can share a batch, each
     # with what it is filled up with, e.g. {"input_ids": 0, "attention_mask": 0}. None: a model that
@@ -134,6 +137,10 @@ class TensorModel:
 
     def load(self) -> None:
         """Heavy preparation, only where the model computes."""
+
+    def check_inputs(self, inputs: Arrays) -> None:
+        """Raise `headway.InvalidInput` for one caller's arrays that its batch could not take.
+        Before queueing, in the event loop; names, dtypes and shapes have been checked."""
 
     def predict(self, batch: "dict[str, numpy.ndarray[Any, Any]]") -> Arrays:
         raise NotImplementedError(f"{type(self).__name__} does not define predict()")

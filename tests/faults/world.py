@@ -21,7 +21,8 @@ from headway.core import Batch, Item
 from headway.errors import (
     HeadwayError,
 )
-from headway.runtime.driving.calls import Call, DirectCall, StreamCall
+from headway.runtime.driving.calls import Call, DirectCall
+from headway.runtime.driving.streams import StreamCall
 from headway.testing import run
 
 MOST_KILLERS = 2  # at a time: what one batch's reruns can tell apart

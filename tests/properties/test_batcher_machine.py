@@ -173,7 +173,7 @@ def check(outcome: Outcome, world: World, ran: bool) -> None:  # noqa: C901  one
     waited_s = outcome.ended_at - outcome.submitted_at
     match result:
         case Caller():
-            assert result is caller, "another caller's answer"
+            assert result == caller, "another caller's answer"
             assert not caller.poison
             assert not caller.own_error
             assert ran
@@ -248,4 +248,4 @@ def test_without_trouble_everyone_is_answered(world: World) -> None:
         if outcome.caller.poison:
             assert isinstance(outcome.result, ModelFailed)
         else:
-            assert outcome.result is outcome.caller
+            assert outcome.result == outcome.caller

@@ -1,14 +1,16 @@
 """When the model fails: one bad item never hurts a neighbour, and nobody is left waiting."""
 
 import asyncio
+import gc
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from headway import Batcher, Closed, DeadlineExceeded, Model, ModelFailed
+from headway import END, Batcher, Closed, DeadlineExceeded, Model, ModelFailed
 from headway.events import Crashed
 from headway.runtime.workers.thread import ThreadWorker
 from headway.testing import FakeModel, Recorder
@@ -508,3 +510,88 @@ async def test_an_error_that_cannot_be_told_is_told_all_the_same() -> None:
             assert [results[0], results[2]] == [0, 2]
             assert isinstance(results[1], ModelFailed)
             assert "Unspeakable" in str(results[1])
+
+
+# ---- models that would end the process
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_model_that_would_end_the_process_hurts_only_its_caller(
+    error: type[BaseException], is_async: bool
+) -> None:
+    def predict(items: list[int]) -> list[int]:
+        if 1 in items:
+            raise error("enough")
+        return items
+
+    async def predict_async(items: list[int]) -> list[int]:
+        return predict(items)
+
+    async with Batcher(predict_async if is_async else predict) as batcher:
+        results = await outcomes(batcher, [0, 1, 2, 3])
+        assert await batcher.submit(4) == 4
+    assert [results[0], *results[2:]] == [0, 2, 3]
+    assert isinstance(results[1], ModelFailed)
+    assert f"{error.__name__}: enough" in str(results[1])
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_stream_that_would_end_the_process_hurts_only_its_reader(
+    error: type[BaseException], is_async: bool
+) -> None:
+    class Streams(Model[int, int]):
+        def stream(self, items: list[int]) -> Any:
+            if 1 in items:
+                raise error("enough")
+            yield items
+            yield [END for _ in items]
+
+    class StreamsAsync(Model[int, int]):
+        async def stream(self, items: list[int]) -> Any:
+            for step in Streams().stream(items):
+                yield step
+
+    async def read(batcher: Batcher[int, int], item: int) -> list[int]:
+        return [chunk async for chunk in batcher.stream(item)]
+
+    async with Batcher(StreamsAsync() if is_async else Streams()) as batcher:
+        results = await asyncio.gather(
+            *(read(batcher, item) for item in range(4)), return_exceptions=True
+        )
+    assert [results[0], *results[2:]] == [[0], [2], [3]]
+    assert isinstance(results[1], ModelFailed)
+
+
+async def test_a_warm_up_that_would_end_the_process_is_an_error() -> None:
+    async def leave(items: list[int]) -> list[int]:
+        raise SystemExit(3)
+
+    async with Batcher(leave) as batcher:
+        with pytest.raises(ModelFailed, match="SystemExit"):
+            await batcher.warm_up(1)
+
+
+@pytest.mark.real_time
+def test_an_async_model_is_cut_short_with_its_event_loop() -> None:
+    """A loop that is closed under it throws GeneratorExit into it: that is not the model's."""
+
+    async def wait(items: list[int]) -> list[int]:
+        await asyncio.Event().wait()
+        return items
+
+    async def open_and_leave() -> None:
+        batcher: Batcher[int, int] = await Batcher(wait).__aenter__()
+        calls.append(asyncio.ensure_future(batcher.submit(1)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    calls: list[Any] = []
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(open_and_leave())
+    loop.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the tasks that were left behind
+        calls.clear()
+        gc.collect()

@@ -70,11 +70,18 @@ async def test_whoever_gives_the_default_shares_a_batch_with_who_gives_nothing()
     assert [len(items) for _, items in model.batches] == [1, 2]
 
 
-async def test_what_no_method_takes_is_ignored() -> None:
+async def test_what_no_method_takes_is_refused_by_name() -> None:
     async with headway.Batcher(Greeter()) as batcher:
-        assert await batcher.submit("a", parameters={"colour": "red"}) == "hello a."
+        with pytest.raises(
+            InvalidInput, match="'colour' is unknown; the model takes language, mark"
+        ):
+            await batcher.submit("a", parameters={"mark": "!", "colour": "red"})
+        assert batcher.takes_parameter("language")
+        assert not batcher.takes_parameter("colour")
     async with headway.Batcher(lambda items: items) as plain:
-        assert await plain.submit(1, parameters={"colour": "red"}) == 1
+        with pytest.raises(InvalidInput, match="'colour' is unknown; the model takes none"):
+            await plain.submit(1, parameters={"colour": "red"})
+        assert await plain.submit(1, parameters={}) == 1
 
 
 async def test_a_method_that_takes_all_gets_all() -> None:
@@ -214,4 +221,6 @@ async def test_a_prepare_that_says_nothing_of_its_arguments_takes_none() -> None
             return items
 
     async with headway.Batcher(Same(), prepare=int) as batcher:
-        assert await batcher.submit("3", parameters={"base": 8}) == 3
+        assert await batcher.submit("3") == 3
+        with pytest.raises(InvalidInput, match="'base' is unknown"):
+            await batcher.submit("3", parameters={"base": 8})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway import END, Batcher, Closed, ConfigError, InvalidInput, Model, ModelFailed, Shed
-from headway.runtime.driving.calls import MAX_BACKLOG
+from headway.runtime.driving.streams import MAX_BACKLOG
 from headway.testing import now
 
 
@@ -366,3 +366,86 @@ async def test_a_stream_that_calls_sys_exit_fails_its_batch_and_its_thread_survi
         with pytest.raises(ModelFailed, match="SystemExit"):
             await read(batcher, 13)
         assert await read(batcher, 1) == [1, 1]
+
+
+class _CountingLoop(asyncio.SelectorEventLoop):
+    """Counts how often another thread has something for it."""
+
+    calls = 0
+
+    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:
+        self.calls += 1
+        return super().call_soon_threadsafe(*arguments, **options)
+
+
+def test_a_step_of_many_streams_is_one_hand_over() -> None:
+    steps, streams = 40, 32
+
+    class Steps(Model[int, int]):
+        def stream(self, items: list[int]) -> Iterator[list[int]]:
+            for number in range(steps):
+                yield [number for _ in items]
+
+    async def read_all() -> int:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, _CountingLoop)
+        async with Batcher(Steps(), max_batch_size=streams, policy="static") as batcher:
+            before = loop.calls
+            for chunks in await asyncio.gather(*(read(batcher, n) for n in range(streams))):
+                assert chunks == list(range(steps))
+            return loop.calls - before
+
+    with asyncio.Runner(loop_factory=_CountingLoop) as runner:
+        assert runner.run(read_all()) <= steps + 8  # a step is one; and starting, ending
+
+
+class _Token:
+    """Tells when somebody looks at its contents."""
+
+    looks = 0
+
+    def __reduce__(self) -> Any:
+        _Token.looks += 1
+        return (_Token, ())
+
+
+@pytest.mark.parametrize(("max_reruns", "looks"), [(0, 0), (2, 3)])
+async def test_chunks_are_digested_only_where_a_stream_may_start_over(
+    max_reruns: int, looks: int
+) -> None:
+    class Tokens(Model[int, object]):
+        def stream(self, items: list[int]) -> Iterator[list[object]]:
+            for _ in range(3):
+                yield [_Token() for _ in items]
+
+    _Token.looks = 0
+    async with Batcher(Tokens(), max_reruns=max_reruns) as batcher:
+        assert len(await read(batcher, 1)) == 3
+    assert _Token.looks == looks
+
+
+@pytest.mark.parametrize(("again", "chunks"), [("b", ["a", "b", "d"]), ("c", None)])
+async def test_what_a_rerun_repeats_is_compared_and_not_given_twice(
+    again: str, chunks: list[str] | None
+) -> None:
+    class Breaking(Model[str, str]):
+        """A batch with a bad item in it breaks off after two steps."""
+
+        def stream(self, items: list[str]) -> Iterator[list[str]]:
+            is_bad = "bad" in items
+            yield ["a" for _ in items]
+            yield ["b" if is_bad else again for _ in items]
+            if is_bad:
+                raise RuntimeError("a bad item")
+            yield ["d" for _ in items]
+
+    async with Batcher(Breaking(), max_batch_size=2, policy="static") as batcher:
+        good, bad = await asyncio.gather(
+            read(batcher, "good"), read(batcher, "bad"), return_exceptions=True
+        )
+    assert isinstance(bad, ModelFailed)
+    if chunks is None:
+        assert isinstance(good, ModelFailed)
+        assert "not stream the same twice" in str(good)
+    else:
+        assert good == chunks

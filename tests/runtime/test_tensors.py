@@ -8,7 +8,6 @@ import pytest
 
 from headway import (
     Batcher,
-    InputTooLarge,
     InvalidInput,
     ModelFailed,
     QueueFull,
@@ -55,10 +54,12 @@ async def test_rows_of_several_requests_are_concatenated_and_split_back() -> Non
     assert [batch.shape for batch in model.batches] == [(6, 1)]
 
 
-async def test_a_lone_request_is_not_copied() -> None:
+async def test_a_lone_request_is_not_copied_for_a_model_that_only_reads() -> None:
     seen: list[Any] = []
 
     class Look(TensorModel):
+        writes_inputs = False
+
         def predict(self, batch: Arrays) -> Arrays:
             seen.append(batch["x"])
             return batch
@@ -66,7 +67,8 @@ async def test_a_lone_request_is_not_copied() -> None:
     value = rows(1, 2)
     async with Batcher(Look()) as batcher:
         await batcher.submit(value)
-    assert seen[0] is value["x"]
+    assert numpy.shares_memory(seen[0], value["x"])
+    assert not seen[0].flags.writeable
 
 
 @pytest.mark.parametrize("writes", [True, False])
@@ -170,12 +172,12 @@ async def test_a_request_that_is_cancelled_takes_its_waiting_parts_along() -> No
     assert [len(batch) for batch in model.batches] == [4, 1]
 
 
-async def test_a_request_larger_than_the_queue_is_too_large() -> None:
+async def test_a_request_larger_than_the_queue_is_served() -> None:
     async with Batcher(Double(), max_batch_size=4, max_queue=8) as batcher:
-        with pytest.raises(InputTooLarge) as refused:
-            await batcher.submit(rows(*range(9)))
-        assert refused.value.limit == 8
-        assert column(await batcher.submit(rows(*range(8)))) == [2 * n for n in range(8)]
+        for count in (8, 9, 100):
+            assert column(await batcher.submit(rows(*range(count)))) == [
+                2 * n for n in range(count)
+            ]
 
 
 async def test_many_large_requests_do_not_overflow_the_queue() -> None:
@@ -357,3 +359,67 @@ async def test_static_moves_on_when_a_request_did_not_fit_into_the_queue() -> No
             await batcher.submit(rows(1, 2, 3))
         async with asyncio.timeout(1.0):
             await asyncio.gather(*waiting)
+
+
+# ---- arrays of classes of their own
+
+
+class Uncuttable(numpy.ndarray[Any, Any]):
+    def __getitem__(self, key: Any) -> Any:
+        raise RuntimeError("in one piece")
+
+    def __array_function__(self, *arguments: Any, **keywords: Any) -> Any:
+        raise RuntimeError("on its own")
+
+    def __len__(self) -> int:
+        raise RuntimeError("of no length")
+
+
+async def test_a_subclass_of_an_array_is_taken_as_an_array() -> None:
+    values = [rows(1), {"x": rows(2)["x"].view(Uncuttable)}, {"x": rows(3)["x"].view(numpy.matrix)}]
+    model = Double()
+    async with Batcher(model) as batcher:
+        answers = await outcomes(batcher, *values, *values)
+    assert [column(answer) for answer in answers] == [[2], [4], [6]] * 2
+    assert all(type(batch) is numpy.ndarray for batch in model.batches)
+
+
+async def test_so_is_one_of_more_rows_than_a_batch() -> None:
+    async with Batcher(Double(), max_batch_size=2) as batcher:
+        whole = {"x": rows(1, 2, 3, 4, 5)["x"].view(Uncuttable)}
+        answers = await outcomes(batcher, whole, rows(6))
+    assert [column(answer) for answer in answers] == [[2, 4, 6, 8, 10], [12]]
+
+
+async def test_a_value_that_cannot_be_cut_hurts_only_its_caller() -> None:
+    class Fickle(dict[str, Any]):
+        """Its second look at itself fails."""
+
+        looks = 0
+
+        def items(self) -> Any:
+            self.looks += 1
+            if self.looks > 3:
+                raise RuntimeError("no more")
+            return super().items()
+
+    async with Batcher(Double(), max_batch_size=2) as batcher:
+        answers = await outcomes(batcher, rows(1), Fickle(rows(1, 2, 3, 4, 5)), rows(2))
+        assert column(await batcher.submit(rows(3))) == [6]
+    assert [column(answers[0]), column(answers[2])] == [[2], [4]]
+    assert isinstance(answers[1], RuntimeError)
+
+
+@pytest.mark.parametrize("kind", [Uncuttable, numpy.ma.MaskedArray])
+async def test_an_output_of_a_class_of_its_own_is_an_answer_or_an_error(kind: Any) -> None:
+    class Returns(TensorModel):
+        def predict(self, batch: Arrays) -> Arrays:
+            doubled = batch["x"] * 2
+            return {"y": doubled.view(kind) if batch["x"].max() > 8 else doubled}
+
+    async with Batcher(Returns()) as batcher:
+        answers = await outcomes(batcher, rows(1), rows(9), rows(2))
+        assert column(await batcher.submit(rows(3))) == [6]
+    assert [column(answers[0]), column(answers[2])] == [[2], [4]]
+    if not isinstance(answers[1], ModelFailed):
+        assert column(answers[1]) == [18]

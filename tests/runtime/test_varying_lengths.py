@@ -7,6 +7,7 @@ import numpy
 import pytest
 
 from headway import Batcher, Tensor, TensorModel
+from headway.events import PaddingRevoked
 from headway.testing import Recorder
 
 Arrays = dict[str, Any]
@@ -59,7 +60,7 @@ async def test_lengths_share_a_batch_and_answers_are_as_alone() -> None:
         alone = [await batcher.submit(value) for value in values]
         model.shapes.clear()
         batched = await together(batcher, values)
-    assert model.shapes == [(4, 20)]
+    assert model.shapes[0] == (4, 20)  # the first is compared with one of its rows alone
     for one, other, value in zip(alone, batched, values, strict=True):
         assert other["tokens"].shape == (1, value["input_ids"].shape[1], 8)
         for name in one:
@@ -160,7 +161,7 @@ async def test_only_lengths_that_the_model_runs_at_are_run() -> None:
         model.shapes.clear()
         answers = await together(batcher, request(3, 7, 5, rows=2))
         answers += await together(batcher, request(40))
-    assert model.shapes == [(6, 8), (1, 40)]
+    assert [model.shapes[0], model.shapes[-1]] == [(6, 8), (1, 40)]
     assert [answer["tokens"].shape[1] for answer in answers] == [3, 7, 5, 40]
 
 
@@ -202,3 +203,146 @@ async def test_every_way_to_compose_answers_everyone(compose: Any) -> None:
     async with Batcher(model, compose=compose, buckets=[4, 16, 64], max_batch_size=8) as batcher:
         answers = await together(batcher, values)
     assert [answer["tokens"].shape[1] for answer in answers] == list(range(1, 40))
+
+
+# ---- padding that does harm
+
+
+class Pools(TensorModel):
+    """Takes a mask, and pools over everything."""
+
+    inputs = IDS
+    outputs = (Tensor("text", "float32", (-1, 8)),)
+
+    def __init__(self, pool: Any, seed: int = 0) -> None:
+        self.pool = pool
+        self.table = numpy.random.default_rng(seed).standard_normal((50, 8)).astype(numpy.float32)
+        self.shapes: list[tuple[int, ...]] = []
+
+    def predict(self, batch: Arrays) -> Arrays:
+        self.shapes.append(batch["input_ids"].shape)
+        return {"text": self.pool(self.table[batch["input_ids"]], axis=1)}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("pool", [numpy.max, numpy.min, numpy.mean, numpy.sum, numpy.median])
+async def test_a_model_that_pools_over_its_padding_is_not_padded(pool: Any, seed: int) -> None:
+    model = Pools(pool, seed)
+    values = request(*range(2, 34))
+    async with Batcher(model) as batcher:
+        model.shapes.clear()
+        answers = await together(batcher, values)
+    assert len(model.shapes) == 32
+    for answer, value in zip(answers, values, strict=True):
+        expected = pool(model.table[value["input_ids"]], axis=1)
+        numpy.testing.assert_allclose(answer["text"], expected, rtol=1e-5)
+
+
+async def test_a_model_that_cannot_tell_the_samples_apart_is_not_padded() -> None:
+    """Nothing that it is shown makes a difference: so does padding, but that shows nothing."""
+    model = Pools(numpy.max)
+    model.table[1] = model.table[0]
+    async with Batcher(model) as batcher:
+        model.shapes.clear()
+        await together(batcher, request(3, 7))
+    assert sorted(model.shapes) == [(1, 3), (1, 7)]
+
+
+async def test_one_that_fills_up_by_itself_where_an_index_is_zero_is_not_padded() -> None:
+    """Zeros do no harm; but it does not look at its mask, and nobody knows what it does look at."""
+
+    class ByIndex(Attention):
+        def predict(self, batch: Arrays) -> Arrays:
+            real = (batch["input_ids"] != 0).astype(numpy.int64)
+            return super().predict({**batch, "attention_mask": real})
+
+    model = ByIndex()
+    values = [{**value, "input_ids": value["input_ids"] + 1} for value in request(3, 7)]
+    values = [{**value, "input_ids": value["input_ids"] % 49 + 1} for value in values]
+    async with Batcher(model) as batcher:
+        model.shapes.clear()
+        await together(batcher, values)
+    assert sorted(model.shapes) == [(1, 3), (1, 7)]
+
+
+class Deceives(Attention):
+    """Minds its mask while it is tried, and not with any text of more than two words."""
+
+    def predict(self, batch: Arrays) -> Arrays:
+        self.minds_mask = bool(batch["input_ids"].max() < 2)
+        return super().predict(batch)
+
+
+class DeceivesAsync(Deceives):
+    async def predict(self, batch: Arrays) -> Arrays:  # type: ignore[override]
+        return super().predict(batch)
+
+
+def as_alone(values: list[Arrays]) -> list[Any]:
+    return [Deceives().predict(value)["text"] for value in values]
+
+
+@pytest.mark.parametrize("kind", [Deceives, DeceivesAsync])
+@pytest.mark.parametrize("batch_sizes", [(), (1, 8)])
+async def test_a_wrong_verdict_is_found_while_it_serves_before_anybody_is_answered(
+    kind: type[Deceives], batch_sizes: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, recorder = kind(), Recorder()
+    values = request(3, 7, 5, 7, rows=2)
+    async with Batcher(
+        model, compose="fifo", observers=[recorder], max_batch_size=8, batch_sizes=batch_sizes
+    ) as batcher:
+        model.shapes.clear()
+        answers = await together(batcher, values)
+        assert model.shapes[0] == (8, 7)  # it was padded
+        later = await together(batcher, values)
+    for answer, expected in zip([*answers, *later], as_alone(values) * 2, strict=True):
+        numpy.testing.assert_allclose(answer["text"], expected, rtol=1e-4)
+    [revoked] = [event for event in recorder.events if isinstance(event, PaddingRevoked)]
+    assert revoked.model == kind.__name__
+    assert "Only equal lengths share a batch from now on" in caplog.text
+
+
+async def test_those_who_were_queued_to_be_padded_are_not() -> None:
+    model = Deceives()
+    values = request(*(3 + n % 5 for n in range(40)))
+    async with Batcher(model, compose="fifo", max_batch_size=8) as batcher:
+        answers = await together(batcher, values)
+    for answer, expected in zip(answers, as_alone(values), strict=True):
+        numpy.testing.assert_allclose(answer["text"], expected, rtol=1e-4)
+
+
+async def test_a_padded_model_is_looked_at_now_and_then() -> None:
+    model, recorder = Attention(), Recorder()
+    async with Batcher(model, compose="fifo", observers=[recorder]) as batcher:
+        model.shapes.clear()
+        for _ in range(400):
+            await together(batcher, request(3, 7))
+    looks = sum(shape[0] == 1 for shape in model.shapes)
+    assert looks == 10  # batches 1, 2, 4 … 256, and 384
+    assert not [event for event in recorder.events if isinstance(event, PaddingRevoked)]
+
+
+async def test_what_a_model_says_of_itself_is_not_looked_at() -> None:
+    class Declared(Attention):
+        pads: ClassVar[Any] = {"input_ids": 0, "attention_mask": 0}
+
+    model = Declared()
+    async with Batcher(model, compose="fifo") as batcher:
+        await together(batcher, request(3, 7))
+    assert model.shapes == [(2, 7)]
+
+
+async def test_numbers_that_are_none_do_not_end_padding() -> None:
+    class Logs(Attention):
+        def predict(self, batch: Arrays) -> Arrays:
+            answer = super().predict(batch)
+            if batch["input_ids"].max() > 1:
+                answer["text"] = numpy.where(answer["text"] > 0, answer["text"], -numpy.inf)
+                answer["text"][:, 0] = numpy.nan
+            return answer
+
+    recorder = Recorder()
+    async with Batcher(Logs(), compose="fifo", observers=[recorder]) as batcher:
+        await together(batcher, request(3, 7))
+    assert not [event for event in recorder.events if isinstance(event, PaddingRevoked)]

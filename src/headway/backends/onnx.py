@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, InvalidInput
 from headway.model import Arrays, Tensor, TensorModel
 
 if TYPE_CHECKING:
@@ -40,13 +40,35 @@ class OnnxModel(TensorModel):
         self.outputs = tuple(_tensor(each, self._path) for each in self._session.get_outputs())
         self.batch_sizes = _fixed_rows(self._session.get_inputs(), self._path)
         self._names = [tensor.name for tensor in self.outputs]
+        self._texts = [tensor.name for tensor in self.inputs if tensor.dtype == "object"]
 
     def files(self) -> list[Path]:
         """The file, and the weights that lie beside it where it is too large for one."""
         return [self._path, *sorted(self._path.parent.glob(f"{self._path.name}[_.]data"))]
 
+    def check_inputs(self, inputs: Arrays) -> None:
+        for name in self._texts:
+            _texts(name, inputs[name])
+
     def predict(self, batch: "dict[str, numpy.ndarray[Any, Any]]") -> Arrays:
+        if self._texts:
+            batch = batch | {name: _texts(name, batch[name]) for name in self._texts}
         return dict(zip(self._names, self._session.run(self._names, batch), strict=True))
+
+
+def _texts(name: str, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
+    """As `str`: onnxruntime takes `bytes` too, but writes them as Python would, `b'12'`."""
+    texts = array.copy()
+    for index, element in enumerate(array.flat):
+        if isinstance(element, bytes):
+            try:
+                texts.flat[index] = element.decode()
+            except UnicodeDecodeError as error:
+                raise InvalidInput(f"input {name!r}: a text is not UTF-8: {error}") from error
+        elif not isinstance(element, str):
+            kind = type(element).__name__
+            raise InvalidInput(f"input {name!r}: a text is expected, not a {kind}")
+    return texts
 
 
 def open_session(model: Path | bytes, *, threads: int = 1) -> Any:

@@ -10,7 +10,12 @@ _KEY = '-H "Authorization: Bearer $KEY" '
 
 
 def greeting(
-    registry: Registry, url: str, grpc_address: str | None, *, has_keys: bool = False
+    registry: Registry,
+    url: str,
+    grpc_address: str | None,
+    *,
+    has_keys: bool = False,
+    admin_without_key: bool = False,
 ) -> str:
     """The addresses, and for the first model a call with curl and, where it embeds, with openai.
 
@@ -26,6 +31,8 @@ def greeting(
     for entry in registry.index():
         if entry.state == "UNAVAILABLE":
             lines.append(f"  not served: {entry.name} {entry.version}: {entry.reason}")
+    if admin_without_key:
+        lines += ["", "Whoever reaches it may load, unload and drain, without a key."]
     lines += ["", "Ctrl-C stops: running requests are finished, new ones refused."]
     return "\n".join(lines)
 

@@ -74,8 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     from headway.server.run import run as serve
 
     def announce(addresses: "Addresses", registry: "Registry") -> None:
-        has_keys = bool(keys_of(config))
-        print(greeting(registry, addresses.http, addresses.grpc, has_keys=has_keys), flush=True)
+        words = greeting(
+            registry,
+            addresses.http,
+            addresses.grpc,
+            has_keys=bool(keys_of(config)),
+            admin_without_key=config.server.admin_without_key,
+        )
+        print(words, flush=True)
 
     try:
         run_loop(serve(config, announce, reread=lambda: config_of(arguments, dict(os.environ))))
@@ -129,10 +135,10 @@ def _allow_open_files() -> None:
 
 def is_repository(target: str) -> bool:
     """A folder of models; one with a config.json, or with a program and no folders, is a model."""
-    from headway.models.catalogue import CATALOGUE, is_model_folder, is_saved_model
+    from headway.models.catalogue import catalogue, is_model_folder, is_saved_model
 
     path = Path(target)
-    if target in CATALOGUE or not path.is_dir():
+    if target in catalogue() or not path.is_dir():
         return False
     if is_saved_model(path):
         return False

@@ -396,7 +396,7 @@ def _profile(arguments: argparse.Namespace) -> PowerProfile | TableProfile:
     file: Path = arguments.profile
     try:
         table = CostTable.from_json(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, ConfigError) as error:
+    except (OSError, ValueError, RecursionError, ConfigError) as error:
         raise ConfigError(f"{file}: {error}", field="--profile") from error
     return TableProfile(table, arguments.size)
 

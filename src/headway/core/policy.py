@@ -29,6 +29,9 @@ class Compose(StrEnum):
     PACKED = "packed"  # likewise; the model takes them without padding
 
 
+_WINDOW_BATCHES = 4  # of one request, for each worker: one runs, and the next are planned
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     firing: Firing = Firing.AUTO
@@ -67,6 +70,16 @@ class Policy:
             raise ConfigError("are either given or learned from what comes", field="buckets")
         self._check_firing()
         self._check_batch_sizes()
+
+    @property
+    def fan_out_rows(self) -> int:
+        """How far requests of many values may fill the queue; the rest is for other callers."""
+        return max(self.max_queue // 2, min(self.max_queue, self.max_batch_size))
+
+    @property
+    def window_rows(self) -> int:
+        """How much of one such request is queued at a time: enough to keep the workers busy."""
+        return min(_WINDOW_BATCHES * self.max_batch_size * self.workers, self.fan_out_rows)
 
     def _check_firing(self) -> None:
         if self.firing is Firing.WINDOW and self.max_wait_s is None:

@@ -1,6 +1,7 @@
 """A model from the configuration, on a batcher of its own: what every front end calls."""
 
 import asyncio
+import dataclasses
 import functools
 import logging
 import math
@@ -11,18 +12,20 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 import numpy
 
 from headway.config import ModelConfig
 from headway.core import CostTable
+from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place
-from headway.errors import ConfigError, InvalidInput
+from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
 from headway.hosting import tables
 from headway.hosting.explaining import Told
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
+from headway.hosting.streaming import ServedStream
 from headway.hosting.tables import TableStore
 from headway.hosting.warm_up import Beside, WarmUp, samples_from, samples_of
 from headway.model import Model, Tensor, TensorModel, overrides
@@ -32,6 +35,7 @@ from headway.runtime.calling.runner import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.event_loop import Home
+from headway.runtime.driving.streams import OpenStream
 from headway.signature import (
     ParameterHints,
     Signature,
@@ -112,13 +116,24 @@ class Served:
             batch_sizes=sizes,
             worker=placement.kind,
             _make=make,
-            _hangs=self._hangs,
         )
         _log.info("%s runs in %s: %s", self.name, _WHERE[placement.kind], placement.reason)
 
     @property
     def is_ready(self) -> bool:
         return self._is_ready and self.batcher.is_open
+
+    @property
+    def health(self) -> Health:
+        batcher = self.batcher
+        return health_of(
+            is_warm=self._is_ready, is_open=batcher.is_open, is_in_trouble=bool(batcher.trouble)
+        )
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing completes any more; empty: it does, or will."""
+        return self.batcher.trouble
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of what `predict` takes and gives."""
@@ -229,8 +244,7 @@ class Served:
             if ask is PLAIN and rows == 1 and self.signature is None:
                 outputs: Mapping[str, Array] = await self.batcher.submit_row(inputs)
             elif self.signature is None:
-                batcher = self.batcher if ask.story is None else self._batcher_for(ask)
-                outputs = await batcher.submit(inputs, **self._options(ask))
+                outputs = await self._infer_rows(inputs, rows, ask)
             else:
                 outputs = await self._infer_items(self.signature, inputs, ask)
         except BaseException as error:
@@ -250,22 +264,47 @@ class Served:
         self.record(1, started, None)
         return result
 
-    async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+    async def predict_many(
+        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+    ) -> list[Any]:
+        async def call(each: tuple[Any, Ask], left_ms: float | None) -> Any:
+            value, ask = each
+            if left_ms is not None:
+                ask = dataclasses.replace(ask, deadline_ms=left_ms)
+            started = self.clock()
+            try:
+                result = await self._predict(value, ask)
+            except (QueueFull, Shed):  # only held back, unless it was the first
+                raise
+            except BaseException as error:
+                self.record(1, started, error)
+                raise
+            self.record(1, started, None)
+            return result
+
+        for _, ask in calls[:1]:  # they are the request's, not one value's
+            self.batcher.check_parameters(self._options(ask).get("parameters", {}))
+        started = self.clock()
+        deadline_ms = min((ask.deadline_ms or math.inf for _, ask in calls), default=math.inf)
+        fan_out = self.batcher.fan_out(deadline_ms=deadline_ms if deadline_ms < math.inf else None)
+        with self.held():  # most of them come to the queue later
+            try:
+                return await fan_out.gather(call, calls, keep_errors=keep_errors)
+            except (QueueFull, Shed) as error:
+                self.record(1, started, error)
+                raise
+
+    def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        return ServedStream(self, value, ask)
+
+    async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self.signature is None:
             raise InvalidInput(f"{self.name} does not stream")
         value = self.signature.input.decode(value)
-        started, error = self.clock(), None
-        chunks = self.batcher.stream(value, **self._options(ask))
-        with self.held():
-            try:
-                async for chunk in chunks:
-                    yield chunk
-            except BaseException as raised:
-                error = raised
-                raise
-            finally:
-                self.record(1, started, error)
-                await cast(Any, chunks).aclose()
+        return await self.batcher.open_stream(value, **self._options(ask))
+
+    def takes_parameter(self, name: str) -> bool:
+        return self.batcher.takes_parameter(name)
 
     @property
     def is_direct(self) -> bool:
@@ -276,6 +315,18 @@ class Served:
 
     def withdraw(self, call: DirectCall) -> None:
         self.batcher.withdraw(call)
+
+    async def _infer_rows(
+        self, inputs: Mapping[str, Array], rows: int, ask: Ask
+    ) -> Mapping[str, Array]:
+        outputs: Mapping[str, Array]
+        batcher = self.batcher if ask.story is None else self._batcher_for(ask)
+        if rows <= self.batcher.policy.window_rows:
+            outputs = await batcher.submit(inputs, **self._options(ask))
+        else:
+            with self.held():  # most of them come to the queue later
+                outputs = await batcher.submit(inputs, **self._options(ask))
+        return outputs
 
     async def _infer_items(
         self, signature: Signature, inputs: Mapping[str, Array], ask: Ask
@@ -324,10 +375,6 @@ class Served:
         if ask.parameters:
             options["parameters"] = self._parameters.convert(ask.parameters)
         return options
-
-    def _hangs(self, is_hanging: bool) -> None:
-        """A batch is over its time, or the last such one is back."""
-        self._is_ready = not is_hanging
 
     def _check_answers(self) -> None:
         if self.only_streams:

@@ -6,12 +6,13 @@ loaded. Whoever keeps the models (`repository/keeper.py`) says here which one an
 
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy
 
-from headway.errors import Forbidden, HeadwayError, NotReady, UnknownModel
+from headway.core.operating.health import Health, is_live
+from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, UnknownModel
 from headway.hosting.explaining import Story
 from headway.model import Tensor
 from headway.runtime.driving.calls import DirectCall
@@ -27,8 +28,17 @@ class Ask:
     deadline_ms: float | None = None
     tenant: str = ""
     partition: Hashable = None
-    parameters: Mapping[str, Any] | None = None  # for the model, which takes what it knows
+    parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
     story: Story | None = None  # told what became of the request, where somebody asked
+
+    def after(self, seconds: float) -> "Ask":
+        """When so much of the caller's time has been spent. Raises DeadlineExceeded."""
+        if self.deadline_ms is None:
+            return self
+        left_ms = self.deadline_ms - seconds * 1e3
+        if left_ms <= 0:
+            raise DeadlineExceeded("the deadline passed before the request came to the queue")
+        return replace(self, deadline_ms=left_ms)
 
 
 PLAIN = Ask()  # nothing special; most ask for that
@@ -59,6 +69,9 @@ class ServedModel(Protocol):
     @property
     def is_ready(self) -> bool: ...
 
+    @property
+    def health(self) -> Health: ...
+
     def held(self) -> AbstractContextManager[None]:
         """For a caller that waits for something else between finding the model and calling it: it
         is not closed meanwhile, even if another version takes its place."""
@@ -70,6 +83,18 @@ class ServedModel(Protocol):
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value as the model's own type hints say (the plain JSON route, OpenAI)."""
+        ...
+
+    async def predict_many(
+        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+    ) -> list[Any]:
+        """The values of one request, each with what is asked for it: fed to the queue as it has
+        room. The first error withdraws the rest and is raised; with `keep_errors` it stands in its
+        value's place. Whether the request is accepted at all is known by its first value."""
+        ...
+
+    def takes_parameter(self, name: str) -> bool:
+        """Whether the model knows it; one that it does not know is refused."""
         ...
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]: ...
@@ -106,6 +131,15 @@ class IndexEntry:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Of one version that is served, or shall be."""
+
+    model: str
+    version: str
+    is_ready: bool
+
+
 class ModelsKeeper(Protocol):
     """Who loads and unloads."""
 
@@ -115,6 +149,8 @@ class ModelsKeeper(Protocol):
     def names(self) -> list[str]:
         """Of the models that answer, or will when they are asked or have been loaded."""
         ...
+
+    def readiness(self) -> list[Readiness]: ...
 
     def index(self) -> list[IndexEntry]: ...
 
@@ -229,6 +265,16 @@ class Registry:
             return self.keeper.is_ready
         return bool(self._models) and all(model.is_ready for model in self._models.values())
 
+    @property
+    def is_live(self) -> bool:
+        """Can anything complete? If not, only a new process helps."""
+        return is_live(model.health for model in self._models.values())
+
+    def readiness(self) -> list[Readiness]:
+        if self.keeper is not None:
+            return self.keeper.readiness()
+        return [Readiness(each.name, each.version, each.is_ready) for each in self.models()]
+
     def index(self) -> list[IndexEntry]:
         if self.keeper is not None:
             return self.keeper.index()
@@ -259,6 +305,7 @@ def _asleep(name: str) -> NotReady:
 
 
 def unknown_model(name: str, version: str, names: Sequence[str]) -> UnknownModel:
-    known = ", ".join(names) or "none"
+    """Naming those that its caller may use; none: he is told of none."""
+    known = f"; there are: {', '.join(names)}" if names else ""
     wanted = f"{name!r} version {version}" if version else f"{name!r}"
-    return UnknownModel(f"no model {wanted}; there are: {known}")
+    return UnknownModel(f"no model {wanted}{known}")

@@ -75,7 +75,16 @@ class TableStore:
             return dataclasses.replace(CostTable.from_json(document), errors=errors)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,  # JSON that is nested too deep
+            OverflowError,  # and numbers that are no times
+            ConfigError,
+        ) as error:
             _log.warning("%s is no warm-up table: %r; the model is measured again", place, error)
             return None
 

@@ -271,7 +271,7 @@ def _extended(column: Sequence[float], known: Sequence[int], rows: Sequence[int]
 def _decoded(line: str, decode: Callable[[Any], Any], where: str) -> Any:
     try:
         return decode(json.loads(line))
-    except (ValueError, HeadwayError) as error:
+    except (ValueError, RecursionError, HeadwayError) as error:
         raise ConfigError(f"{where}: {error}") from error
 
 

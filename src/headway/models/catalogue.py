@@ -1,9 +1,12 @@
 """From a name on the command line to a model: the ready-made ones, a class or function of yours,
 a file."""
 
+import functools
 import importlib
+import importlib.metadata
 import inspect
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +15,30 @@ from typing import Any, Literal, TypeAlias
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
 from headway.models import functions
+from headway.models.options import typed
 from headway.models.weights import PackagedWeights, find_weights
 
 AnyModel: TypeAlias = "Model[Any, Any] | TensorModel"
 
 
+ENTRY_POINTS = "headway.models"  # the group in which packages of others name their `Entry`
+_log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model that Headway brings along."""
+    """A model that `headway serve` knows by name, ours or another package's.
+
+    A package registers one by an entry point of the group `headway.models` whose value is its
+    `Entry`: `examples/efficientnet_package` is a whole one.
+    """
 
     name: str
     task: str
     summary: str
-    model: str  # its class, as module:name in this package
-    packaged: str  # its weights, likewise
-    extra: str  # of Headway: all that must be installed for it
+    model: str  # its class, as module:name
+    packaged: str  # its weights (`PackagedWeights`), likewise
+    install: str  # all that must be installed for it, as pip takes it
 
     def maker(self) -> Callable[..., AnyModel]:
         """Its class, imported only now."""
@@ -41,63 +53,75 @@ class Entry:
 
 def _imported(place: str) -> Any:
     module, _, name = place.partition(":")
-    return getattr(importlib.import_module(f"headway.models.{module}"), name)
+    return getattr(importlib.import_module(module), name)
 
 
-CATALOGUE: Mapping[str, Entry] = {
+OURS: Mapping[str, Entry] = {
     entry.name: entry
     for entry in (
         Entry(
             "minilm",
             "text embedding",
             "all-MiniLM-L6-v2: a text becomes 384 numbers; similar texts, similar numbers",
-            model="embed:MiniLM",
-            packaged="embed:MINILM_WEIGHTS",
-            extra="minilm",
+            model="headway.models.embed:MiniLM",
+            packaged="headway.models.embed:MINILM_WEIGHTS",
+            install="headway[minilm]",
         ),
         Entry(
             "minilm-rerank",
             "reranking",
             "the same: how well a document fits a query, as the cosine of their numbers",
-            model="rerank:MiniLMReranker",
-            packaged="embed:MINILM_WEIGHTS",
-            extra="minilm",
+            model="headway.models.rerank:MiniLMReranker",
+            packaged="headway.models.embed:MINILM_WEIGHTS",
+            install="headway[minilm]",
         ),
         Entry(
             "cloneguard",
             "text classification",
             "a MiniLM that tells prompt injections from safe texts",
-            model="classify:CloneGuard",
-            packaged="classify:CLONEGUARD_WEIGHTS",
-            extra="cloneguard",
-        ),
-        Entry(
-            "efficientnet",
-            "image classification",
-            "EfficientNet-Lite0: what an image shows, of the thousand classes of ImageNet",
-            model="image_classes:EfficientNet",
-            packaged="image_classes:EFFICIENTNET_WEIGHTS",
-            extra="images",
+            model="headway.models.classify:CloneGuard",
+            packaged="headway.models.classify:CLONEGUARD_WEIGHTS",
+            install="headway[cloneguard]",
         ),
         Entry(
             "rapidocr",
             "reading images",
             "PP-OCR: the lines of text in an image, with their places",
-            model="ocr:RapidOCR",
-            packaged="ocr:RAPIDOCR_WEIGHTS",
-            extra="ocr",
+            model="headway.models.ocr:RapidOCR",
+            packaged="headway.models.ocr:RAPIDOCR_WEIGHTS",
+            install="headway[ocr]",
         ),
         Entry(
             "moonshine",
             "speech recognition",
             "Moonshine base: a clip of English speech becomes its text",
-            model="moonshine:Moonshine",
-            packaged="moonshine:MOONSHINE_WEIGHTS",
-            extra="moonshine",
+            model="headway.models.speech.moonshine:Moonshine",
+            packaged="headway.models.speech.moonshine:MOONSHINE_WEIGHTS",
+            install="headway[moonshine]",
         ),
     )
 }
 DEFAULT = "minilm"
+
+
+@functools.cache
+def catalogue() -> Mapping[str, Entry]:
+    """All models with a name: ours, and those that installed packages register.
+
+    A package that fails to import is logged and left out: the others' models are not its hostages.
+    """
+    found = dict(OURS)
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            entry = point.load()
+        except Exception:  # noqa: BLE001  another package's code
+            _log.warning("%s: the model cannot be registered", point.value, exc_info=True)
+            continue
+        if not isinstance(entry, Entry):
+            _log.warning("%s is a %s, not an Entry", point.value, type(entry).__name__)
+        elif found.setdefault(entry.name, entry) is not entry:
+            _log.warning("%s: there is a model %r already", point.value, entry.name)
+    return found
 
 
 def build(target: str, options: Mapping[str, Any]) -> AnyModel:
@@ -107,7 +131,7 @@ def build(target: str, options: Mapping[str, Any]) -> AnyModel:
 
 
 def make(maker: Callable[..., AnyModel], options: Mapping[str, Any], *, where: str) -> AnyModel:
-    """Call it with options that it takes. Raises ConfigError."""
+    """Call it with options that it takes, of the types that it takes. Raises ConfigError."""
     try:
         inspect.signature(maker).bind(**options)
     except TypeError as error:
@@ -116,7 +140,7 @@ def make(maker: Callable[..., AnyModel], options: Mapping[str, Any], *, where: s
         ) from None
     except ValueError:  # a class without a signature: its constructor will say
         pass
-    return maker(**options)
+    return maker(**typed(maker, options)) if options else maker()
 
 
 def maker(target: str) -> Callable[..., AnyModel]:
@@ -127,14 +151,14 @@ def maker(target: str) -> Callable[..., AnyModel]:
         return _torch_maker(Path(target))
     if ":" in target:
         return _model_at(target)
-    entry = CATALOGUE.get(target)
+    entry = catalogue().get(target)
     if entry is not None:
         return entry.maker()
     if Path(target).is_dir():
         return folder_maker(Path(target))
     raise ConfigError(
         f"{target!r} is no model: neither module:Class, module:function, a .onnx or .pt2 file, nor "
-        f"a folder with one or of a saved model, nor one of {', '.join(sorted(CATALOGUE))} "
+        f"a folder with one or of a saved model, nor one of {', '.join(sorted(catalogue()))} "
         "(`headway models` lists them)"
     )
 
@@ -225,7 +249,7 @@ def _whisper_maker(path: Path) -> Callable[..., AnyModel]:
         takes: Literal["file", "samples"] = "file",
         max_seconds: float = 300.0,
     ) -> AnyModel:
-        from headway.models.whisper import Whisper
+        from headway.models.speech.whisper import Whisper
 
         return Whisper(path, device=device, threads=threads, takes=takes, max_seconds=max_seconds)
 

@@ -5,7 +5,7 @@ is for the tasks to say.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 
@@ -22,6 +22,7 @@ class TextModel(Model[Any, Any]):
     """Tokens in, rows of numbers out. A text of more than `max_tokens` is refused, or cut where the
     caller (the parameter `truncate`) or whoever serves it (the option) says so."""
 
+    writes_inputs: ClassVar[bool] = False
     inputs: Sequence[Tensor] = (Tensor("text", "object", (-1,)),)
     outputs: Sequence[Tensor] = ()
 

@@ -7,7 +7,7 @@ and the pages of several front ends add up: they hold sums and histograms, no pe
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from headway.core.items import Priority
@@ -63,6 +63,17 @@ class Watchable(Protocol):
     def statistics(self) -> Now: ...
 
 
+class Readiness(Protocol):
+    """Of one version of a model."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def is_ready(self) -> bool: ...
+
+
 class Key(NamedTuple):
     model: str
     version: str
@@ -80,6 +91,9 @@ class Metrics:
         self._models: dict[Key, _Model] = {}
         self._retired: OrderedDict[Key, _Model] = OrderedDict()
         self._sources: list[Source] = [add_process]
+        # Where somebody knows better than the batchers, who do not know of models that could not
+        # be loaded.
+        self.readiness: Callable[[], Iterable[Readiness]] | None = None
 
     # ---- what is watched
 
@@ -150,6 +164,12 @@ class Metrics:
         for model in models:
             model.add_to(page)
             yield
+        ready = {} if self.readiness is None else _by_key(self.readiness())
+        for model in models:
+            if self.readiness is None and model.is_open is not None:
+                ready[model.key] = model.is_open
+        for key, is_ready in ready.items():
+            page.add(families.MODEL_READY, labels(key._fields, key), int(is_ready))
         for source in self._sources:
             source(page)
             yield
@@ -169,6 +189,10 @@ class Metrics:
         headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+def _by_key(found: Iterable[Readiness]) -> dict[Key, bool]:
+    return {Key(each.model, each.version): each.is_ready for each in found}
 
 
 class _Watch:
@@ -278,6 +302,12 @@ class _Model:
             self._starts[family, labelled] = starts
         page.add_histogram(family, starts, histogram)
 
+    @property
+    def is_open(self) -> bool | None:
+        """Does any batcher take calls? None: there is none."""
+        batchers = [each for watch in self.watches if (each := watch.batcher) is not None]
+        return any(each.statistics().is_open for each in batchers) if batchers else None
+
     def _add_now(self, page: Page) -> None:
         where = self._where
         batchers = [each for watch in self.watches if (each := watch.batcher) is not None]
@@ -292,7 +322,6 @@ class _Model:
         idle = max(0, workers - busy - away)
         self._add_each(page, families.WORKERS, {"busy": busy, "idle": idle, "away": away})
         page.add(families.OLDEST_BATCH, where, max(now.oldest_batch_s for now, _ in states))
-        page.add(families.MODEL_READY, where, int(any(now.is_open for now, _ in states)))
         page.add(families.NV_PENDING, where, sum(now.queued_items for now, _ in states))
 
     def _add_requests(self, page: Page) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import dataclasses
 import functools
+import logging
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +23,20 @@ from headway.core.faults.bisecting import MAX_RERUNS
 from headway.core.faults.supervision import MAX_RESTARTS
 from headway.core.operating.placing import Placement, place
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, NotReady
-from headway.model import CANCEL, END, Model, TensorModel, overrides
+from headway.model import CANCEL, Model, TensorModel, overrides
 from headway.runtime.calling.callbacks import Callbacks, own_method
 from headway.runtime.calling.parameters import BatchParameters, Parameters, Sharing
 from headway.runtime.calling.runner import TensorRunner, runner_for
 from headway.runtime.calling.threads import run_in_thread
-from headway.runtime.driving.calls import Call, DirectCall, StreamCall
+from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.driver import Driver
 from headway.runtime.driving.event_loop import FloatingHome, Home
 from headway.runtime.driving.state import State
-from headway.runtime.events import Observer, Observers
+from headway.runtime.driving.streams import OpenStream, StreamCall
+from headway.runtime.events import Observer, Observers, PaddingRevoked
 from headway.runtime.explaining import Explained, explanation_of
+from headway.runtime.fan_out import FanOut, LongCall
+from headway.runtime.forking import left_behind, tell_when_forked
 from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
 from headway.runtime.jobs.jobs import BatchJob, PredictJob, StreamJob, Worker
 from headway.runtime.jobs.probing import ProbeWatcher, probe, try_padding
@@ -44,10 +49,15 @@ if TYPE_CHECKING:
     from headway.runtime.workers.process.team import ProcessTeam
     from headway.runtime.workers.process.worker import WorkerStatus
 
+_log = logging.getLogger(__name__)
 In = TypeVar("In")
 Out = TypeVar("Out")
 PriorityName = Literal["high", "normal", "low"]
 _NONE: Mapping[str, Any] = {}
+_ALIVE = (State.OPENING, State.OPEN, State.CLOSING)
+_GRACE_S = (
+    0.001  # past a deadline: what is still queued is refused by the scheduler, which says why
+)
 HAS_PROCESSES = hasattr(os, "pidfd_open") and hasattr(os, "memfd_create")
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
@@ -114,7 +124,6 @@ class Batcher(Generic[In, Out]):
         pin: Sequence[str] = (),
         _floating: bool = False,
         _make: Callable[[], Any] | None = None,  # the model once more, in another process
-        _hangs: Callable[[bool], Any] = bool,
     ) -> None:
         target = model
         self._model = model() if isinstance(model, type) else model
@@ -125,8 +134,14 @@ class Batcher(Generic[In, Out]):
         self.name = self._runner.name
         if not (isinstance(max_reruns, int) and max_reruns >= 0):
             raise ConfigError(f"must be at least 0, not {max_reruns}", field="max_reruns")
+        limit_s = seconds(execute_timeout_ms, "execute_timeout_ms")
         self._callbacks = callbacks = Callbacks(
-            self._model, self.name, max_waiting=max_queue, prepare=prepare, size=size
+            self._model,
+            self.name,
+            max_waiting=max_queue,
+            prepare=prepare,
+            size=size,
+            limit_s=limit_s,
         )
         self._prepare, self._size = callbacks.prepare, callbacks.size
         self._finish, self._off_loop = callbacks.finish, callbacks.off_loop
@@ -158,6 +173,7 @@ class Batcher(Generic[In, Out]):
         self.is_uniform = self._is_simple or (
             isinstance(self._runner, TensorRunner)
             and self._runner.is_uniform
+            and not self._runner.checks_inputs
             and not any((self._prepare, self._size, self._finish, self._parameters))
         )
         self._observers = Observers(observers)
@@ -171,8 +187,8 @@ class Batcher(Generic[In, Out]):
             has_processes=HAS_PROCESSES,
         )
         execute_timeout_s = seconds(execute_timeout_ms, "execute_timeout_ms")
-        if execute_timeout_s is not None and self._placement.kind != "process":
-            self.observe(Watchdog(self, limit_s=execute_timeout_s, hangs=_hangs))
+        if execute_timeout_s == math.inf:
+            execute_timeout_s = None
         self._team: ProcessTeam | None = None
         if self._placement.kind == "process":
             from headway.runtime.workers.process import team
@@ -186,18 +202,48 @@ class Batcher(Generic[In, Out]):
                 memory_bytes=None if worker_memory_mb is None else int(worker_memory_mb * 2**20),
                 pin=tuple(pin),
             )
-            self._team = team.ProcessTeam(
-                self.name, target, _make, workers=workers, options=options
+            self._make_team = functools.partial(
+                team.ProcessTeam, self.name, target, _make, workers=workers, options=options
             )
-        self._driver = Driver(
+            self._team = self._make_team()
+        self._costs = costs
+        self._limit_s = execute_timeout_s
+        self._watchdog: Watchdog | None = None
+        self._followers: list[Callable[[tuple[int, ...]], None]] = []
+        self._driver = self._make_driver(is_floating=_floating)
+        tell_when_forked(self)
+
+    def _make_driver(self, *, is_floating: bool) -> Driver:
+        driver = Driver(
             self.name,
-            Scheduler(self._policy, costs),
+            Scheduler(self._policy, self._costs),
             self,
             self._observers,
-            FloatingHome(f"headway-{self.name}") if _floating else None,
+            FloatingHome(f"headway-{self.name}") if is_floating else None,
         )
         if self._team is not None:
-            self._team.attach(self._driver)
+            self._team.attach(driver)
+        elif self._limit_s is not None:
+            self._watchdog = Watchdog(driver, limit_s=self._limit_s)
+            self.observe(self._watchdog)
+        for follower in self._followers:
+            driver.follow(follower)
+        return driver
+
+    def after_fork(self) -> None:
+        """In the child: nothing of what runs for it is here."""
+        old = self._driver
+        if self._watchdog is not None:
+            self._observers.remove(self._watchdog)
+        left_behind.append((old, self._team, self._callbacks.start_over()))
+        state = old.state
+        if self._team is not None:
+            self._team = self._make_team()
+        self._driver = self._make_driver(is_floating=old.floating is not None)
+        if state is State.NEW or (old.floating is not None and state is State.OPEN):
+            return  # its next caller opens it
+        self._driver.state = State.FORKED if state in _ALIVE else state
+        self._driver.crash = old.crash
 
     # ---- life
 
@@ -219,6 +265,7 @@ class Batcher(Generic[In, Out]):
                     raise Closed(f"{self.name} was closed while it was loading")
                 driver.open(home)
         except BaseException:
+            driver.state = State.CLOSED
             await self._wait_stopped()
             raise
         try:
@@ -247,8 +294,25 @@ class Batcher(Generic[In, Out]):
         if isinstance(runner, TensorRunner):
             runner.varying.pad_sizes = self._policy.pad_sizes
             if runner.varying.candidates:
-                sizes = self._policy.batch_sizes
-                await try_padding(self._driver.start_probe, runner, home.clock, sizes)
+                runner.varying.revoked = self._tell_revoked
+                await try_padding(
+                    self._driver.start_probe,
+                    runner,
+                    home.clock,
+                    self._policy.batch_sizes,
+                    self._policy.max_batch_size,
+                )
+
+    def _tell_revoked(self, outputs: str) -> None:
+        """In a worker's thread."""
+        _log.error(
+            "%s: padding has changed an answer (%s), though it changed none when it was tried. "
+            "Only equal lengths share a batch from now on; answers to padded requests before may "
+            "be wrong. Set `pads` of the model to say how it is padded, or {} for never",
+            self.name,
+            outputs,
+        )
+        self._driver.report(PaddingRevoked(self.name, outputs))
 
     async def __aexit__(
         self,
@@ -284,22 +348,26 @@ class Batcher(Generic[In, Out]):
         """The result for one value, computed together with its neighbours.
 
         `deadline_ms`: the answer is worthless later; `partition`: only equals share a batch;
-        `parameters`: keywords for the model, which ignores those that it does not take.
+        `parameters`: keywords for the model; one that it does not take is refused.
         """
         loop = asyncio.get_running_loop()
-        call = None
+        entered_at = 0.0 if deadline_ms is None else self._now()
+        call: Call | LongCall | None = None
         if (
             self._is_simple
             and partition is None
             and deadline_ms is None
             and priority == "normal"
             and tenant == ""
+            and not parameters
         ):
             call = self._driver.enqueue_plain(value, loop)
         if call is None:
             call = await self._enqueue(
                 value, loop, priority, deadline_ms, tenant, partition, parameters
             )
+        if deadline_ms is not None:
+            return await self._answer_in_time(call, entered_at, deadline_ms)  # type: ignore[no-any-return]
         result: Any
         try:
             result = await call.answer()
@@ -325,17 +393,39 @@ class Batcher(Generic[In, Out]):
         (Not in terms of each other: whoever asks for no story should not pay for one.)
         """
         loop = asyncio.get_running_loop()
+        entered_at = self._now()
         call = await self._enqueue(
             value, loop, priority, deadline_ms, tenant, partition, parameters
         )
+        result = await self._answer_in_time(call, entered_at, deadline_ms)
+        return Explained(result, explanation_of(call))
+
+    async def _answer_in_time(
+        self, call: Call | LongCall, entered_at: float, deadline_ms: float | None
+    ) -> Any:
+        """The finished answer, or DeadlineExceeded wherever the time went. While it is queued, the
+        scheduler says so itself."""
+        deadline = _deadline(entered_at, deadline_ms)
+        timer = self._expire_at(call, deadline)
         try:
             result = await call.answer()
         except asyncio.CancelledError:
             self._driver.withdraw(call)
             raise
+        finally:
+            if timer is not None:
+                timer.cancel()
         if self._finish is not None:
-            result = await self._off_loop("finish", self._finish, result)
-        return Explained(result, explanation_of(call))
+            result = await self._off_loop("finish", self._finish, result, deadline=deadline)
+        return result
+
+    def _expire_at(
+        self, call: Call | LongCall | StreamCall, deadline: float | None
+    ) -> asyncio.TimerHandle | None:
+        if deadline is None or deadline == math.inf or isinstance(call, LongCall):
+            return None  # a long one sees to it itself
+        left_s = max(0.0, deadline - self._now()) + _GRACE_S
+        return asyncio.get_running_loop().call_later(left_s, self._driver.expire, call)
 
     async def submit_row(self, value: Any) -> Out:
         """`submit` for one row that a front end has checked already, and that has no wishes."""
@@ -372,26 +462,40 @@ class Batcher(Generic[In, Out]):
         tenant: str,
         partition: Hashable,
         parameters: Mapping[str, Any] | None,
-    ) -> Call:
+    ) -> Call | LongCall:
         rows, size, entered_at = 1, 0, None
         self._check_call(tenant, partition)
         keywords, shared = self._taken(parameters)
         if self._prepare is not None or self._size is not None:
             entered_at = self._now()
-            value, size = await self._prepared(value, keywords)
+            value, size = await self._prepared(value, keywords, _deadline(entered_at, deadline_ms))
         if self._shape is not None:
+            value = cast(TensorRunner, self._runner).plain(value)
             rows, own_size, shape = self._shaped(value)
             size = own_size if self._size is None else size
             if shape is not None:
                 partition = (shape, partition)
         if shared is not None:
             partition = Sharing(partition, streams=False, parameters=shared)
+        level = self._priority(priority)
+        if rows > 1 and rows > self._policy.window_rows:
+            if deadline_ms is not None and entered_at is not None:
+                deadline_ms -= (self._now() - entered_at) * 1e3
+            return self._long_call(
+                value,
+                rows,
+                deadline_ms,
+                size=size,
+                priority=level,
+                tenant=tenant,
+                partition=partition,
+            )
         call: Call = self._driver.enqueue(
             value,
             loop,
             rows=rows,
             size=size,
-            priority=self._priority(priority),
+            priority=level,
             tenant=tenant,
             deadline_ms=deadline_ms,
             entered_at=entered_at,
@@ -399,10 +503,37 @@ class Batcher(Generic[In, Out]):
         )
         return call
 
+    def _long_call(
+        self, value: Any, rows: int, deadline_ms: float | None, **options: Any
+    ) -> LongCall:
+        driver = self._driver
+        most = min(driver.scheduler.part_rows(options["size"]), self._policy.window_rows)
+        ends = [*range(most, rows, most), rows]
+        pieces = list(zip([0, *ends], ends, strict=False))
+
+        def enqueue(piece: tuple[int, int], left_ms: float | None) -> Any:
+            return driver.enqueue(
+                self.cut(value, *piece),
+                asyncio.get_running_loop(),
+                rows=piece[1] - piece[0],
+                deadline_ms=left_ms,
+                entered_at=None,
+                **options,
+            )
+
+        fan_out = self.fan_out(rows=most, deadline_ms=deadline_ms)
+        return LongCall(pieces, fan_out, enqueue, driver.withdraw, self.join)
+
+    def fan_out(self, *, rows: int = 1, deadline_ms: float | None = None) -> FanOut:
+        """For one request of many values of up to so many rows each: feeds them to the queue."""
+        width = self._policy.window_rows // max(1, rows)
+        return FanOut(self._driver.room, width=width, deadline_ms=deadline_ms)
+
     async def many(self, values: Sequence[Any], **options: Any) -> list[Out]:
         """The results for several values, in order. One error withdraws the rest and is raised.
 
-        Any number of values: a few batches' worth are queued at a time.
+        Any number of values: a few batches' worth are queued at a time, as the queue has room.
+        `deadline_ms` is that of all of them.
         """
         return await self._many(self.submit, values, options)
 
@@ -416,24 +547,17 @@ class Batcher(Generic[In, Out]):
         values: Sequence[Any],
         options: Mapping[str, Any],
     ) -> list[Any]:
-        results: list[Any] = [None] * len(values)
-        todo = iter(enumerate(values))
-
-        async def feed() -> None:
-            for index, value in todo:
-                results[index] = await submit(value, **options)
-
-        rows = min(4 * self._policy.max_batch_size * self._policy.workers, self._policy.max_queue)
+        rows = 1
         if self._shape is not None and self._prepare is None:  # else the rows are not known yet
-            rows //= max((self._shaped(value)[0] for value in values), default=1)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(len(values), max(1, rows))):
-                    group.create_task(feed())
-        except BaseExceptionGroup as errors:
-            error = errors.exceptions[0]
-            raise error from error.__cause__
-        return results
+            rows = max((self._shaped(value)[0] for value in values), default=1)
+
+        async def call(value: Any, left_ms: float | None) -> Any:
+            if left_ms is not None:
+                return await submit(value, **{**options, "deadline_ms": left_ms})
+            return await submit(value, **options)
+
+        fan_out = self.fan_out(rows=rows, deadline_ms=options.get("deadline_ms"))
+        return await fan_out.gather(call, values)
 
     def call(self, value: Any, **options: Any) -> Out:
         """`submit` for code without an event loop; from any thread."""
@@ -461,13 +585,38 @@ class Batcher(Generic[In, Out]):
         parameters: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Any]:
         """The chunks of one value's answer, as its batch produces them."""
+        stream = await self.open_stream(
+            value,
+            priority=priority,
+            deadline_ms=deadline_ms,
+            tenant=tenant,
+            partition=partition,
+            parameters=parameters,
+        )
+        try:
+            async for chunk in stream:
+                yield chunk
+        finally:
+            stream.close()
+
+    async def open_stream(
+        self,
+        value: Any,
+        *,
+        priority: PriorityName = "normal",
+        deadline_ms: float | None = None,
+        tenant: str = "",
+        partition: Hashable = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> OpenStream:
+        """`stream`, once it is queued. Whoever opens it closes it."""
         if self._stream is None:
             raise InvalidInput(f"{self.name} does not stream")
         size, entered_at = 0, self._now()
         self._check_call(tenant, partition)
         keywords, shared = self._taken(parameters)
         if self._prepare is not None or self._size is not None:
-            value, size = await self._prepared(value, keywords)
+            value, size = await self._prepared(value, keywords, _deadline(entered_at, deadline_ms))
         call = self._driver.enqueue(
             value,
             asyncio.get_running_loop(),
@@ -480,13 +629,8 @@ class Batcher(Generic[In, Out]):
             partition=Sharing(partition, streams=True, parameters=shared),
             stream=True,
         )
-        try:
-            while (chunk := await call.wait_chunk()) is not END:
-                yield chunk
-        finally:
-            if not call.is_done:
-                call.is_abandoned = True
-                self._driver.withdraw(call)
+        timer = self._expire_at(call, _deadline(entered_at, deadline_ms))
+        return OpenStream(call, self._driver.withdraw, timer)
 
     # ---- the user's values and callbacks
 
@@ -512,9 +656,11 @@ class Batcher(Generic[In, Out]):
         self, given: Mapping[str, Any] | None
     ) -> tuple[Mapping[str, Any], BatchParameters | None]:
         """What `prepare` takes of the parameters, and what their batch must have in common."""
-        if self._parameters is None:
+        if self._parameters is None and not given:
             return _NONE, None
         try:
+            self.check_parameters(given or _NONE)
+            assert self._parameters is not None
             shared = self._parameters.of_batch(given or _NONE)
             _check_hashable(shared, "a parameter that decides who shares a batch")
             return self._parameters.of_item(given or _NONE), shared
@@ -522,14 +668,27 @@ class Batcher(Generic[In, Out]):
             self._driver.report_refusal(error)
             raise
 
-    async def _prepared(self, value: Any, keywords: Mapping[str, Any]) -> tuple[Any, int]:
+    async def _prepared(
+        self, value: Any, keywords: Mapping[str, Any], deadline: float | None = None
+    ) -> tuple[Any, int]:
         """The item to queue and its size."""
         try:
             self._driver.check_open()
-            return await self._callbacks.prepared(value, keywords)
+            return await self._callbacks.prepared(value, keywords, deadline)
         except HeadwayError as error:
             self._driver.report_refusal(error)
             raise
+
+    def check_parameters(self, given: Mapping[str, Any]) -> None:
+        """Raises InvalidInput for one that the model does not take."""
+        if self._parameters is not None:
+            self._parameters.check(given)
+        elif given:
+            name = next(iter(given))
+            raise InvalidInput(f"parameter {name!r} is unknown; the model takes none")
+
+    def takes_parameter(self, name: str) -> bool:
+        return self._parameters is not None and self._parameters.takes(name)
 
     def _shaped(self, value: Any) -> tuple[int, int, Hashable]:
         assert self._shape is not None
@@ -594,8 +753,8 @@ class Batcher(Generic[In, Out]):
                     functools.partial(
                         self._stream, **self._keywords("stream", sharing), **keywords
                     ),
-                    self.name,
-                    self._max_reruns if runner.may_rerun else 0,
+                    runner,
+                    self._max_reruns,
                 )
             runner = runner.with_keywords(self._keywords("predict", sharing))
         if keywords:
@@ -691,9 +850,29 @@ class Batcher(Generic[In, Out]):
 
     @property
     def is_open(self) -> bool:
-        """Are calls taken? False before it is entered, once it closes, after a crash, and when the
-        last of its worker processes was given up."""
+        """Are calls taken? False before it is entered, once it closes, after a crash, and while
+        every worker is stuck or was given up."""
         return self._driver.takes_calls
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing completes any more: it has crashed, its workers were given up, each is
+        stuck in a batch, or so are the calls around it. Empty while it works, and before and after
+        its life."""
+        driver = self._driver
+        if driver.crash is not None:
+            return f"{self.name} crashed: {type(driver.crash).__name__}: {driver.crash}"
+        if driver.given_up is not None:
+            return str(driver.given_up)
+        if self.is_stuck:
+            return f"{self.name}: `prepare`, `size` or `finish` hang"
+        return ""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Is nobody let in because `prepare`, `size` or `finish` hang, each in a thread of its own?
+        Until one of them comes back."""
+        return self._callbacks.is_stuck
 
     @property
     def placement(self) -> Placement:
@@ -714,13 +893,10 @@ class Batcher(Generic[In, Out]):
         """Report every event to this callable from now on, in the batcher's event loop."""
         self._observers.add(observer)
 
-    def abandon(self, batch: Batch, error: HeadwayError) -> None:
-        """Answer a running batch's callers with this error; its worker is busy until it is done."""
-        self._driver.abandon(batch, error)
-
     def follow(self, follower: Callable[[tuple[int, ...]], None]) -> None:
         """Tell this callable the ids of each call's items, in that call's own context: so traces
         and logs find out which batch a request was in."""
+        self._followers.append(follower)
         self._driver.follow(follower)
 
     def statistics(self) -> Statistics:
@@ -740,6 +916,14 @@ class Batcher(Generic[In, Out]):
                 oldest_batch_s=max(ages, default=0.0),
                 away_workers=driver.away_workers,
             )
+
+
+def _deadline(entered_at: float, deadline_ms: float | None) -> float | None:
+    if deadline_ms is None:
+        return None
+    if math.isnan(deadline_ms):
+        raise InvalidInput("deadline_ms is not a number")
+    return entered_at + deadline_ms / 1e3
 
 
 def _cancellable(model: Any) -> frozenset[str]:

@@ -77,6 +77,15 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddingRevoked:
+    """A padded answer was another than the same row's alone: only equal lengths share a batch from
+    now on, and answers before may be wrong."""
+
+    model: str
+    outputs: str  # which differ
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerChanged:
     """A worker process was lost (`waiting` to be started again), is `ready`, or is given up
     (`failed`)."""
@@ -124,6 +133,7 @@ Event: TypeAlias = (
     | BatchFinished
     | BatchLost
     | OutOfMemory
+    | PaddingRevoked
     | WorkerChanged
     | Refused
     | Cancelled
@@ -144,6 +154,9 @@ class Observers:
 
     def add(self, observer: Observer) -> None:
         self._observers = [*self._observers, observer]
+
+    def remove(self, observer: Observer) -> None:
+        self._observers = [each for each in self._observers if each is not observer]
 
     def emit(self, event: Event) -> None:
         for observer in self._observers:

@@ -6,6 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 from headway.core.items import Batch
 from headway.runtime.driving.calls import Call
 from headway.runtime.events import ItemTimes
+from headway.runtime.fan_out import LongCall
 
 Out = TypeVar("Out")
 
@@ -25,7 +26,7 @@ class Explained(NamedTuple, Generic[Out]):
     explanation: Explanation
 
 
-def explanation_of(call: Call) -> Explanation:
+def explanation_of(call: Call | LongCall) -> Explanation:
     own = set(call.item_ids)
     times = []
     for batch, ran_s in call.ran:

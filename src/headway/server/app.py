@@ -41,14 +41,11 @@ class Asker(Protocol):
 
 # (body, asker, tenant, **params): starts the commonest kind of request without a task, or None.
 DirectHandler: TypeAlias = Callable[..., Pending | None]
-# Headers that wish for more than the body says: such requests are never direct.
+# Headers that wish for more than the body says: such requests are never direct. (Nor are those with
+# headers of our own, but for a tenant.)
 WISHES = frozenset(
     [
         b"content-encoding",
-        b"headway-adapter",
-        b"headway-explain",
-        b"headway-priority",
-        b"headway-timeout-ms",
         b"inference-header-content-length",
     ]
 )

@@ -1,9 +1,11 @@
 """Tells systemd how it goes (`Type=notify`), where systemd has asked: one datagram each time."""
 
+import asyncio
 import logging
 import os
 import socket
 import time
+from collections.abc import Callable, Mapping
 
 _log = logging.getLogger(__name__)
 
@@ -19,6 +21,37 @@ def reloading() -> None:
 
 def stopping() -> None:
     _send("STOPPING=1")
+
+
+class Watchdog:
+    """Tells systemd's watchdog (`WatchdogSec=`) that work completes, while it does. An event loop
+    that is blocked tells nothing either: both end in a restart."""
+
+    def __init__(self, is_live: Callable[[], bool]) -> None:
+        self._is_live = is_live
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        every_s = _watchdog_every_s(os.environ)
+        if every_s is not None:
+            self._tell(asyncio.get_running_loop(), every_s)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, every_s: float) -> None:
+        if self._is_live():
+            _send("WATCHDOG=1")
+        self._timer = loop.call_later(every_s, self._tell, loop, every_s)
+
+
+def _watchdog_every_s(environment: Mapping[str, str]) -> float | None:
+    """A third of the time that systemd waits; None: it does not ask this process."""
+    text, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if not text.isdigit() or not int(text) or pid not in ("", str(os.getpid())):
+        return None
+    return int(text) / 3e6
 
 
 def _send(state: str) -> None:

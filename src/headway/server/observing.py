@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headway.config import ServerConfig
+from headway.hosting.registry import Registry
 from headway.observe import logs
 from headway.observe.metrics import Metrics
 from headway.observe.tally import ErrorTally
@@ -51,6 +52,11 @@ class Observing:
             logs.follow(model.batcher)
         if self.tracing is not None:
             self.tracing.follow(model.batcher)
+
+    def follow(self, registry: Registry) -> None:
+        """Readiness as the registry has it: that of models that could not be loaded, too."""
+        if self.metrics is not None:
+            self.metrics.readiness = registry.readiness
 
     def wrap(self, app: App) -> None:
         """Once, the app that requests come to first: who is turned away there is told of, too."""

@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import HeadwayError
@@ -17,8 +17,7 @@ from headway.hosting.statistics import ModelStatistics
 from headway.hosting.timed import TimedServed
 from headway.models.catalogue import AnyModel
 from headway.server import notify
-from headway.server.api import admin, draining, metrics
-from headway.server.api import predict
+from headway.server.api import admin, draining, metrics, predict
 from headway.server.api.openai import audio, images, rerank
 from headway.server.api.openai import handlers as openai
 from headway.server.api.openapi import handlers as openapi
@@ -29,7 +28,6 @@ from headway.server.app import App
 from headway.server.auth.access import access_of_route
 from headway.server.auth.guard import Guard
 from headway.server.auth.http import Gate, gate_without_keys
-from headway.server.auth.local import is_loopback
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http1.server import HttpServer
 from headway.server.net.listener import cannot_listen
@@ -84,6 +82,7 @@ async def run(
         make = functools.partial(make_served, weights=weights, observing=observing)
         async with Keeper(config, make) as keeper:
             registry = keeper.registry
+            observing.follow(registry)
             app = guard.app(
                 registry,
                 lambda view, gate: make_app(
@@ -118,19 +117,23 @@ async def run(
                 notify.ready()
 
             pauses = Pauses(registry)
+            watchdog = notify.Watchdog(lambda: registry.is_live)
             front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
+            watchdog.start()
             try:
                 await serve(
                     front_ends,
                     reloader,
                     say,
                     keeper.wait_started(),
+                    keeper.wait_crashed(),
                     hang_up=None if reread is None else lambda: reloader.reload(reread),
                     leave=registry.drain,
                     end=keeper.end_by,
                 )
             finally:
+                watchdog.stop()
                 pauses.stop()
                 await reloader.close()
 
@@ -218,7 +221,7 @@ def make_app(
     has_keys: bool = False,
 ) -> App:
     """All routes, for these models; `gate` says who may call which."""
-    gate = gate or gate_without_keys(is_local=is_loopback(config.host))
+    gate = gate or gate_without_keys(config)
     errors = None if observing is None else observing.http_errors
     app = App(max_body_bytes=config.max_body_bytes, debug=config.debug, errors=errors, room=room)
     version = importlib.metadata.version("headway")
@@ -301,6 +304,7 @@ async def serve(
     reloader: Reloader,
     say: Callable[[], None],
     starting: Coroutine[Any, Any, None],
+    crashing: Coroutine[Any, Any, NoReturn],
     *,
     hang_up: Callable[[], None] | None = None,
     leave: Callable[[], None],
@@ -310,21 +314,25 @@ async def serve(
     what has begun, on all at once. One deadline counts for the front ends and, by `end`, for the
     models after them.
 
-    `say` is called when `starting` (the models) is done.
+    `say` is called when `starting` (the models) is done. What `crashing` raises ends everything.
     """
     with Signals(hang_up) as signals:
-        started = asyncio.get_running_loop().create_task(starting)
+        loop = asyncio.get_running_loop()
+        started, crashed = loop.create_task(starting), loop.create_task(crashing)
+        stopping = loop.create_task(signals.stop.wait())
         try:
             for front_end in front_ends:
                 await _listen(front_end, reloader.config.server)
-            if await _done_before(signals.stop, started):
+            await _first_done(started, crashed, stopping)
+            if not signals.stop.is_set():
                 say()
-                await signals.stop.wait()
+                await _first_done(crashed, stopping)
             notify.stopping()
             leave()
             await _wait(reloader.config.server.stop_delay_s)
         finally:
-            started.cancel()
+            for task in (started, crashed, stopping):
+                task.cancel()
             drain_s = reloader.config.server.drain_s
             end(asyncio.get_running_loop().time() + drain_s)
             await asyncio.gather(*(front_end.stop(drain_s) for front_end in front_ends))
@@ -345,16 +353,11 @@ async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
         raise cannot_listen(f"{config.host}:{config.port}", error, "--port") from error
 
 
-async def _done_before(stop: asyncio.Event, task: "asyncio.Task[None]") -> bool:
-    """Has the task ended before we are asked to stop? Raises what it raised."""
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-    if task.done():
+async def _first_done(*tasks: "asyncio.Task[Any]") -> None:
+    """Until one of them has ended. Raises what it raised."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
         task.result()
-    return task.done() and not stop.is_set()
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ TOML = f"""
 [server]
 port = 0
 grpc_port = 0
+admin_without_key = true
 shared_memory = true
 body_timeout_s = {BODY_TIMEOUT_S}
 write_timeout_s = {BODY_TIMEOUT_S}

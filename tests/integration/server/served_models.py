@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias, TypedDict
 
 import numpy
 
@@ -144,5 +144,60 @@ class FewWords(headway.TensorModel):
         return {"embedding": numpy.stack([vector_of(text) for text in texts])}
 
 
+class Flip(headway.TensorModel):
+    """A byte a row."""
+
+    inputs: ClassVar = [Tensor("x", "int8", (-1, 1))]
+    outputs: ClassVar = [Tensor("y", "int8", (-1, 1))]
+
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"y": ~batch["x"]}
+
+
+class Pair(TypedDict):
+    query: str
+    document: str
+
+
+class Pairs(headway.Model[Pair, float]):
+    """How many letters of the query are in the document."""
+
+    def predict(self, items: list[Pair]) -> list[float]:
+        return [
+            float(sum(letter in item["document"] for letter in item["query"])) for item in items
+        ]
+
+
 def vector_of(text: str) -> Any:
     return numpy.array([len(text), text.count("a"), text.count("b"), 1], numpy.float32)
+
+
+class Stubborn(headway.Model[float, float]):
+    """Never comes back from a number below zero."""
+
+    def predict(self, items: list[float]) -> list[float]:
+        if min(items) < 0:
+            threading.Event().wait()
+        return items
+
+
+class Crashing(headway.Model[float, float]):
+    """A number below zero breaks this process's schedulers, as a bug of ours would."""
+
+    def predict(self, items: list[float]) -> list[float]:
+        if min(items) < 0:
+            from headway.core import Scheduler
+
+            def broken(*_: Any, **__: Any) -> None:
+                raise RuntimeError("a bug")
+
+            Scheduler.finish = broken  # type: ignore[method-assign]
+        return items
+
+
+class Unloadable(headway.Model[float, float]):
+    def load(self) -> None:
+        raise OSError("torn")
+
+    def predict(self, items: list[float]) -> list[float]:
+        return items

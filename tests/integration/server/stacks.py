@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import uvicorn
 from msgspec.structs import replace
-from served_models import MOST_S, FewWords, Gate, Words
+from served_models import MOST_S, FewWords, Flip, Gate, Pairs, Words
 
 from headway.config import ModelConfig, ServerConfig
 from headway.core import CostTable
@@ -28,6 +28,7 @@ from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app
 
 MAX_BODY_BYTES = 100_000
+MAX_ROWS = 40_000
 _T = TypeVar("_T")
 
 
@@ -51,6 +52,10 @@ class Watched(Served):
     async def predict(self, value: Any, ask: Ask) -> Any:
         self._soon_arrived()
         return await super().predict(value, ask)
+
+    async def predict_many(self, calls: Any, *, keep_errors: bool = False) -> Any:
+        self._soon_arrived()
+        return await super().predict_many(calls, keep_errors=keep_errors)
 
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None:
         self.ended.put(error)
@@ -167,6 +172,9 @@ class Stacks:
         models = [
             Watched("words", Words()),
             Watched("few", FewWords(), max_queue=1),
+            Watched("little", Words(), max_queue=8, max_batch_size=4),
+            Watched("pairs", Pairs(), max_queue=8, max_batch_size=4),
+            Watched("flip", Flip()),
             Watched("gate", Words(Gate())),
             Watched("narrow", Words(Gate()), max_queue=1),
             Watched("strict", Words(Gate()), slo_ms=100),
@@ -185,7 +193,14 @@ class Stacks:
 
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[Addresses]:
-        config = ServerConfig(port=0, grpc_port=0, drain_s=1, max_body_bytes=MAX_BODY_BYTES)
+        config = ServerConfig(
+            port=0,
+            grpc_port=0,
+            drain_s=1,
+            max_body_bytes=MAX_BODY_BYTES,
+            max_request_rows=MAX_ROWS,
+            admin_without_key=True,
+        )
         app = make_app(self.registry, config)
         async with (
             HttpServer(app, config) as http,

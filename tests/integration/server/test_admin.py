@@ -1,5 +1,6 @@
-"""The administrator's routes where there are no keys: for this machine only."""
+"""The administrator's routes where there are no keys: shut, unless the operator opens them."""
 
+import asyncio
 from pathlib import Path
 
 import httpx
@@ -32,7 +33,7 @@ def test_a_web_page_or_a_proxy_is_not_the_administrator(
     assert server.http.post("/v1/predict/upper", json="a", headers=headers).json() == "A"
 
 
-def test_somebody_at_this_machine_is(server: Server) -> None:
+def test_where_the_operator_said_so_it_takes_no_key(server: Server) -> None:
     assert server.http.get("/admin/drain").json() == {"draining": False}
 
 
@@ -48,21 +49,69 @@ def test_over_grpc_a_proxy_is_not_the_administrator_either(server: Server) -> No
         client.unregister_system_shared_memory()
 
 
-def test_a_server_that_others_can_reach_has_no_administrator_without_a_key(
-    tmp_path: Path,
+@pytest.mark.parametrize("stack", ["headway", "grpcio"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_without_a_key_there_is_no_administrator_unless_the_operator_says_so(
+    tmp_path: Path, host: str, stack: str
 ) -> None:
+    """Whatever the address says: a plain proxy on this machine hands on anybody's requests."""
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
 
-    arguments = ("--host", "0.0.0.0", "--port", "0", "--grpc-port", "0")
+    arguments = ("--host", host, "--port", "0", "--grpc-port", "0", "--grpc-stack", stack)
     with served(tmp_path, "served_models:Upper", *arguments) as server:
         here = f"http://127.0.0.1:{server.port}"
         for method, path in ADMIN:
             answer = httpx.request(method, here + path)
             assert answer.status_code == 403, path
+            assert "a key with the right `admin`" in answer.text
+            assert "started with --admin-without-key" in answer.text
         assert httpx.post(f"{here}/v1/predict/upper", json="a").json() == "A"
         address = f"127.0.0.1:{server.grpc.rpartition(':')[2]}"
         with triton.InferenceServerClient(address) as client:
             assert client.is_server_ready()
             with pytest.raises(InferenceServerException, match="right `admin`"):
                 client.unload_model("upper")
+
+
+@pytest.mark.parametrize("stack", ["headway", "grpcio"])
+def test_an_operator_may_open_a_server_that_others_can_reach(tmp_path: Path, stack: str) -> None:
+    import tritonclient.grpc as triton
+
+    arguments = ("--host", "0.0.0.0", "--port", "0", "--grpc-port", "0", "--grpc-stack", stack)
+    with served(tmp_path, "served_models:Upper", *arguments, "--admin-without-key") as server:
+        server.log.wait_for("whoever reaches 0.0.0.0 may administrate without a key")
+        here = f"http://127.0.0.1:{server.port}"
+        by_name = {"Host": "headway.internal", "X-Forwarded-For": "10.0.0.7"}
+        assert httpx.get(f"{here}/admin/drain", headers=by_name).status_code == 200
+        page = {"Origin": "https://evil.example.org"}
+        assert httpx.post(f"{here}/admin/drain", headers=page).status_code == 403
+        with triton.InferenceServerClient(f"127.0.0.1:{server.grpc.rpartition(':')[2]}") as client:
+            client.load_model("upper")
+
+
+def test_the_app_in_another_server_has_no_administrator_without_a_key() -> None:
+    """As ASGI, where the address is somebody else's."""
+    from headway.config import ServerConfig
+    from headway.hosting.registry import Registry
+    from headway.server.net.asgi import AsgiApp
+    from headway.server.run import make_app
+
+    async def statuses(config: ServerConfig) -> list[int]:
+        transport = httpx.ASGITransport(AsgiApp(make_app(Registry(), config)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return [(await client.request(*each)).status_code for each in ADMIN]
+
+    assert asyncio.run(statuses(ServerConfig())) == [403] * len(ADMIN)
+    assert 200 in asyncio.run(statuses(ServerConfig(admin_without_key=True)))
+
+
+def test_keys_and_an_open_door_contradict_each_other() -> None:
+    from headway.config import KeyConfig, ServerConfig
+    from headway.errors import ConfigError
+    from headway.server.auth.guard import Guard
+    from headway.server.auth.keys import new_key
+
+    key = KeyConfig(id="a", tenant="a", hash=new_key().hash)
+    with pytest.raises(ConfigError, match="give one of them the right `admin`"):
+        Guard(ServerConfig(admin_without_key=True), [key])

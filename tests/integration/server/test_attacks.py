@@ -1,28 +1,74 @@
-"""The attacks of `python -m benchmarks attacks`, with an honest client beside them.
+"""The attacks of `python -m benchmarks attacks`, in short, with honest clients beside them.
 
 Only what happened is looked at, never how long it took; so guessing keys by time is not among them.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
-from benchmarks.attacks import ATTACKS, HonestClient, Target, attacked
+from benchmarks.attacks import over_grpc
+from benchmarks.attacks.honest import HonestClients
+from benchmarks.attacks.run import GRPC_ATTACKS, HTTP_ATTACKS, Line
+from benchmarks.attacks.scene import Attack, Memory, Scene, attacked
+
+MOST_GROWTH_MIB = 100.0  # what an allocator keeps is not known to the byte
+
+
+class Stage(NamedTuple):
+    scene: Scene
+    clients: HonestClients
+    memory: Memory
+
+
+def staged(stack: str) -> Iterator[Stage]:
+    with attacked(stack) as scene:
+        target = scene.target
+        target.seconds = 0.3
+        with HonestClients(target.port, target.grpc_port, scene.honest_key) as clients:
+            yield Stage(scene, clients, Memory(scene.server.pid))
 
 
 @pytest.fixture(scope="module")
-def scene() -> Iterator[tuple[Target, HonestClient]]:
-    with attacked() as made:
-        yield made
+def stage() -> Iterator[Stage]:
+    yield from staged("headway")
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_refused_and_others_are_served(
-    scene: tuple[Target, HonestClient], name: str
+@pytest.fixture(scope="module")
+def on_grpcio() -> Iterator[Stage]:
+    yield from staged("grpcio")
+
+
+def attack(stage: Stage, name: str, attack: Attack, *, has_key: bool) -> Line:
+    target = stage.scene.target if has_key else stage.scene.target.without_key()
+    stage.clients.figures()
+    stage.memory.start_over()
+    outcome = attack(target)
+    figures = stage.clients.figures()
+    line = Line(name, "", has_key, outcome, figures, stage.memory.growth_mib)
+    assert line.failures == []
+    assert all(each.served > 0 for each in figures.values())
+    assert line.growth_mib < MOST_GROWTH_MIB
+    return line
+
+
+@pytest.mark.parametrize("name", HTTP_ATTACKS)
+def test_an_attack_is_refused_and_others_are_served(stage: Stage, name: str) -> None:
+    line = attack(stage, name, HTTP_ATTACKS[name], has_key=True)
+    assert line.outcome.is_refused, line.outcome
+
+
+@pytest.mark.parametrize("has_key", [False, True], ids=["stranger", "tenant"])
+@pytest.mark.parametrize("name", GRPC_ATTACKS)
+def test_so_it_is_over_grpc(stage: Stage, name: str, has_key: bool) -> None:
+    line = attack(stage, name, GRPC_ATTACKS[name], has_key=has_key)
+    assert line.outcome.is_refused, line.outcome
+
+
+@pytest.mark.parametrize("has_key", [False, True], ids=["stranger", "tenant"])
+@pytest.mark.parametrize("name", over_grpc.ATTACKS)
+def test_a_message_is_refused_on_the_other_stack_too(
+    on_grpcio: Stage, name: str, has_key: bool
 ) -> None:
-    target, client = scene
-    client.start_over()
-    outcome = ATTACKS[name](target)
-    assert outcome.is_refused, outcome
-    served, _, _ = client.figures()
-    assert client.failures == []
-    assert served > 0
+    line = attack(on_grpcio, name, over_grpc.ATTACKS[name], has_key=has_key)
+    assert line.outcome.is_refused, line.outcome

@@ -290,7 +290,7 @@ def test_a_body_that_never_ends_is_given_up(server: Server) -> None:
             "Content-Length: 5\r\n\r\n0\r\n\r\n",
             400,
         ),
-        ("GET /v2 HTTP/1.1\r\nbad header\r\n\r\n", 400),
+        ("GET /v2 HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n", 400),
         ("GET /v2 HTTP/9.9\r\n\r\n", 400),
         ("nonsense\r\n\r\n", 400),
         ("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),

@@ -16,7 +16,7 @@ pytest.importorskip("tritonclient.grpc")
 pytest.importorskip("tritonclient.http")
 pytest.importorskip("uvicorn")
 
-from clients import CLIENTS, HTTP, KSERVE_PYTHON, Asked, Call, Client, Refused
+from clients import CLIENTS, HTTP, KSERVE_PYTHON, Asked, Call, Client, Curl, Refused
 from served_models import vector_of
 from stacks import MAX_BODY_BYTES, Stacks, Watched
 
@@ -100,12 +100,17 @@ def test_unknown_model(pair: Pair) -> None:
 
 
 def test_input_too_large(pair: Pair) -> None:
-    if pair.is_http:
-        call = pair.start("words", "a" * 2 * MAX_BODY_BYTES)
-        pair.refused(call, 413, "", f"larger than {MAX_BODY_BYTES} bytes")
-    else:
-        call = pair.start("few", "a", "b")
-        pair.refused(call, 413, "INVALID_ARGUMENT", "2 rows; the queue holds 1")
+    words = "larger than" if pair.is_http else "at most"
+    call = pair.start("words", "a" * (MAX_BODY_BYTES + 1))
+    pair.refused(call, 413, "INVALID_ARGUMENT", f"{words} {MAX_BODY_BYTES}")
+
+
+def test_more_rows_than_the_queue_holds(pair: Pair) -> None:
+    if isinstance(pair.client, Curl):
+        pytest.skip("it sends one text")
+    assert pair.start("few", "a", "ab", "b").result() == [
+        vector_of(text).tolist() for text in ("a", "ab", "b")
+    ]
 
 
 def test_model_failed(pair: Pair) -> None:

@@ -34,3 +34,9 @@ def test_with_keys_the_line_has_a_place_for_one() -> None:
     said = greeting(registry, "https://host:1", None, has_keys=True)
     [line] = [line for line in said.splitlines() if line.strip().startswith("curl")]
     assert shlex.split(line)[1:3] == ["-H", "Authorization: Bearer $KEY"]
+
+
+def test_an_open_administration_is_said() -> None:
+    assert "without a key" not in greeting(Registry(), "http://host:1", None)
+    said = greeting(Registry(), "http://host:1", None, admin_without_key=True)
+    assert "may load, unload and drain, without a key" in said

@@ -43,7 +43,7 @@ def secure(folder: Path, **settings: Any) -> ServerConfig:
 async def serving(config: ServerConfig) -> AsyncIterator[HttpServer]:
     app = App()
     app.add("GET", "/x", answer)
-    async with HttpServer(app, config, tls=Certificates(config).context()) as server:
+    async with HttpServer(app, config, tls=Certificates(config).context) as server:
         yield server
 
 
@@ -97,7 +97,7 @@ def test_what_is_no_tls_is_hung_up_on_and_not_logged(
     async def scenario() -> None:
         async with serving(secure(tmp_path)) as server:
             client = await silent(server.port)
-            await client.send(b"GET /x HTTP/1.1\r\n\r\n")
+            await client.send(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
             with suppress(ConnectionError):
                 assert not (await client.rest()).startswith(b"HTTP")
             await client.leave()
@@ -131,8 +131,8 @@ def test_a_taken_port_is_an_error(on_loop: Any, tmp_path: Path) -> None:
 def test_grpc_has_the_same_limit(on_loop: Any, tmp_path: Path) -> None:
     async def scenario() -> None:
         config = secure(tmp_path, max_handshakes=2)
-        tls = Certificates(config).context("h2")
-        server = H2Server(config, limit_bytes=1000, tls=tls)
+        certificates = Certificates(config)
+        server = H2Server(config, limit_bytes=1000, tls=lambda: certificates.context("h2"))
         port = await server.start("127.0.0.1", 0)
         try:
             idlers = [await silent(port) for _ in range(4)]

@@ -99,9 +99,9 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     probe = Probe()
     async with serving(probe.app) as server, Client.to(server) as client:
         await client.send(
-            b"GET /wait HTTP/1.1\r\n\r\n"
-            + b"".join(b"GET /path/%d HTTP/1.1\r\n\r\n" % number for number in range(50))
-            + b"POST /echo HTTP/1.1\r\nContent-Length: 4\r\n\r\nab"
+            b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"
+            + b"".join(b"GET /path/%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(50))
+            + b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nab"
         )
         await happens(probe.started)
         await client.send(b"cd")
@@ -118,11 +118,13 @@ async def test_bodies_come_whole_chunked_and_byte_by_byte() -> None:
     probe = Probe()
     async with serving(probe.app) as server, Client.to(server) as client:
         await client.send(
-            b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
             b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nContent-Type: trailer\r\n\r\n"
         )
         assert (await client.reply()).body == b"abcde"
-        for byte in b"POST /echo HTTP/1.1\r\nX-Request-Id: me\r\nContent-Length: 2\r\n\r\nhi":
+        for (
+            byte
+        ) in b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: me\r\nContent-Length: 2\r\n\r\nhi":
             await client.send(bytes([byte]))
             await asyncio.sleep(0)
         reply = await client.reply()
@@ -136,12 +138,13 @@ async def test_a_client_that_asks_is_told_to_continue() -> None:
     probe = Probe()
     async with serving(probe.app, max_body_bytes=100) as server:
         async with Client.to(server) as client:
-            head = b"POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+            head = b"POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            head += b"Content-Length: %d\r\n\r\n"
             await client.send(head % 2)
             assert (await client.reply()).status == 100
             await client.send(b"ok")
             assert (await client.reply()).body == b"ok"
-            await client.send(b"GET /wait HTTP/1.1\r\n\r\n" + head % 2)
+            await client.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n" + head % 2)
             await happens(probe.started)
             probe.release.set()
             assert (await client.reply()).body == b"done"
@@ -151,7 +154,7 @@ async def test_a_client_that_asks_is_told_to_continue() -> None:
             await client.send(head % 101)
             assert (await client.reply()).status == 413
         async with Client.to(server) as client:
-            await client.send(b"POST /echo HTTP/1.1\r\nExpect: a-pony\r\n\r\n")
+            await client.send(b"POST /echo HTTP/1.1\r\nHost: x\r\nExpect: a-pony\r\n\r\n")
             assert (await client.reply()).status == 417
 
 
@@ -164,7 +167,7 @@ async def test_too_large_is_refused_before_it_is_read() -> None:
             b"Transfer-Encoding: chunked\r\n\r\n" + b"200\r\n%b\r\n" % bytes(512) * 100,
         ):
             async with Client.to(server) as client:
-                await client.send(b"POST /echo HTTP/1.1\r\n" + body)
+                await client.send(b"POST /echo HTTP/1.1\r\nHost: x\r\n" + body)
                 reply = await client.reply()
                 assert reply.status == 413
                 assert b"1000 bytes" in reply.body
@@ -178,12 +181,12 @@ async def test_large_heads_are_refused_in_one_read_and_in_many() -> None:
     probe = Probe()
     async with serving(probe.app, max_header_bytes=1000) as server:
         async with Client.to(server) as client:
-            await client.send(b"GET /path/a HTTP/1.1\r\nX: " + b"x" * 2000 + b"\r\n\r\n")
+            await client.send(b"GET /path/a HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 2000 + b"\r\n\r\n")
             assert (await client.reply()).status == 431
         for start in (
-            b"GET /path/a HTTP/1.1\r\nX: ",
+            b"GET /path/a HTTP/1.1\r\nHost: x\r\nX: ",
             b"GET /",
-            b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+            b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
         ):
             async with Client.to(server) as client:
                 await client.send(start)
@@ -199,12 +202,13 @@ async def test_large_heads_are_refused_in_one_read_and_in_many() -> None:
     [
         b"nonsense\r\n\r\n",
         b"GET /path/a HTTP/9.9\r\n\r\n",
-        b"GET /path/a HTTP/1.1\r\nno colon here\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-        b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n",
+        b"GET /path/a HTTP/1.1\r\nHost: x\r\nno colon here\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
@@ -228,7 +232,7 @@ async def test_malformed_input_is_a_400_and_the_end_of_the_connection(request_by
 async def test_a_malformed_follower_waits_for_the_answer_before_it() -> None:
     probe = Probe()
     async with serving(probe.app) as server, Client.to(server) as client:
-        await client.send(b"GET /wait HTTP/1.1\r\n\r\nnonsense\r\n\r\n")
+        await client.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\nnonsense\r\n\r\n")
         await happens(probe.started)
         probe.release.set()
         assert (await client.reply()).body == b"done"
@@ -248,7 +252,7 @@ async def test_each_phase_has_its_own_time() -> None:
             assert b"head of the request took too long" in (await client.reply()).body
             assert await client.rest() == b""
         async with Client.to(server) as client:  # a slow body
-            await client.send(b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\n\r\na")
+            await client.send(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na")
             reply = await client.reply()
             assert reply.status == 408
             assert b"body" in reply.body
@@ -256,7 +260,7 @@ async def test_each_phase_has_its_own_time() -> None:
             assert (await client.get("/path/a")).status == 200
             assert await client.rest() == b""
         async with Client.to(server) as client:  # a slow answer is nobody's fault
-            await client.send(b"GET /wait HTTP/1.1\r\n\r\nGET /pa")
+            await client.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\nGET /pa")
             await happens(probe.started)
             await asyncio.sleep(0.15)
             probe.release.set()
@@ -267,7 +271,7 @@ async def test_each_phase_has_its_own_time() -> None:
 async def test_a_head_that_trickles_does_not_win_time_by_it() -> None:
     probe = Probe()
     async with serving(probe.app, header_timeout_s=0.1) as server, Client.to(server) as client:
-        await client.send(b"GET /path/a HTTP/1.1\r\n")
+        await client.send(b"GET /path/a HTTP/1.1\r\nHost: x\r\n")
         for _ in range(10):
             await client.send(b"X: y\r\n")
             await asyncio.sleep(0.02)
@@ -279,7 +283,7 @@ async def test_a_client_that_leaves_cancels_its_handler() -> None:
     probe = Probe()
     async with serving(probe.app) as server:
         async with Client.to(server) as client:
-            await client.send(b"GET /wait HTTP/1.1\r\n\r\n")
+            await client.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
             await happens(probe.started)
             assert not probe.ended.is_set()
         await happens(probe.ended)
@@ -307,7 +311,7 @@ async def test_chunks_leave_as_they_come_and_leaving_closes_the_stream() -> None
     probe = Probe()
     async with serving(probe.app) as server:
         async with Client.to(server) as client:
-            await client.send(b"GET /stream HTTP/1.1\r\n\r\n")
+            await client.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await client.head())[0] == 200
             assert await client.chunk() == b"one"
             await happens(probe.started)
@@ -319,7 +323,7 @@ async def test_a_stream_goes_no_faster_than_it_is_read() -> None:
     probe = Probe()
     async with serving(probe.app, write_timeout_s=0.1) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as client:
-            client.sendall(b"GET /flood HTTP/1.1\r\n\r\n")
+            client.sendall(b"GET /flood HTTP/1.1\r\nHost: x\r\n\r\n")
             await happens(probe.ended)  # who reads nothing for write_timeout_s is dropped
     assert probe.calls < 200
 
@@ -331,7 +335,7 @@ async def test_who_reads_no_answer_gets_no_more_of_them_and_is_dropped() -> None
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             client.setblocking(False)
             body = bytes(2_000_000)
-            ask = b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            ask = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
             with pytest.raises(OSError, match=r"reset|Broken pipe"):
                 await asyncio.get_running_loop().sock_sendall(client, ask * 50)
     assert probe.calls < 20
@@ -342,7 +346,8 @@ async def test_who_reads_late_gets_every_answer() -> None:
     probe = Probe()
     async with serving(probe.app) as server, Client.to(server) as client:
         asks = (
-            b"POST /echo HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + b"%d" % number * 1_000_000
+            b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+            + b"%d" % number * 1_000_000
             for number in range(10)
         )
         sending = asyncio.create_task(client.send(b"".join(asks)))
@@ -358,7 +363,7 @@ async def test_a_stream_that_fails_first_is_an_error_and_later_is_cut_off() -> N
         reply = await client.get("/broken")
         assert (reply.status, reply.body) == (500, b'{"error":"internal error"}')
         assert (await client.get("/path/a")).status == 200
-        await client.send(b"GET /broken?late HTTP/1.1\r\n\r\n")
+        await client.send(b"GET /broken?late HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await client.head())[0] == 200
         assert await client.chunk() == b"one"
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
@@ -388,12 +393,12 @@ async def test_close_and_upgrade_are_honoured_and_ignored() -> None:
     probe = Probe()
     async with serving(probe.app) as server:
         async with Client.to(server) as client:
-            await client.send(b"GET /path/a HTTP/1.1\r\nConnection: close\r\n\r\n")
+            await client.send(b"GET /path/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert (await client.reply()).headers["connection"] == "close"
             assert await client.rest() == b""
         async with Client.to(server) as client:
             await client.send(
-                b"GET /path/a HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+                b"GET /path/a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\n"
                 b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
             )
             assert (await client.reply()).body == b"a"
@@ -406,7 +411,7 @@ async def test_stopping_finishes_what_has_begun_and_takes_nothing_new() -> None:
     probe = Probe()
     async with serving(probe.app) as server, Client.to(server) as busy, Client.to(server) as idle:
         assert (await idle.get("/path/a")).status == 200
-        await busy.send(b"GET /wait HTTP/1.1\r\n\r\n")
+        await busy.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
         await happens(probe.started)
         stopping = asyncio.ensure_future(server.stop(drain_s=2))
         assert await idle.rest() == b""
@@ -423,8 +428,8 @@ async def test_stopping_finishes_what_has_begun_and_takes_nothing_new() -> None:
 async def test_stopping_at_its_deadline_refuses_what_is_left() -> None:
     probe = Probe()
     async with serving(probe.app) as server, Client.to(server) as asks, Client.to(server) as reads:
-        await asks.send(b"GET /wait HTTP/1.1\r\n\r\n")
-        await reads.send(b"GET /stream HTTP/1.1\r\n\r\n")
+        await asks.send(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reads.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reads.head())[0] == 200
         assert await reads.chunk() == b"one"
         await happens(probe.started)

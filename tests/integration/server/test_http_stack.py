@@ -43,11 +43,13 @@ class SocketStack:
     ) -> Reply:
         lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         length = f"Content-Length: {len(body)}\r\n" if body else ""
-        await self._client.send(f"{method} {path} HTTP/1.1\r\n{length}{lines}\r\n".encode() + body)
+        await self._client.send(
+            f"{method} {path} HTTP/1.1\r\nHost: x\r\n{length}{lines}\r\n".encode() + body
+        )
         return await self._client.reply(has_body=method != "HEAD")
 
     async def leave_after(self, path: str, happened: asyncio.Event) -> None:
-        await self._client.send(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        await self._client.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await happened.wait()
         await self._client.leave()
 

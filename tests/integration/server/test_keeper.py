@@ -197,6 +197,10 @@ async def test_one_of_several_that_fails_leaves_the_others(tmp_path: Path) -> No
     async with serving(configured(example("a"), broken)) as registry:
         assert registry.get_ready("a").is_ready
         assert "there is no such file" in registry.index()[1].reason
+        assert registry.names() == ["a"]
+        assert [each.is_ready for each in registry.readiness()] == [True, False]
+        assert not registry.is_ready  # the server was started with both
+        assert registry.is_live
 
 
 @pytest.mark.parametrize(

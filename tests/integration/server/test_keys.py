@@ -42,6 +42,7 @@ RIGHTS: dict[str, dict[str, Any]] = {
     "single": {"concurrent": 1},
     "watcher": {"rights": ["metrics"]},
     "boss": {"rights": ["admin"]},
+    "upper-boss": {"rights": ["admin"], "models": ["upper"]},
 }
 
 
@@ -108,6 +109,53 @@ def test_the_page_is_open_and_what_it_describes_takes_a_key(keyed: Keyed) -> Non
     assert {"401", "403"} <= set(document["paths"]["/v1/predict/upper"]["post"]["responses"])
     assert document["paths"]["/v2/health/live"]["get"]["security"] == []
     assert "/v1/predict/double" not in document["paths"]
+
+
+@pytest.mark.parametrize(
+    "path", ["absent/ready", "upper/versions/9/ready", "absent/versions/1/ready"]
+)
+def test_without_a_key_no_model_is_named_that_was_not_asked_for(keyed: Keyed, path: str) -> None:
+    answer = keyed.server.http.get(f"/v2/models/{path}")
+    assert answer.status_code == 404
+    name, version = path.split("/")[0], " version" if "versions" in path else ""
+    assert answer.json()["error"].startswith(f"no model '{name}'{version}")
+    assert not any(other in answer.text for other in ("double", "letters", "gate"))
+
+
+def test_a_key_learns_only_names_that_it_may_use(keyed: Keyed) -> None:
+    with keyed.http("upper-only") as client:
+        for method, path in [
+            ("GET", "/v2/models/upper/versions/9"),
+            ("GET", "/v2/models/upper/versions/9/ready"),
+            ("POST", "/v2/models/upper/versions/9/infer"),
+            ("GET", "/v2/models/upper/versions/9/stats"),
+            ("GET", "/v2/models/upper/versions/9/config"),
+        ]:
+            answer = client.request(method, path, content=b"{}" if method == "POST" else None)
+            assert answer.status_code == 404, path
+            assert answer.json() == {"error": "no model 'upper' version 9; there are: upper"}
+
+
+def test_over_grpc_a_key_learns_only_names_that_it_may_use(keyed: Keyed) -> None:
+    import tritonclient.grpc as triton
+    from tritonclient.utils import InferenceServerException
+
+    mine = {"authorization": f"Bearer {keyed.keys['upper-only']}"}
+    with triton.InferenceServerClient(keyed.server.grpc) as client:
+        for ask in (client.get_model_metadata, client.get_model_config):
+            with pytest.raises(InferenceServerException) as refused:
+                ask("upper", "9", headers=mine)
+            assert refused.value.message() == "no model 'upper' version 9; there are: upper"
+        assert not client.is_model_ready("absent")
+
+
+def test_a_key_changes_only_models_that_it_may_use(keyed: Keyed) -> None:
+    with keyed.http("upper-boss") as client:
+        for what in ("load", "reload", "unload"):
+            answer = client.post(f"/admin/models/double/{what}")
+            assert answer.status_code == 403
+            assert "may not use model 'double'" in answer.text
+        assert client.post("/admin/models/upper/load").status_code == 200
 
 
 def test_a_wrong_key_is_refused(keyed: Keyed) -> None:
@@ -206,11 +254,11 @@ def test_rows_are_counted_whatever_the_route(keyed: Keyed) -> None:
     with keyed.http("narrow") as http:
         items = {"items": ["a", "b", "c", "d", "e", "f", "g"]}
         results = http.post("/v1/predict/upper", json=items).json()["results"]
-        assert results[:3] == ["A", "B", "C"]
-        assert "3 rows a second" in str(results[3:])
+        assert results == ["A", "B", "C", "D", "E", "F", "G"]  # and a debt of four
         inputs = [{"name": "x", "datatype": "FP32", "shape": [9, 16], "data": [0.0] * 144}]
         answer = http.post("/v2/models/double/infer", json={"inputs": inputs})
         assert answer.status_code == 429
+        assert "3 rows a second" in answer.text
 
 
 def test_too_many_at_once_are_429_until_one_ends(keyed: Keyed) -> None:

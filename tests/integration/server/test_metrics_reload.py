@@ -29,7 +29,9 @@ def change(server: Server, what: str) -> None:
 def test_counters_go_on_over_reloads_and_old_versions_are_forgotten(tmp_path: Path) -> None:
     root = tmp_path / "models"
     write_version(root, "m", 1, 1)
-    with served(tmp_path, str(root), "--port", "0", "--grpc-port", "-1") as server:
+    with served(
+        tmp_path, str(root), "--port", "0", "--grpc-port", "-1", "--admin-without-key"
+    ) as server:
         for number in range(1, 4):  # the same version, loaded again
             write_version(root, "m", 1, number)
             change(server, "load")

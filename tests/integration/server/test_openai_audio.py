@@ -15,7 +15,7 @@ openai = pytest.importorskip("openai")
 soundfile = pytest.importorskip("soundfile")
 httpclient = pytest.importorskip("tritonclient.http")
 
-from headway.models.moonshine import MOONSHINE_WEIGHTS  # noqa: E402 - once its needs are there
+from headway.models.speech.moonshine import MOONSHINE_WEIGHTS  # noqa: E402 - once its needs are there
 
 if not MOONSHINE_WEIGHTS.is_installed:
     pytest.skip("the weights are not installed", allow_module_level=True)
@@ -340,8 +340,8 @@ def test_the_plain_route_takes_a_file_in_base64(moonshine: Server, beckett: byte
 
 
 def test_it_is_listed(tmp_path: Path) -> None:
-    from headway.models.catalogue import CATALOGUE
+    from headway.models.catalogue import catalogue
 
-    entry = CATALOGUE["moonshine"]
-    assert (entry.extra, entry.weights) == ("moonshine", MOONSHINE_WEIGHTS)
+    entry = catalogue()["moonshine"]
+    assert (entry.install, entry.weights) == ("moonshine", MOONSHINE_WEIGHTS)
     assert entry.weights.is_installed

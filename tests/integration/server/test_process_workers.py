@@ -15,7 +15,7 @@ from repositories import write_settings, write_version
 from processes import wait_gone
 
 PATIENCE_S = 30.0
-ANY_PORT = ("--port", "0", "--grpc-port", "-1")
+ANY_PORT = ("--port", "0", "--grpc-port", "-1", "--admin-without-key")
 MODEL = """
 import os, time
 import headway
@@ -136,7 +136,7 @@ def test_a_model_that_cannot_be_started_again_is_not_ready_and_the_others_are(
     )
     (tmp_path / "weights").touch()
     (tmp_path / "headway.toml").write_text(
-        "[server]\nport = 0\ngrpc_port = -1\n"
+        "[server]\nport = 0\ngrpc_port = -1\nadmin_without_key = true\n"
         '[[models]]\nname = "slow"\ntarget = "app:Slow"\n'
         '[[models]]\nname = "frail"\ntarget = "app:Frail"\nworker = "process"\nmax_restarts = 1\n'
     )

@@ -34,7 +34,9 @@ COMMAND = [sys.executable, "-m", "headway", "serve"]
 
 @contextmanager
 def repository(root: Path, *arguments: str) -> Iterator[Server]:
-    with served(root.parent, str(root), "--port", "0", "--grpc-port", "0", *arguments) as server:
+    with served(
+        root.parent, str(root), "--port", "0", "--grpc-port", "0", "--admin-without-key", *arguments
+    ) as server:
         yield server
 
 
@@ -480,7 +482,7 @@ def starting(root: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen(
-        [*COMMAND, str(root), "--port", str(port), "--grpc-port", "-1"],
+        [*COMMAND, str(root), "--port", str(port), "--grpc-port", "-1", "--admin-without-key"],
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -16,7 +16,7 @@ import numpy
 import pytest
 from real_server import Server, served
 
-from headway.models.catalogue import CATALOGUE
+from headway.models.catalogue import catalogue
 
 cohere = pytest.importorskip("cohere")
 openai = pytest.importorskip("openai")
@@ -48,7 +48,7 @@ TOML = (
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    missing = [name for name in MODELS if not CATALOGUE[name].weights.is_installed]
+    missing = [name for name in MODELS if not catalogue()[name].weights.is_installed]
     if missing:
         pytest.skip(f"not installed: {missing}")
     folder = tmp_path_factory.mktemp("tasks")

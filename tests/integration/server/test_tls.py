@@ -4,6 +4,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ def server(authority: Authority) -> Iterator[Server]:
         yield running
 
 
+# What a client says first, and is answered.
+HELLO = {
+    "http": b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "grpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]),
+}
 on_both_stacks = pytest.mark.parametrize("stack", ["headway", "grpcio"])
 
 
@@ -237,3 +243,39 @@ def test_an_encrypted_key_is_refused_and_not_asked_for_at_the_terminal(tmp_path:
     config = ServerConfig(tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem"))
     with pytest.raises(ConfigError, match="encrypted"):
         Certificates(config)
+
+
+@pytest.mark.parametrize(
+    ("port", "stack"), [("http", "headway"), ("grpc", "headway"), ("grpc", "grpcio")]
+)
+def test_a_session_is_not_resumed_after_the_client_authority_was_replaced(
+    tmp_path: Path, port: str, stack: str
+) -> None:
+    authority = Authority(tmp_path)
+    mutual = (*authority.arguments, "--tls-client-ca", "clients.pem", "--grpc-stack", stack)
+    with served(tmp_path, *mutual, verify=authority.trust(as_client=True)) as server:
+        context = authority.trust(as_client=True)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1" if port == "http" else "h2"])
+        number = server.port if port == "http" else int(server.grpc.rpartition(":")[2])
+
+        said = HELLO[port]
+
+        def shake(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool]:
+            with (
+                socket.create_connection(("127.0.0.1", number), timeout=10) as plain,
+                context.wrap_socket(plain, server_hostname="localhost", session=session) as tls,
+            ):
+                tls.sendall(said)
+                assert tls.recv(100)
+                with suppress(OSError):  # a session that ends without a farewell is forgotten
+                    tls.unwrap()
+                return tls.session, bool(tls.session_reused)
+
+        session, _ = shake(None)
+        _, is_resumed = shake(session)
+        assert is_resumed or stack == "grpcio"  # so that there is something to forget
+        authority.clients = trustme.CA()
+        authority.clients.cert_pem.write_to_path(str(tmp_path / "clients.pem"))
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            shake(session)

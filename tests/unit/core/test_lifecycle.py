@@ -261,3 +261,42 @@ def test_the_index_says_why_a_version_is_not_there() -> None:
     life.dismiss()
     steps(life)
     assert life.index()[1].state is State.DRAINING
+
+
+def test_a_copy_that_has_died_is_replaced_by_the_same_version() -> None:
+    life = serving(V1)
+    old = life.resolve()
+    assert old is not None
+    assert steps(life) == []
+    life.died(old)
+    (load,) = steps(life)
+    assert isinstance(load, Load)
+    assert load.offer == V1
+    assert not life.is_settled
+    assert life.resolve() == old  # until there is another
+    life.ready(load.id, 1.0)
+    assert life.is_settled
+    assert life.resolve() == load.id
+    assert steps(life, 1.0) == [Retire(old)]
+
+
+def test_a_replacement_that_fails_leaves_the_dead_and_is_tried_again() -> None:
+    life = serving(V1)
+    old = life.resolve()
+    assert old is not None
+    life.died(old)
+    (load,) = steps(life)
+    life.failed(load.id, "torn", 1.0)
+    assert life.is_settled
+    assert life.failure() == "torn"
+    assert life.resolve() == old
+    assert [type(each) for each in steps(life, 1.0 + RETRY_S[0])] == [Load]
+
+
+def test_what_is_meant_to_be_served_is_what_is_wanted_and_what_is_there() -> None:
+    life = serving(V1, V2, V3, policy=VersionPolicy(latest=2))
+    assert life.meant() == [2, 3]
+    life.offer([V1])
+    assert life.meant() == [1, 2, 3]  # the others still answer
+    life.dismiss()
+    assert life.meant() == []

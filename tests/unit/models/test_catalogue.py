@@ -1,12 +1,15 @@
 """From a target to a model, and what is said when there is none."""
 
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headway import ConfigError, Model, TensorModel
-from headway.models.catalogue import CATALOGUE, DEFAULT, build
+from headway.models.catalogue import DEFAULT, ENTRY_POINTS, OURS, Entry, build, catalogue
 
 APP = """
 import headway
@@ -23,7 +26,12 @@ number = 3
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in (("catalogue_app", APP), ("catalogue_broken", "import not_there_at_all")):
+    files = {
+        "catalogue_app": APP,
+        "catalogue_broken": "import not_there_at_all",
+        "catalogue_entries": ENTRIES,
+    }
+    for name, text in files.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -70,9 +78,57 @@ def test_an_option_that_a_model_does_not_take_is_named(target: str) -> None:
         build(target, {"tims": 3})
 
 
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, Entry]]:
+    """The catalogue where packages register these objects."""
+
+    def register(**values: str) -> Mapping[str, Entry]:
+        points = [EntryPoint(name, value, ENTRY_POINTS) for name, value in values.items()]
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: points)
+        return catalogue.__wrapped__()
+
+    return register
+
+
+ENTRIES = """
+from headway.models.catalogue import Entry
+MINE = Entry("mine", "echo", "says it again", "catalogue_app:Echo", "catalogue_app:W", "mine")
+MINILM = Entry("minilm", "echo", "not ours", "catalogue_app:Echo", "catalogue_app:W", "mine")
+"""
+
+
+@pytest.mark.usefixtures("app")
+def test_a_package_registers_a_model_by_an_entry_point(
+    registered: Callable[..., Mapping[str, Entry]],
+) -> None:
+    found = registered(mine="catalogue_entries:MINE")
+    assert found["mine"].maker()
+    assert set(found) == {*OURS, "mine"}
+
+
+@pytest.mark.usefixtures("app")
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("catalogue_broken:ENTRY", "cannot be registered"),
+        ("catalogue_entries:NOT_THERE", "cannot be registered"),
+        ("catalogue_app:number", "is a int, not an Entry"),
+        ("catalogue_entries:MINILM", "there is a model 'minilm' already"),
+    ],
+)
+def test_a_package_that_registers_badly_hurts_no_other(
+    registered: Callable[..., Mapping[str, Entry]],
+    caplog: pytest.LogCaptureFixture,
+    value: str,
+    message: str,
+) -> None:
+    assert registered(bad=value) == OURS
+    assert message in caplog.text
+
+
 def test_the_default_is_in_the_catalogue() -> None:
-    assert DEFAULT in CATALOGUE
-    for name, entry in CATALOGUE.items():
+    assert DEFAULT in catalogue()
+    for name, entry in catalogue().items():
         assert entry.name == name
         assert entry.summary
         assert "==" in entry.weights.requirement, "pinned"

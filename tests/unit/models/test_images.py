@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy
 import pytest
+from headway_efficientnet import EFFICIENTNET_WEIGHTS, EfficientNet
+from headway_efficientnet.checkpoint import read_checkpoint
 
 from headway import ConfigError, InputTooLarge, InvalidInput
-from headway.models.efficientnet import read_checkpoint
-from headway.models.image_classes import EFFICIENTNET_WEIGHTS, EfficientNet
 from headway.models.images import ImageModel, opened
 
 Image: Any = pytest.importorskip("PIL.Image")

@@ -61,7 +61,18 @@ def test_anything_else_it_was_measured_with_counts_too(weights: Path, what: str)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"measured_with": 3}', '{"measured_with": {"weights": 1}}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"measured_with": 3}',
+        '{"measured_with": {"weights": 1}}',
+        "[" * 100_000,
+        '{"measured_with":' + "[" * 100_000 + "]" * 100_000 + "}",
+    ],
+    ids=range(8),
 )
 def test_what_is_no_table_is_as_if_it_were_not_there(weights: Path, text: str) -> None:
     (weights.parent / tables.NAME).write_text(text)

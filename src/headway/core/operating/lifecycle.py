@@ -80,6 +80,7 @@ class _Copy:
     id: int
     offer: Offer
     state: State = State.LOADING
+    is_dead: bool = False  # it answers nothing any more, and is to be replaced
 
     @property
     def is_starting(self) -> bool:
@@ -173,6 +174,11 @@ class Lifecycle:
             self._failures[offer.version] = _Failure(offer, reason, attempts, now + pause_s)
         if self._is_on_request and not self._ready():
             self._is_wanted = False  # the next request may try again
+
+    def died(self, id_: int) -> None:
+        """A ready copy completes nothing any more: the same version is loaded once more, and takes
+        its place."""
+        self._copies[id_].is_dead = True
 
     def closed(self, id_: int) -> None:
         """A retired copy has gone."""
@@ -283,6 +289,11 @@ class Lifecycle:
         versions = {*self._offers, *(copy.offer.version for copy in self._copies.values())}
         return [self._status(version) for version in sorted(versions)]
 
+    def meant(self) -> list[int]:
+        """The versions that are served, or shall be."""
+        wanted = self._chosen() if self._is_wanted else ()
+        return sorted({*wanted, *self.serving()})
+
     def failure(self) -> str | None:
         """Why nothing answers, where a load has failed."""
         reasons = [self._failures[each].reason for each in self._chosen() if each in self._failures]
@@ -321,7 +332,7 @@ class Lifecycle:
 
     def _has(self, offer: Offer) -> bool:
         return any(
-            copy.offer == offer and copy.state is not State.DRAINING
+            copy.offer == offer and copy.state is not State.DRAINING and not copy.is_dead
             for copy in self._copies.values()
         )
 

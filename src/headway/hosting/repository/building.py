@@ -49,7 +49,7 @@ def _maker(
 
 
 def _from_target(target: str) -> Callable[..., AnyModel]:
-    if target in catalogue.CATALOGUE or ":" in target:
+    if target in catalogue.catalogue() or ":" in target:
         return catalogue.maker(target)
     raise ConfigError(
         f"target: {target!r} is neither a name from `headway models` nor module:Class; "

@@ -4,19 +4,26 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import msgspec
 
 from headway.config import Config, ModelConfig, ServerConfig
-from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed
-from headway.hosting.registry import IndexEntry, Registry, ServedModel, unknown_model
+from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, ModelFailed
+from headway.hosting.registry import (
+    IndexEntry,
+    Readiness,
+    Registry,
+    ServedModel,
+    unknown_model,
+)
 from headway.hosting.repository.folder import ModelFolder, Repository
 from headway.hosting.repository.listing import Listing, of_config, of_folder
 from headway.hosting.repository.model_keeper import MakeServed, ModelKeeper
 from headway.hosting.repository.settings import overridden
 from headway.hosting.tables import cache_dir_of
 from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.events import Crashed
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +49,9 @@ class Keeper:
         self._stopping = asyncio.Event()
         self._end_at: float | None = None
         self._is_started = False
+        self._required = frozenset(self._configured)  # what comes later may fail by itself
+        self._crash: Crashed | None = None
+        self._has_crashed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         server = self._config.server
@@ -90,11 +100,25 @@ class Keeper:
         ):
             raise _fatal(next(iter(self._models.values())))
 
+    async def wait_crashed(self) -> NoReturn:
+        """Raises once a model's scheduler has crashed: that is a bug of ours, and what it has left
+        behind cannot be trusted."""
+        await self._has_crashed.wait()
+        assert self._crash is not None
+        error = self._crash.error
+        message = f"{self._crash.model} crashed: {type(error).__name__}: {error}"
+        raise Closed(message) from error
+
+    def _note_crash(self, event: Crashed) -> None:
+        self._crash = self._crash or event
+        self._has_crashed.set()
+
     # ---- what front ends ask
 
     @property
     def is_ready(self) -> bool:
-        """Warm, all that shall be; what could not be loaded does not keep the others back."""
+        """Warm, all that shall be. A model of the repository that could not be loaded does not keep
+        the others back; one of the configuration that the server was started with does."""
         models = self._models.values()
         return (
             self._is_started
@@ -104,7 +128,10 @@ class Keeper:
         )
 
     def names(self) -> list[str]:
-        return [name for name, model in self._models.items() if model.is_callable]
+        return [name for name, model in self._models.items() if model.is_listed]
+
+    def readiness(self) -> list[Readiness]:
+        return [each for name in sorted(self._models) for each in self._models[name].readiness()]
 
     def index(self) -> list[IndexEntry]:
         return [entry for name in sorted(self._models) for entry in self._models[name].index()]
@@ -234,6 +261,8 @@ class Keeper:
             turn=self._turn,
             is_asked=lambda: any(model.is_asked for model in self._models.values()),
             drain_s=lambda: self._config.server.drain_s,
+            crashed=self._note_crash,
+            is_required=name in self._required,
         )
         model.show(self._listing(name, self._seen.get(name)))
         self._own(model.run())

@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from headway.config import ModelConfig
 from headway.core.items import Wait
-from headway.core.operating.lifecycle import Lifecycle, Load, Offer, Retire, State
+from headway.core.operating.health import Health
+from headway.core.operating.lifecycle import Lifecycle, Load, Offer, Retire, State, VersionStatus
 from headway.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -20,12 +21,19 @@ from headway.errors import (
     QueueFull,
 )
 from headway.hosting.hosted import ModelHome, Served
-from headway.hosting.registry import IndexEntry, Registry, ServedModel, unknown_model
+from headway.hosting.registry import (
+    IndexEntry,
+    Readiness,
+    Registry,
+    ServedModel,
+    unknown_model,
+)
 from headway.hosting.repository.building import forget_module
 from headway.hosting.repository.listing import Listing
 from headway.hosting.warm_up import Beside
 from headway.models.catalogue import AnyModel
 from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.events import Crashed, Event
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +61,12 @@ class ModelKeeper:
         turn: asyncio.Semaphore,  # of loading: probes must not disturb each other
         is_asked: Callable[[], bool],  # whether any model is, and must not be disturbed
         drain_s: Callable[[], float],
+        crashed: Callable[[Crashed], None],
+        is_required: bool = False,  # the server is not ready without it
     ) -> None:
         self.name = name
+        self._crashed = crashed
+        self._is_required = is_required
         self.error: Exception | None = None  # of the last load, if that failed
         self._look = look
         self._registry = registry
@@ -97,11 +109,15 @@ class ModelKeeper:
         self._tell()
 
     async def load(self) -> None:
-        """Load what there is now, and answer when it serves, or raise why not."""
+        """Load what there is now, and answer when it serves, or raise why not. What has died is
+        replaced."""
         await self.refresh()
         if self.is_gone:
             raise unknown_model(self.name, "", self._registry.names())
         if self._mistake is None:
+            for id_ in self._life.serving().values():
+                if self._served[id_].health is Health.DEAD:
+                    self._life.died(id_)
             self._life.want()
             self._tell()
             await self._wait_until(lambda: self._life.is_settled)
@@ -143,11 +159,25 @@ class ModelKeeper:
 
     @property
     def is_ready(self) -> bool:
-        """Does it answer, as far as it is meant to? One that cannot be loaded is told elsewhere."""
+        """Does it answer, as far as it is meant to? One that cannot be loaded counts only where it
+        is required; the index says why it is not there."""
         answering = self._life.resolve()
         if answering is not None:
             return self._served[answering].is_ready
+        if self._is_required and not self._life.is_on_request and self._failure() is not None:
+            return not self._life.is_wanted  # unloaded on purpose
         return self.is_settled
+
+    def readiness(self) -> list[Readiness]:
+        serving = self._life.serving()
+        return [
+            Readiness(
+                self.name,
+                str(version),
+                version in serving and self._served[serving[version]].is_ready,
+            )
+            for version in self._life.meant()
+        ]
 
     @property
     def is_asked(self) -> bool:
@@ -160,16 +190,26 @@ class ModelKeeper:
             self._life.is_on_request and self._failure() is None
         )
 
+    @property
+    def is_listed(self) -> bool:
+        """Does it answer, or will it? Not where it could not be loaded."""
+        has_failed = self._failure() is not None and self._life.resolve() is None
+        return self.is_callable and not has_failed
+
     def index(self) -> list[IndexEntry]:
-        entries = [
-            IndexEntry(self.name, str(each.version), _STATES[each.state], each.reason)  # type: ignore[arg-type]
-            for each in self._life.index()
-        ]
+        entries = [self._entry(each) for each in self._life.index()]
         if not entries and not self.is_gone:
             entries = [IndexEntry(self.name, "", "UNAVAILABLE", "it has no version: 1, 2, …")]
         if self._mistake is None:
             return entries
         return [dataclasses.replace(entry, reason=self._mistake) for entry in entries]
+
+    def _entry(self, status: VersionStatus) -> IndexEntry:
+        state, reason = _STATES[status.state], status.reason
+        answering = self._life.resolve(status.version)
+        if answering is not None and not self._served[answering].is_ready:
+            state, reason = "UNAVAILABLE", self._served[answering].trouble or reason
+        return IndexEntry(self.name, str(status.version), state, reason)  # type: ignore[arg-type]
 
     def why_not(self, version: str) -> HeadwayError | None:
         """Why it does not answer; None: it will, to whoever waits."""
@@ -284,6 +324,7 @@ class ModelKeeper:
                 model = await run_in_thread(home.make)
                 served = self._make(listing.config, version, model, home)
                 self._served[id_] = served
+                served.batcher.observe(self._observe)
                 await served.load()
                 self._life.warming(id_)
                 self._tell()
@@ -292,6 +333,10 @@ class ModelKeeper:
             limit_s = listing.config.load_timeout_s
             raise ConfigError(f"not ready after {limit_s:g} s", field="load_timeout_s") from error
         return served
+
+    def _observe(self, event: Event) -> None:
+        if isinstance(event, Crashed):
+            self._crashed(event)
 
     def _beside(self, served: Served) -> Beside:
         answering = self._life.resolve()

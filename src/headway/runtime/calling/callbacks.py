@@ -5,14 +5,16 @@ They are user code: whatever they raise is an error of the call, and of no other
 
 import asyncio
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 from headway.errors import HeadwayError, InvalidInput
 from headway.model import Model, overrides
 from headway.runtime.calling.front import FrontThread, Kind, Many, call_user_code
+
+_LARGEST_SIZE = 2**53  # what a float still tells apart: batch times are reckoned from sizes
 
 
 class Callbacks:
@@ -24,14 +26,31 @@ class Callbacks:
         max_waiting: int,
         prepare: Callable[[Any], Any] | None = None,
         size: Callable[[Any], int] | None = None,
+        limit_s: float | None = None,
     ) -> None:
-        """`prepare` and `size` take the place of the model's own."""
+        """`prepare` and `size` take the place of the model's own. `limit_s`: whoever is longer in
+        one of them is answered with ModelFailed."""
         self.prepare = prepare or own_method(model, "prepare")
         self.size = size or own_method(model, "size")
         self.finish = own_method(model, "finish")
         self._prepare_many = None if prepare else _prepare_many_of(model)
         self._many_prepared = None if self._prepare_many is None else self._prepare_and_size_many
-        self._front = FrontThread(f"headway-front-{name}", max_waiting)
+        # A builtin, such as `len`, is sure to come back, and is not worth the way to the thread.
+        self._sizes_here = self.prepare is None and inspect.isbuiltin(self.size)
+        self._make_front = functools.partial(
+            FrontThread, f"headway-front-{name}", max_waiting, limit_s
+        )
+        self._front = self._make_front()
+
+    @property
+    def is_stuck(self) -> bool:
+        """So many calls of them hang that nobody is let in."""
+        return self._front.is_stuck
+
+    def start_over(self) -> FrontThread:
+        """In a process that was forked: the thread is the other one's. Returns what had it."""
+        old, self._front = self._front, self._make_front()
+        return old
 
     def check_room(self) -> None:
         """Raise QueueFull where an answer could not be finished: `prepare` has its own door."""
@@ -41,21 +60,34 @@ class Callbacks:
     def stop(self) -> None:
         self._front.stop()
 
-    async def prepared(self, value: Any, keywords: Mapping[str, Any]) -> tuple[Any, int]:
-        """The item to queue and its size. A size function alone is cheap, and runs right here."""
-        if self.prepare is None:
+    async def prepared(
+        self, value: Any, keywords: Mapping[str, Any], deadline: float | None = None
+    ) -> tuple[Any, int]:
+        """The item to queue and its size."""
+        if self._sizes_here:
             return value, self._checked_size(value)
+        if self.prepare is None:
+            return value, await self.off_loop(
+                "prepare", self._checked_size, value, deadline=deadline
+            )
         function: Callable[[Any], Any] = self._prepare_and_size
         if keywords:
             function = functools.partial(function, **keywords)
         many = None if keywords else self._many_prepared
-        return cast(tuple[Any, int], await self.off_loop("prepare", function, value, many))
+        prepared = await self.off_loop("prepare", function, value, many, deadline=deadline)
+        return cast(tuple[Any, int], prepared)
 
     async def off_loop(
-        self, kind: Kind, function: Callable[[Any], Any], value: Any, many: Many | None = None
+        self,
+        kind: Kind,
+        function: Callable[[Any], Any],
+        value: Any,
+        many: Many | None = None,
+        *,
+        deadline: float | None = None,
     ) -> Any:
         if not getattr(asyncio.get_running_loop(), "is_virtual", False):
-            return await self._front.run(kind, function, value, many)
+            return await self._front.run(kind, function, value, many, deadline=deadline)
         result = call_user_code(kind, function, value)
         if isinstance(result, Exception):
             raise result
@@ -78,10 +110,19 @@ class Callbacks:
         size = call_user_code("size", self.size, item)
         if isinstance(size, HeadwayError):
             raise size
-        with suppress(TypeError):
-            if (whole := operator.index(size)) >= 0:  # numpy's integers are no `int`
-                return whole
-        raise InvalidInput(f"size must be a whole number of at least 0, not {size!r}")
+        whole = call_user_code("size", operator.index, size)  # numpy's integers are no `int`
+        if isinstance(whole, int) and 0 <= whole <= _LARGEST_SIZE:
+            return whole
+        kind = type(size).__name__
+        shown = "a larger one" if isinstance(whole, int) and whole > 0 else _text_of(size, kind)
+        raise InvalidInput(
+            f"size must be a whole number of at least 0 and at most 2**53, not {shown}"
+        )
+
+
+def _text_of(value: Any, kind: str) -> str:
+    text = call_user_code("repr", repr, value)
+    return text if isinstance(text, str) else f"a {kind}"
 
 
 def own_method(model: object, method: str) -> Any:

@@ -2,7 +2,7 @@
 
 `prepare` gets what its caller gave. `predict` and `stream` see a whole batch, so theirs must be one
 value for all of it: the model lists them in `batch_parameters`, and they become part of the
-partition. What no method takes is ignored. Types are none of our business here.
+partition. What no method takes is refused by name. Types are none of our business here.
 """
 
 import inspect
@@ -77,6 +77,18 @@ class Parameters:
         """Does it take any?"""
         everywhere = (self._prepare, *self._methods.values())
         return any(each.defaults or each.takes_others for each in everywhere)
+
+    def takes(self, name: str) -> bool:
+        return (
+            name in self._batch_names or name in self._prepare.defaults
+        ) or self._prepare.takes_others
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Raises InvalidInput for one that no method takes."""
+        for name in given:
+            if not self.takes(name):
+                known = ", ".join(sorted({*self._batch_names, *self._prepare.defaults}))
+                raise InvalidInput(f"parameter {name!r} is unknown; the model takes {known}")
 
     def of_item(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The keywords for `prepare`."""

@@ -10,10 +10,11 @@ import functools
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from headway.errors import ConfigError, InvalidInput, ModelFailed
 from headway.model import Model, Tensor, TensorModel, overrides
+from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
 from headway.runtime.calling.varying import Varying
 
 if TYPE_CHECKING:
@@ -39,6 +40,19 @@ class Runner(Protocol):
         """The same for a model in another process: this function takes its batches there."""
         ...
 
+    def given(self, values: list[Value]) -> list[Value]:
+        """For the model, to do with as it likes: a rerun finds what the callers sent."""
+        ...
+
+    def to_compare(self, values: list[Value]) -> "tuple[int, Value] | None":
+        """Of a batch that has run: somebody's place and first row, where it is time to see whether
+        that has the same answer alone."""
+        ...
+
+    def confirm(self, alone: Any, batched: Any) -> bool:
+        """Has it? False: it was padded, and nobody is from now on."""
+        ...
+
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
 
     def join(self, results: list[Any]) -> Any: ...
@@ -53,6 +67,13 @@ class _Caller:
 
     is_async: bool
     _predict: Callable[..., Any]
+    _is_here: bool = True  # else the way to another process and back makes the copies
+
+    def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
+        return None
+
+    def confirm(self, alone: Any, batched: Any) -> bool:
+        return True
 
     def with_keywords(self, keywords: Mapping[str, Any]) -> Self:
         same = copy.copy(self)
@@ -62,6 +83,7 @@ class _Caller:
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
         same = copy.copy(self)
         same.is_async = False
+        same._is_here = False
         same._predict = predict
         return same
 
@@ -95,9 +117,11 @@ class ItemRunner(_Caller):
         name: str,
         is_async: bool,
         may_rerun: bool = True,
+        writes_inputs: bool = True,
     ) -> None:
         self.name = name
         self.may_rerun = may_rerun
+        self._writes_inputs = writes_inputs
         self.is_async = is_async
         self._predict = predict
 
@@ -112,28 +136,31 @@ class ItemRunner(_Caller):
 
     def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
         rows = len(values)
-        return self._checked(self._predict(_padded(values, padded_rows)), rows, padded_rows)
+        results = self._predict(self.given(_padded(values, padded_rows)))
+        self._check(results, padded_rows)
+        return (own_results(results) if self._is_here else list(results))[:rows]
 
     async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
         rows = len(values)
-        results = self._predict(_padded(values, padded_rows))
+        results = self._predict(self.given(_padded(values, padded_rows)))
         if isinstance(results, Awaitable):
             results = await results
-        return self._checked(results, rows, padded_rows)
+        self._check(results, padded_rows)
+        return (own_results(results) if self._is_here else list(results))[:rows]
 
-    def _checked(self, results: Any, rows: int, padded_rows: int) -> list[Any]:
-        if type(results) is not list:
-            if isinstance(results, str | bytes | Mapping | Set) or not hasattr(results, "__len__"):
-                raise BrokenContract(
-                    f"{self.name} returned {type(results).__name__}; "
-                    f"a list of {padded_rows} results was expected"
-                )
-            results = list(results)
+    def given(self, values: list[Value]) -> list[Value]:
+        return own_all(values) if self._writes_inputs and self._is_here else values[:]
+
+    def _check(self, results: Any, padded_rows: int) -> None:
+        if isinstance(results, str | bytes | Mapping | Set) or not hasattr(results, "__len__"):
+            raise BrokenContract(
+                f"{self.name} returned {type(results).__name__}; "
+                f"a list of {padded_rows} results was expected"
+            )
         if len(results) != padded_rows:
             raise BrokenContract(
                 f"{self.name} returned {len(results)} results for {padded_rows} inputs"
             )
-        return cast(list[Any], results if rows == padded_rows else results[:rows])
 
 
 class TensorRunner(_Caller):
@@ -152,6 +179,8 @@ class TensorRunner(_Caller):
         self._inputs = {tensor.name: tensor for tensor in model.inputs}
         self._outputs = {tensor.name for tensor in model.outputs}
         self.varying = Varying.of(model)
+        self.checks_inputs = overrides(model, "check_inputs")
+        self._check_inputs = model.check_inputs
         # Nothing varies but the rows: whoever passes the checks may share a batch with anyone. Else
         # a row costs by its elements.
         self.is_uniform = bool(self._inputs) and not any(
@@ -168,6 +197,8 @@ class TensorRunner(_Caller):
             raise InvalidInput(f"every input needs the same number of rows (at least 1): {shapes}")
         for name, array in value.items():
             self._check(name, array)
+        if self.checks_inputs:
+            self._check_inputs(value)
         if self.is_uniform:
             return rows.pop(), 0, None
         length = self._length(value)
@@ -178,6 +209,17 @@ class TensorRunner(_Caller):
         )
         size = sum(math.prod(shape) for _, _, shape in partition)
         return rows.pop(), size, partition
+
+    def plain(self, value: Value) -> Value:
+        """Without subclasses of arrays: their methods are somebody's code, and one of them would
+        make the whole batch its like."""
+        if not isinstance(value, Mapping):
+            return value  # `shape` says so
+        ndarray = self._numpy.ndarray
+        for array in value.values():
+            if type(array) is not ndarray and isinstance(array, ndarray):
+                return {name: self._numpy.asarray(each) for name, each in value.items()}
+        return value
 
     def _length(self, value: Value) -> int | None:
         """None: only its like in shape may share a batch with it."""
@@ -195,8 +237,10 @@ class TensorRunner(_Caller):
     def elsewhere(self, predict: Callable[..., Any]) -> Self:
         same = super().elsewhere(predict)
         same._concatenate = Rows  # on the way: that is a copy less
-        same._writes_inputs = False  # the other process has its own
         return same
+
+    def given(self, values: list[Value]) -> list[Value]:
+        raise AssertionError("arrays are concatenated; that is a copy")
 
     def cut(self, value: Value, start: int, stop: int) -> Value:
         return {name: array[start:stop] for name, array in value.items()}
@@ -207,15 +251,54 @@ class TensorRunner(_Caller):
             for name in results[0]
         }
 
+    def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
+        if not self.may_rerun or not self.varying.is_due():
+            return None
+        full = self._full_length(values)
+        padded = [
+            place
+            for place, value in enumerate(values)
+            if full is not None and self._length(value) != full
+        ]
+        place = self.varying.choose(padded)
+        return None if place is None else (place, self.cut(values[place], 0, 1))
+
+    def confirm(self, alone: Any, batched: Any) -> bool:
+        return self.varying.confirm(alone, self.cut(batched, 0, 1))
+
     def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+        if self.varying.is_revoked and len(groups := self._by_shape(values)) > 1:
+            results: list[Any] = [None] * len(values)
+            for places in groups:
+                some = [values[place] for place in places]
+                _put(results, places, self.predict(some, _rows_of(some, values, padded_rows)))
+            return results
         outputs = self._predict(self._concatenated(values, padded_rows))
-        return self._split(outputs, values, padded_rows)
+        self._check_outputs(outputs, padded_rows)
+        return self._split(own_outputs(outputs) if self._is_here else outputs, values)
 
     async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
+        if self.varying.is_revoked and len(groups := self._by_shape(values)) > 1:
+            results: list[Any] = [None] * len(values)
+            for places in groups:
+                some = [values[place] for place in places]
+                rows = _rows_of(some, values, padded_rows)
+                _put(results, places, await self.predict_async(some, rows))
+            return results
         outputs: Any = self._predict(self._concatenated(values, padded_rows))
         if isinstance(outputs, Awaitable):
             outputs = await outputs
-        return self._split(outputs, values, padded_rows)
+        self._check_outputs(outputs, padded_rows)
+        return self._split(own_outputs(outputs) if self._is_here else outputs, values)
+
+    def _by_shape(self, values: list[Value]) -> list[list[int]]:
+        """Places of those that need no padding to share a batch: they were queued together when
+        they were still padded."""
+        groups: dict[Hashable, list[int]] = {}
+        for place, value in enumerate(values):
+            shapes = tuple((name, array.shape[1:]) for name, array in sorted(value.items()))
+            groups.setdefault(shapes, []).append(place)
+        return list(groups.values())
 
     def _check_names(self, value: Mapping[str, Any]) -> None:
         if self._inputs and value.keys() != self._inputs.keys():
@@ -249,7 +332,9 @@ class TensorRunner(_Caller):
             missing = padded_rows - sum(len(array) for array in arrays)
             if missing:  # a fixed batch size: rows that are dropped again
                 arrays.append(self._numpy.repeat(arrays[-1][-1:], missing, axis=0))
-            batch[name] = self._concatenate(arrays) if len(arrays) > 1 else self._own(*arrays)
+            batch[name] = self._concatenate(arrays) if len(arrays) > 1 else self._lone(*arrays)
+            if self._is_here and arrays[0].dtype.hasobject:
+                batch[name] = own(batch[name])
         return batch
 
     def _full_length(self, values: list[Value]) -> int | None:
@@ -269,13 +354,17 @@ class TensorRunner(_Caller):
         filled[:, :length] = array
         return filled
 
-    def _own(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
-        """A lone caller's array, for the model to write into if it does such things: tensors off
-        the wire are read-only views of a request's body."""
-        return array.copy() if self._writes_inputs and not array.flags.writeable else array
+    def _lone(self, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, Any]":
+        """A lone caller's array: the model has its own to write into, or cannot write."""
+        if not self._is_here:
+            return array
+        if self._writes_inputs:
+            return array.copy()
+        array = array.view()
+        array.flags.writeable = False
+        return array
 
-    def _split(self, outputs: Any, values: list[Value], padded_rows: int) -> list[Any]:
-        self._check_outputs(outputs, padded_rows)
+    def _split(self, outputs: Any, values: list[Value]) -> list[Any]:
         results, start = [], 0
         full = self._full_length(values)
         for value in values:
@@ -319,7 +408,13 @@ def runner_for(target: object, name: str | None) -> Runner:
         return TensorRunner(target, name=known_as)
     if isinstance(target, Model):
         is_async = _model_is_async(target, known_as)
-        return ItemRunner(target.predict, name=known_as, is_async=is_async, may_rerun=target.rerun)
+        return ItemRunner(
+            target.predict,
+            name=known_as,
+            is_async=is_async,
+            may_rerun=target.rerun,
+            writes_inputs=target.writes_inputs,
+        )
     if callable(target):
         return ItemRunner(target, name=known_as, is_async=_is_async(target))
     raise ConfigError(f"{target!r} is neither a function nor a headway.Model", field="model")
@@ -344,6 +439,18 @@ def _is_async(function: Callable[..., Any]) -> bool:
     if not inspect.isroutine(function):  # an object with `async def __call__`
         function = type(function).__call__
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _put(results: list[Any], places: list[int], some: list[Any]) -> None:
+    for place, result in zip(places, some, strict=True):
+        results[place] = result
+
+
+def _rows_of(some: list[Value], values: list[Value], padded_rows: int) -> int:
+    """For a part of a batch: as many as it has; or, where there are fixed sizes, the batch's."""
+    rows = sum(len(next(iter(value.values()))) for value in some)
+    whole = sum(len(next(iter(value.values()))) for value in values)
+    return rows if whole == padded_rows else padded_rows
 
 
 def _padded(values: list[Value], padded_rows: int) -> list[Value]:

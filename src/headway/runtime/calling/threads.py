@@ -6,7 +6,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from headway.errors import NotReady
+
 T = TypeVar("T")
+_RETRY_S = 1.0
+
+
+def start_thread(target: Callable[..., object], *arguments: Any, name: str) -> threading.Thread:
+    """A daemon: what hangs in user code must not keep the interpreter from ending. Raises NotReady
+    where the system has no thread to give: whoever comes later may find one."""
+    thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise NotReady(f"{name} cannot run: {error}", retry_after_s=_RETRY_S) from error
+    return thread
 
 
 async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
@@ -40,7 +54,7 @@ async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, failure)
 
-    threading.Thread(target=work, name="headway-load", daemon=True).start()
+    start_thread(work, name="headway-load")
     return await future
 
 

@@ -1,12 +1,15 @@
 """Tensors whose second axis varies: who may be padded to share a batch, and how to tell.
 
-A model is padded where it says so (`pads`), or where it takes a mask and *shows* that padding does
-no harm: before traffic, a short and a long sample are run apart and padded together, and whatever
-comes out must agree. Where neither holds, only equal shapes share a batch.
+A model is padded where it says so (`pads`), or where it takes a mask and *shows* that what lies
+outside of it does not matter: before traffic, samples are run apart, and filled up, with what they
+will be filled up with and with something else; whatever comes out must agree. Their contents must
+make a difference, or nothing is shown. Where neither holds, only equal shapes share a batch. While
+it serves, padded answers are compared with those of the same rows alone, now and then: where they
+differ, padding ends.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +21,10 @@ SHORT, LONG = 5, 9  # of the samples: no power of two, no multiples of each othe
 _TOLERANCE = {2: 2e-2}  # of the largest value, by the bytes of a number …
 _USUAL_TOLERANCE = 1e-3  # … of which half precision has few
 
+_SERVING_SLACK = 10  # times that, while it serves: other lengths, other kernels
+_CONTENTS = 4  # of samples: indices that are all 0, all 1, and two at random
+_EVERY = 128  # padded batches between two looks; at first more often
+
 Arrays = Mapping[str, Any]
 
 
@@ -27,6 +34,7 @@ class Padding:
 
     values: Mapping[str, float]  # by input: what it is filled up with
     outputs: Mapping[str, Sequence[int]] | None = None  # axes to cut back; None: the second, if so
+    is_judged: bool = False  # nobody has said so: it is looked at while it serves
 
     def length_of(self, value: Arrays) -> int | None:
         """Of one request; None: its inputs differ, or are empty, and it must run as it is."""
@@ -50,6 +58,10 @@ class Varying:
     candidates: tuple[str, ...] = ()  # inputs that padding may suit; to be shown
     padding: Padding | None = None
     pad_sizes: tuple[int, ...] = ()  # the only lengths it runs at
+    is_revoked: bool = False  # it was padded, until an answer was another than alone
+    revoked: Callable[[str], object] = str  # is told so, and how
+    _batches: int = 0
+    _is_pending: bool = False  # nobody was padded in the last batch that was to be looked at
     _dtypes: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -64,50 +76,97 @@ class Varying:
 
     # ---- showing that padding does no harm
 
-    def sample(self, length: int, *, full: int | None = None) -> dict[str, Any]:
-        """One row of that length, filled up to `full`. Indices are 0 and 1, which every table
-        has; the mask says what is real."""
+    @staticmethod
+    def contents() -> range:
+        return range(_CONTENTS)
+
+    def sample(
+        self, length: int, content: int, *, full: int | None = None, fill: int = 0
+    ) -> dict[str, Any]:
+        """One row of that length, filled up to `full` with 0 or with something else. Indices are 0
+        and 1, which every table has; the mask says what is real."""
         import numpy
 
-        rng = numpy.random.default_rng(length)
+        rng = numpy.random.default_rng([length, content])
         row = {}
         for name, tensor in self._dtypes.items():
-            is_padded = name in self.candidates
             shape = [1, *(length if axis == -1 else axis for axis in tensor.shape[1:])]
-            dtype = numpy.dtype(tensor.array_dtype)
+            dtype, rest = numpy.dtype(tensor.array_dtype), 0
             if _is_mask(tensor):
                 array = numpy.ones(shape, dtype)
             elif dtype.kind in "iub":
-                array = rng.integers(0, 2, shape).astype(dtype)
-                array[:, -1:] = 1  # unlike what it is filled up with
+                drawn = rng.integers(0, 2, shape)
+                array = (numpy.full(shape, content) if content < 2 else drawn).astype(dtype)
+                rest = fill
             else:
-                array = rng.standard_normal(shape).astype(dtype)
-            if is_padded and full is not None:
+                array, rest = rng.standard_normal(shape).astype(dtype), 3 * fill
+            if name in self.candidates and full is not None:
                 beyond = [(0, 0)] * array.ndim
                 beyond[1] = (0, full - length)
-                array = numpy.pad(array, beyond)
+                array = numpy.pad(array, beyond, constant_values=rest)
             row[name] = array
         return row
 
-    def judge(self, short: Arrays, long: Arrays, together: Sequence[Arrays]) -> bool:
-        """Run apart and run together: do they agree? Then pad from now on."""
-        outputs: dict[str, tuple[int, ...]] = {}
-        for name, array in short.items():
-            changed = [
-                axis
-                for axis, (one, other) in enumerate(zip(array.shape, long[name].shape, strict=True))
-                if one != other
-            ]
-            if any(array.shape[axis] != SHORT for axis in changed):
-                return False  # longer with its input, but not as long: nobody knows what to cut
-            outputs[name] = tuple(changed)
-        padding = Padding(dict.fromkeys(self.candidates, 0), outputs)
-        for alone, batched, length in zip((short, long), together, (SHORT, LONG), strict=True):
-            for name, array in alone.items():
-                if not _agree(array, padding.cut_back(name, batched[name], length, LONG)):
+    def judge(
+        self, short: Sequence[Arrays], long: Sequence[Arrays], filled: Sequence[Sequence[Arrays]]
+    ) -> bool:
+        """By content: run apart, short and long; and all as long as the long ones, which are the
+        last of `filled`. Do they agree, and does it matter what they contain? Then pad from now on.
+        """
+        outputs = _axes(short[0], long[0])
+        if outputs is None or all(_all_agree(short[0], other) for other in short[1:]):
+            return False
+        padding = Padding(dict.fromkeys(self.candidates, 0), outputs, is_judged=True)
+        for batched in filled:
+            length = LONG if batched is filled[-1] else SHORT
+            for alone, row in zip(long if length == LONG else short, batched, strict=True):
+                cut = {n: padding.cut_back(n, row[n], length, LONG) for n in row}
+                if not _all_agree(alone, cut):
                     return False
         self.padding = padding
         return True
+
+    # ---- looking while it serves
+
+    def is_due(self) -> bool:
+        """After a batch: is it to be looked at?"""
+        if self.padding is None or not self.padding.is_judged:
+            return False
+        self._batches = count = self._batches + 1
+        return self._is_pending or count & (count - 1) == 0 or count % _EVERY == 0
+
+    def choose(self, padded: Sequence[int]) -> int | None:
+        """Which of these places. None: there is none, and the next batch is looked at."""
+        self._is_pending = not padded
+        return padded[self._batches % len(padded)] if padded else None
+
+    def confirm(self, alone: Arrays, padded: Arrays) -> bool:
+        """The same row twice. False: it must not be padded, and is not from now on.
+
+        Where there are numbers, they decide: a class may be another where two are as good as equal.
+        """
+        numbers = [name for name in alone if getattr(alone[name].dtype, "kind", "") == "f"]
+        differ = [
+            name
+            for name in numbers or alone
+            if name not in padded or not _agree(alone[name], padded[name], while_serving=True)
+        ]
+        if differ and self.padding is not None:
+            self.padding, self.is_revoked = None, True
+            self.revoked(", ".join(differ))
+        return not differ
+
+
+def _axes(short: Arrays, long: Arrays) -> dict[str, tuple[int, ...]] | None:
+    """By output: which axes are as long as the input. None: nobody knows what to cut."""
+    outputs: dict[str, tuple[int, ...]] = {}
+    for name, array in short.items():
+        pairs = zip(array.shape, long[name].shape, strict=True)
+        changed = [axis for axis, (one, other) in enumerate(pairs) if one != other]
+        if any(array.shape[axis] != SHORT for axis in changed):
+            return None  # longer with its input, but not as long
+        outputs[name] = tuple(changed)
+    return outputs
 
 
 def _declared(model: TensorModel) -> Padding:
@@ -134,16 +193,26 @@ def _is_mask(tensor: Tensor) -> bool:
     return is_named and len(tensor.shape) == 2 and tensor.dtype in _MASK_TYPES
 
 
-def _agree(alone: Any, batched: Any) -> bool:
+def _all_agree(one: Arrays, other: Arrays) -> bool:
+    return all(_agree(array, other[name]) for name, array in one.items())
+
+
+def _agree(alone: Any, batched: Any, *, while_serving: bool = False) -> bool:
     import numpy
 
     if alone.shape != batched.shape or alone.dtype != batched.dtype:
         return False
     if alone.dtype.kind != "f":
         return bool((alone == batched).all())
-    if not (numpy.isfinite(alone).all() and numpy.isfinite(batched).all()):
-        return False
     tolerance = _TOLERANCE.get(alone.dtype.itemsize, _USUAL_TOLERANCE)
-    scale = float(numpy.abs(alone).max(initial=0.0)) or 1.0
-    error = numpy.abs(alone.astype(numpy.float64) - batched.astype(numpy.float64))
+    is_finite = numpy.isfinite(alone)
+    if while_serving:  # callers' numbers may be such
+        tolerance *= _SERVING_SLACK
+        if not numpy.array_equal(alone[~is_finite], batched[~is_finite], equal_nan=True):
+            return False
+    elif not is_finite.all():
+        return False
+    one = alone[is_finite].astype(numpy.float64)
+    error = numpy.abs(one - batched[is_finite].astype(numpy.float64))
+    scale = float(numpy.abs(one).max(initial=0.0)) or 1.0
     return float(error.max(initial=0.0)) <= tolerance * scale

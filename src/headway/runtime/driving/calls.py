@@ -4,19 +4,15 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 from headway.core.items import Batch, Item
-from headway.errors import ModelFailed, Shed
-from headway.model import END
-from headway.runtime.driving.digests import Trail
+from headway.errors import ModelFailed
 
 Ran: TypeAlias = tuple[Batch, float]  # a batch that has run, and for how many seconds
 _log = logging.getLogger(__name__)
-MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off
 
 
 class Answerable(Protocol):
@@ -233,114 +229,6 @@ class PartCall:
 
     def detach(self) -> None:
         self._request.detach()
-
-
-class StreamCall:
-    """One value and the chunks of its answer, read by one caller in that caller's event loop."""
-
-    def __init__(self, item_id: int, value: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self.item_ids = (item_id,)
-        self.value = value
-        self.ran: tuple[Ran, ...] = ()
-        self.is_abandoned = False  # the reader left
-        self._loop = loop
-        self._chunks: deque[Any] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: BaseException | None = None
-        self._ended = False  # as the reader knows
-        self._sealed = False  # as the model knows, some moments earlier
-        self._pushed = 0  # counted by the model's side only
-        self._trail = Trail()  # of what was pushed
-        self._retrace: Trail | None = None  # of what comes once more, until it is as far
-        self._read = 0  # by the reader's side only
-
-    @property
-    def is_done(self) -> bool:
-        return self._sealed or self._ended or self.is_abandoned
-
-    # From any thread.
-
-    def rewind(self) -> None:
-        """The model starts over: what the reader has seen is compared, and not given again."""
-        self._retrace = Trail() if self._pushed else None
-
-    def push(self, entry: Any) -> None:
-        """One entry of a step: a chunk, None for nothing, END, or this item's own error."""
-        if entry is None or self.is_done:
-            return
-        if entry is END:
-            self.succeed(None)
-        elif isinstance(entry, Exception):
-            self.fail(entry)
-        elif self._retrace is not None:
-            self._follow(self._retrace, entry)
-        elif self._pushed - self._read >= MAX_BACKLOG:
-            self.fail(Shed(f"the reader fell {MAX_BACKLOG} chunks behind its stream"))
-        else:
-            self._pushed += 1
-            self._trail.add(entry)
-            self._in_loop(lambda: self._take(entry))
-
-    def _follow(self, retrace: Trail, entry: Any) -> None:
-        retrace.add(entry)
-        if retrace.length == self._trail.length:
-            self._retrace = None
-            if retrace.digest() != self._trail.digest():
-                self.fail(self._broken_off())
-
-    def _broken_off(self) -> ModelFailed:
-        return ModelFailed("the stream broke off, and the model does not stream the same twice")
-
-    def succeed(self, result: Any) -> None:
-        if self._retrace is not None:  # it has ended earlier than the first time
-            self.fail(self._broken_off())
-            return
-        self._sealed = True
-        self._in_loop(lambda: self._end(None))
-
-    def fail(self, error: BaseException) -> None:
-        self._sealed = True
-        self._in_loop(lambda: self._end(error))
-
-    def detach(self) -> None:
-        """It always finds its reader's loop."""
-
-    # In the reader's loop.
-
-    async def wait_chunk(self) -> Any:
-        """The next chunk; END when there is none; raises what went wrong."""
-        while not self._chunks:
-            if self._error is not None:
-                raise self._error
-            if self._ended:
-                return END
-            self._waiter = self._loop.create_future()
-            await self._waiter
-        self._read += 1
-        return self._chunks.popleft()
-
-    def _take(self, chunk: Any) -> None:
-        if not self._ended and not self.is_abandoned:
-            self._chunks.append(chunk)
-            self._wake()
-
-    def _end(self, error: BaseException | None) -> None:
-        if not self._ended:
-            self._ended, self._error = True, error
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _in_loop(self, callback: Callable[[], None]) -> None:
-        if asyncio._get_running_loop() is self._loop:
-            callback()
-            return
-        try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # the reader's loop is closed: nobody reads any more
-            self.is_abandoned = True
 
 
 def content_of(call: Answerable) -> Any:

@@ -30,21 +30,31 @@ from headway.core import (
     refusal_error,
     split,
 )
-from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, NotReady, Poison
+from headway.core.operating.health import Running
+from headway.errors import (
+    Closed,
+    DeadlineExceeded,
+    HeadwayError,
+    InvalidInput,
+    ModelFailed,
+    NotReady,
+    Poison,
+)
 from headway.runtime.driving.calls import (
     Answerable,
     Call,
     DirectCall,
     PartCall,
     SplitCall,
-    StreamCall,
     ThreadCall,
 )
 from headway.runtime.driving.ending import Ending
 from headway.runtime.driving.event_loop import FloatingHome, Home
 from headway.runtime.driving.losses import Losses, same_error
 from headway.runtime.driving.poison_watch import Poisons
+from headway.runtime.driving.room import Room
 from headway.runtime.driving.state import State
+from headway.runtime.driving.streams import StreamCall
 from headway.runtime.driving.worker_pool import Crew
 from headway.runtime.events import (
     BatchFinished,
@@ -71,6 +81,13 @@ class JobFactory(Protocol):
     def cut(self, value: Any, start: int, stop: int) -> Any: ...
 
     def join(self, results: list[Any]) -> Any: ...
+
+
+class Queued(Protocol):
+    """A call, as far as its items go."""
+
+    @property
+    def item_ids(self) -> tuple[int, ...]: ...
 
 
 class Driver:
@@ -107,11 +124,12 @@ class Driver:
         self._drive_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self.room = Room(self)
         self._losses = losses = Losses(self)
         self._ending = ending = Ending(self)
         # What others call of its parts.
         self.worker_left, self.worker_back = losses.worker_left, losses.worker_back
-        self.give_up = losses.give_up
+        self.give_up, self.recover = losses.give_up, losses.recover
         self.close = ending.close
 
     @property
@@ -127,7 +145,14 @@ class Driver:
         self._state = state
         self.open_doors()
         self._is_closing = state is State.CLOSING
-        self._is_over = state in (State.CLOSED, State.CRASHED)
+        self._is_over = state in (State.CLOSED, State.CRASHED, State.FORKED)
+        if self.room.is_awaited:
+            self.room.look()
+
+    @property
+    def inbox_items(self) -> int:
+        """Noted, but not yet in the scheduler's hands."""
+        return len(self._inbox)
 
     @property
     def takes_calls(self) -> bool:
@@ -141,8 +166,13 @@ class Driver:
     # ---- life
 
     def open(self, home: Home) -> None:
+        """Raises NotReady where there is no thread for a worker; it is as it was then."""
         self.home = home
-        self._make_workers(home)
+        try:
+            self._make_workers(home)
+        except BaseException:
+            self.home = None
+            raise
         self.state = State.OPEN
 
     def _make_workers(self, home: Home) -> None:
@@ -294,12 +324,13 @@ class Driver:
     def _submit_parts(self, item: Item, call: Call) -> None:
         parts = split(item, self.scheduler.part_rows(item.size), self._ids)
         whole = SplitCall(call, parts, self._factory.join, self.forget)
-        start = 0
-        for number, part in enumerate(parts):
-            self.scheduler.submit(part, request_rows=item.rows if number == 0 else None)
-            value = self._factory.cut(call.value, start, start + part.rows)
-            self.calls[part.id] = PartCall(whole, number, value)
+        start, values = 0, []
+        for part in parts:  # before any is queued: a value may not let itself be cut
+            values.append(self._factory.cut(call.value, start, start + part.rows))
             start += part.rows
+        for number, (part, value) in enumerate(zip(parts, values, strict=True)):
+            self.scheduler.submit(part, request_rows=item.rows if number == 0 else None)
+            self.calls[part.id] = PartCall(whole, number, value)
         call.item_ids = tuple(part.id for part in parts)
 
     def _order_drive(self, home: Home, call: Call | StreamCall) -> None:
@@ -342,14 +373,28 @@ class Driver:
 
     # ---- leaving early
 
-    def withdraw(self, call: Call | DirectCall | StreamCall) -> None:
+    def withdraw(self, call: Queued) -> None:
         """The caller is gone: take its items out of the queue; leave a running batch alone."""
+        if not call.item_ids:  # of many pieces, which are withdrawn one by one
+            return
         was_queued = self.forget(call.item_ids)
         if not was_queued:
             self._tell_unwanted()
         if self.observers:
             self._report(Cancelled(self.name, started=not was_queued))
         self.drive_soon()  # the item may have been what a timer or a drain waits for
+
+    def expire(self, call: Call | StreamCall) -> None:
+        """Its deadline has passed, wherever it is. In the caller's loop."""
+        if call.is_done:
+            return
+        error = DeadlineExceeded(f"{self.name} did not answer before the deadline")
+        was_queued = self.forget(call.item_ids)
+        call.fail(error)
+        if not was_queued:
+            self._tell_unwanted()
+        self.report_refusal(error)
+        self.drive_soon()
 
     def _tell_unwanted(self) -> None:
         """Running batches that nobody waits for any more, where their model wants to know."""
@@ -429,6 +474,7 @@ class Driver:
             self.calls.update(zip(map(_item_id, batch.items), calls, strict=False))
             raise
         self.jobs[batch.id] = job
+        self.room.starts += 1
         return job
 
     def _take_refused(self, refused: list[Refusal]) -> list[tuple[Refusal, Answerable]]:
@@ -442,12 +488,25 @@ class Driver:
             if self.observers:
                 self._report(BatchStarted(self.name, job.batch))
             job.worker.start(job)
+        if self.room.is_awaited:
+            self.room.look()
 
-    def abandon(self, batch: Batch, error: HeadwayError) -> None:
+    @property
+    def worker_count(self) -> int:
+        return self.crew.here
+
+    def now(self) -> float:
+        return self.current_home().clock()
+
+    def running(self) -> list[Running]:
+        with self.lock:
+            return [Running(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
+
+    def abandon(self, batch_id: int, error: HeadwayError) -> None:
         """Answer the callers of a running batch. What it still brings is dropped; its worker is
         busy until then. In the home loop."""
         with self.lock:
-            job = self.jobs.get(batch.id)
+            job = self.jobs.get(batch_id)
         for call in () if job is None else job.calls:
             call.fail(error)
 
@@ -615,13 +674,14 @@ class Driver:
         return [*self.calls.values(), *running]
 
     def _move(self, home: Home) -> None:
-        old, self.home = self.home, home
-        self._timer = None  # the old loop's: there it finds that the home has moved
-        self._timer_at = math.inf
+        old = self.home
         if self.state is State.NEW:
             self.open(home)
         elif old is not None and old.is_virtual is not home.is_virtual and not self.jobs:
             self._change_workers(home)
+        self.home = home
+        self._timer = None  # the old loop's: there it finds that the home has moved
+        self._timer_at = math.inf
         if not self.scheduler.is_idle:
             for call in self.waiting_calls():
                 call.detach()
@@ -632,9 +692,10 @@ class Driver:
 
     def _change_workers(self, home: Home) -> None:
         """From a test's virtual time to the real one, or back: threads here, none there."""
-        for worker in self.workers:
-            worker.stop()
+        old = self.workers
         self._make_workers(home)
+        for worker in old:
+            worker.stop()
 
     def _give_up_lost(self) -> None:
         """Under the lock: batches whose event loop was closed under them never come back."""
@@ -671,10 +732,14 @@ class Driver:
             if self.floating is None or self.state is State.CLOSED:
                 callback()
                 return
-        with self.lock:
-            if self.home is home:
-                self._move(self.floating.refuge())
-            home = self.current_home()
+        try:
+            with self.lock:
+                if self.home is home:
+                    self._move(self.floating.refuge())
+                home = self.current_home()
+        except NotReady:  # there is no thread for it: then in this one
+            callback()
+            return
         home.post(callback)
 
 

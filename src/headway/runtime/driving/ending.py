@@ -30,6 +30,8 @@ class Ending:
         driver = self._driver
         drained = asyncio.get_running_loop().create_future()
         with driver.lock:
+            if driver.state is State.FORKED:
+                return  # there is nothing of it here
             if driver.state in (State.NEW, State.OPENING, State.CLOSED):
                 driver.state = State.CLOSED  # whoever is loading finds it so afterwards
                 return

@@ -11,6 +11,9 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
+from headway.errors import NotReady
+from headway.runtime.calling.threads import start_thread
+
 
 class Home:
     """One event loop, as seen from any thread."""
@@ -48,8 +51,11 @@ class BackgroundLoop:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run, args=(self.loop,), name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread = start_thread(_run, self.loop, name=name)
+        except NotReady:
+            self.loop.close()
+            raise
         # Once only: a second stop would cut short what the loop does at its end.
         self._stop_once = weakref.finalize(self, _stop, self.loop)
         self._stop_once.atexit = False

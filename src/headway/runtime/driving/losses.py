@@ -44,13 +44,19 @@ class Losses:
             if not driver.crew.take_back(worker, is_busy=is_busy):
                 return
             driver.scheduler.set_workers(driver.crew.here)
+        self.recover()
+
+    def recover(self) -> None:
+        """A worker completes work again: calls are taken. From any thread."""
+        driver = self._driver
+        with driver.lock:
             driver.given_up = None
             driver.open_doors()
         driver.drive_soon()
 
     def give_up(self, error: NotReady) -> None:
-        """No worker will be back soon: queued callers get this error, and so do new ones, until a
-        worker is back after all. From any thread."""
+        """No worker completes anything soon: queued callers get this error, and so do new ones,
+        until a worker is back after all. From any thread."""
         driver = self._driver
         with driver.lock:
             driver.take_in()

@@ -10,3 +10,7 @@ class State(Enum):
     CLOSING = "is closing"
     CLOSED = "is closed"
     CRASHED = "has crashed"
+    FORKED = (
+        "was opened before this process was forked, and works in its parent only: open it in the "
+        "child, after the fork (in a server's start-up hook), or use @headway.batched"
+    )

@@ -13,8 +13,10 @@ from headway.core.faults.memory import Misfit
 from headway.core.items import Batch
 from headway.errors import ModelFailed
 from headway.runtime.calling.faults import WorkerLost, text_of
+from headway.runtime.calling.owning import own_all
 from headway.runtime.calling.runner import BrokenContract, Runner
-from headway.runtime.driving.calls import Answerable, StreamCall
+from headway.runtime.driving.calls import Answerable
+from headway.runtime.driving.streams import StreamCall, deliver_step
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.jobs.rerunning import Reruns
 
@@ -63,6 +65,7 @@ class BatchJob:
         self.batch = batch
         self.calls = calls
         self.worker = worker
+        self.active_at = batch.fired_at  # of a stream: its latest step
         self.finished_at = 0.0
         self.ran_s = 0.0
         self.reruns = 0
@@ -125,6 +128,8 @@ class PredictJob(BatchJob):
         try:
             self.results = self._runner.predict(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
+            if self.max_reruns and (row := self._runner.to_compare(values)) is not None:
+                self._compare(values, *row)
         except BaseException as error:  # noqa: BLE001  the model is user code; its thread must survive
             reruns = self._reruns(error)
             while (call := reruns.next_call()) is not None:
@@ -135,24 +140,49 @@ class PredictJob(BatchJob):
             self._adopt(reruns)
 
     async def run_async(self) -> None:
-        started = self._clock()
+        started, task = self._clock(), asyncio.current_task()
         values = [call.value for call in self.calls]
         try:
             self.results = await self._runner.predict_async(values, self.batch.padded_rows)
             self.model_s = self._clock() - started
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
-            raise_if_cancelled(error)
+            if self.max_reruns and (row := self._runner.to_compare(values)) is not None:
+                await self._compare_async(values, *row)
+        except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() ends a batch, not the loop
+            raise_if_cancelled(error, task)
             reruns = self._reruns(error)
             while (call := reruns.next_call()) is not None:
                 try:
                     reruns.succeeded(await self._runner.predict_async(*call))
-                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
-                    raise_if_cancelled(again)
+                except BaseException as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again, task)
                     reruns.failed(again)
             self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
             self.ran_s = self._clock() - started
             self._done(self)
+
+    def _compare(self, values: list[Any], place: int, row: Any) -> None:
+        """Run this row alone: does padding change its answer? Then everybody's is made without."""
+        try:
+            [alone] = self._runner.predict([row], self._one_row)
+        except WorkerLost:
+            raise
+        except Exception:  # noqa: BLE001  alone it fails: that tells nothing of its neighbours
+            return
+        if not self._runner.confirm(alone, self.results[place]):
+            self.results = self._runner.predict(values, self.batch.padded_rows)
+
+    async def _compare_async(self, values: list[Any], place: int, row: Any) -> None:
+        try:
+            [alone] = await self._runner.predict_async([row], self._one_row)
+        except Exception:  # noqa: BLE001  as above
+            return
+        if not self._runner.confirm(alone, self.results[place]):
+            self.results = await self._runner.predict_async(values, self.batch.padded_rows)
+
+    @property
+    def _one_row(self) -> int:
+        return self._batch_sizes[0] if self._batch_sizes else 1
 
     def _reruns(self, error: BaseException) -> Reruns:
         return self._start_reruns(
@@ -179,14 +209,15 @@ class StreamJob(BatchJob):
         clock: Clock,
         done: Callable[[BatchJob], None],
         stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]],
-        name: str,
-        max_reruns: int = 0,
+        runner: Runner,
+        max_reruns: int,
     ) -> None:
         super().__init__(batch, calls, worker, clock, done)
-        self.max_reruns = max_reruns
+        self.max_reruns = max_reruns if runner.may_rerun else 0
         self._streams = calls
         self._stream = stream
-        self._name = name
+        self._runner = runner
+        self._name = runner.name
 
     def _run(self, started: float) -> None:
         try:
@@ -203,19 +234,19 @@ class StreamJob(BatchJob):
             self._adopt(reruns)
 
     async def run_async(self) -> None:
-        started = self._clock()
+        started, task = self._clock(), asyncio.current_task()
         try:
             await self._pass_steps_async(self._readers(self._streams))
             self.results = [None for _ in self.calls]
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
-            raise_if_cancelled(error)
+        except BaseException as error:  # noqa: BLE001  the model is user code; sys.exit() ends a batch, not the loop
+            raise_if_cancelled(error, task)
             reruns = self._reruns(error)
             while reruns.next_call() is not None:
                 try:
                     await self._pass_steps_async(self._readers(self._again(reruns)))
                     reruns.succeeded([None for _ in reruns.group])
-                except (Exception, asyncio.CancelledError) as again:  # noqa: BLE001  as above
-                    raise_if_cancelled(again)
+                except BaseException as again:  # noqa: BLE001  as above
+                    raise_if_cancelled(again, task)
                     reruns.failed(again)
             self._adopt(reruns)
         finally:  # cancelled with its loop: answer what there is
@@ -232,15 +263,15 @@ class StreamJob(BatchJob):
 
     def _readers(self, calls: Sequence[StreamCall]) -> list[StreamCall]:
         """Those who still read. What they have seen already is not given to them once more."""
-        readers = [call for call in calls if not call.is_done]
-        for call in readers:
-            call.rewind()
-        return readers
+        for call in calls:
+            if not call.is_done:
+                call.start(may_rerun=self.max_reruns > 0)
+        return [call for call in calls if not call.is_done]
 
     def _pass_steps(self, readers: list[StreamCall]) -> None:
         if not readers:
             return
-        steps = self._stream([call.value for call in readers])
+        steps = self._stream(self._runner.given([call.value for call in readers]))
         assert isinstance(steps, Iterator), "an async stream needs an event loop"
         try:
             for step in steps:
@@ -252,7 +283,7 @@ class StreamJob(BatchJob):
     async def _pass_steps_async(self, readers: list[StreamCall]) -> None:
         if not readers:
             return
-        steps = self._stream([call.value for call in readers])
+        steps = self._stream(self._runner.given([call.value for call in readers]))
         if not isinstance(steps, AsyncIterator):
             await self._pass_steps_inline(steps, readers)
             return
@@ -276,13 +307,14 @@ class StreamJob(BatchJob):
 
     def _pass_on(self, step: Any, readers: list[StreamCall]) -> bool:
         """False when nobody is left to read."""
+        self.active_at = self._clock()
         entries = list(step)
         if len(entries) != len(readers):
             raise BrokenContract(
                 f"{self._name} yielded {len(entries)} entries for {len(readers)} items"
             )
-        for call, entry in zip(readers, entries, strict=True):
-            call.push(entry)
+        # What comes from another process, too: mostly it is a text.
+        deliver_step(zip(readers, own_all(entries), strict=True))
         return not all(call.is_done for call in readers)
 
 
@@ -292,8 +324,14 @@ def _close(steps: Iterator[Any]) -> None:
         close()
 
 
-def raise_if_cancelled(error: BaseException) -> None:
-    """Cancelled from outside, or did the model raise a CancelledError of its own?"""
-    task = asyncio.current_task()
+def raise_if_cancelled(error: BaseException, task: "asyncio.Task[Any] | None") -> None:
+    """Cancelled or closed from outside, or did the model raise such an error of its own? `task`:
+    in which it was called; it is not running where what it awaits is closed."""
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
+    if isinstance(error, GeneratorExit) and _running_task() is not task:
+        raise error
+
+
+def _running_task() -> "asyncio.Task[Any] | None":
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()

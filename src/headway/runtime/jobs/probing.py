@@ -57,12 +57,12 @@ class Probe:
             self._loop.call_soon_threadsafe(self._settle, outcome)
 
     async def run_async(self) -> None:
-        started = self._clock()
+        started, task = self._clock(), asyncio.current_task()
         try:
             self.results = await self._runner.predict_async(self._values, self._rows)
             self._settle(self._clock() - started)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  the model is user code
-            raise_if_cancelled(error)
+        except BaseException as error:  # noqa: BLE001  the model is user code
+            raise_if_cancelled(error, task)
             self._settle(model_failed(self._runner.name, error))
         finally:  # cancelled: the batcher closes
             self._settle(Closed(f"{self._runner.name} was closed during its warm-up"))
@@ -117,24 +117,34 @@ async def try_padding(
     runner: TensorRunner,
     clock: Callable[[], float],
     batch_sizes: Sequence[int],
+    max_rows: int,
 ) -> bool:
     """Does padding change what the model answers? It is padded from now on if not."""
 
-    async def answers(*values: Any) -> list[Any]:
-        rows = next((size for size in batch_sizes if size >= len(values)), len(values))
-        job = Probe(runner, list(values), rows, clock)
-        start(job)
-        await job.seconds
-        return job.results
+    async def answers(values: list[Any]) -> list[Any]:
+        found: list[Any] = []
+        for first in range(0, len(values), max_rows):
+            some = values[first : first + max_rows]
+            rows = next((size for size in batch_sizes if size >= len(some)), len(some))
+            job = Probe(runner, some, rows, clock)
+            start(job)
+            await job.seconds
+            found += job.results
+        return found
 
-    varying = runner.varying
-    short, long = varying.sample(SHORT), varying.sample(LONG)
+    varying, contents = runner.varying, runner.varying.contents()
+    short = [varying.sample(SHORT, each) for each in contents]
+    long = [varying.sample(LONG, each) for each in contents]
+    filled = [
+        varying.sample(SHORT, each, full=LONG, fill=fill) for fill in (0, 1) for each in contents
+    ]
     try:
-        apart = [(await answers(short))[0], (await answers(long))[0]]
-        together = await answers(varying.sample(SHORT, full=LONG), long)
+        apart = await answers(short), await answers(long)
+        together = await answers([*filled, *long])
     except ModelFailed:  # of our samples, not of anybody's request: it is not padded, that is all
         return False
-    return varying.judge(apart[0], apart[1], together)
+    count = len(contents)
+    return varying.judge(*apart, [together[at : at + count] for at in (0, count, 2 * count)])
 
 
 class _Probes:

@@ -1,56 +1,79 @@
-"""Watches over batches that run too long. A thread cannot be ended from outside: their callers are
-answered, and whoever asks is told that the model hangs until it comes back."""
+"""Watches over batches that run too long. A thread cannot be ended from outside: the callers of
+such a batch are answered, and once every worker is stuck, queued and new callers too."""
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-from headway.core import Batch
-from headway.errors import HeadwayError, ModelFailed
+from headway.core.operating.health import Running, find_overdue, is_stuck
+from headway.errors import ModelFailed, NotReady
 from headway.runtime.events import BatchFinished, BatchLost, BatchStarted, Event
 
 _log = logging.getLogger(__name__)
+_RETRY_S = 60.0  # what callers are told while every worker is stuck
 
 
-class Abandons(Protocol):
-    """What it needs of a batcher."""
+class Watched(Protocol):
+    """What it needs of a driver."""
 
-    def abandon(self, batch: Batch, error: HeadwayError) -> None: ...
+    name: str
+
+    @property
+    def worker_count(self) -> int: ...
+
+    def now(self) -> float: ...
+
+    def running(self) -> list[Running]: ...
+
+    def abandon(self, batch_id: int, error: ModelFailed) -> None: ...
+
+    def give_up(self, error: NotReady) -> None: ...
+
+    def recover(self) -> None: ...
 
 
 class Watchdog:
-    """An observer. `hangs` learns when a first batch is over its time, and when all are back."""
+    """An observer, with one timer for all batches: it is set by a batch that starts while no timer
+    runs, and looks at those that run when it expires."""
 
-    def __init__(
-        self, batcher: Abandons, *, limit_s: float, hangs: Callable[[bool], Any] = bool
-    ) -> None:
-        self._batcher = batcher
+    def __init__(self, driver: Watched, *, limit_s: float) -> None:
+        self._driver = driver
         self._limit_s = limit_s
-        self._hangs = hangs
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # the timer's
         self._late: set[int] = set()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, BatchStarted):
-            loop = asyncio.get_running_loop()
-            batch = event.batch
-            self._timers[batch.id] = loop.call_later(self._limit_s, self._expire, event)
-        elif isinstance(event, BatchFinished | BatchLost):
-            timer = self._timers.pop(event.batch.id, None)
-            if timer is not None:
-                timer.cancel()
-            if event.batch.id in self._late:
-                self._late.discard(event.batch.id)
-                if not self._late:
-                    _log.warning("%s answers again", event.model)
-                    self._hangs(False)
+            if self._timer is None or self._loop is not asyncio.get_running_loop():
+                self._arm(event.batch.fired_at + self._limit_s)
+        elif self._late and isinstance(event, BatchFinished | BatchLost):
+            self._came_back(event.batch.id)
 
-    def _expire(self, event: BatchStarted) -> None:
-        self._timers.pop(event.batch.id, None)
-        _log.error("%s has not answered within %g s", event.model, self._limit_s)
-        if not self._late:
-            self._hangs(True)
-        self._late.add(event.batch.id)
-        error = ModelFailed(f"{event.model} did not answer within {self._limit_s:g} s")
-        self._batcher.abandon(event.batch, error)
+    def _arm(self, at: float | None) -> None:
+        self._timer = None
+        if at is None:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(max(0.0, at - self._driver.now()), self._look)
+
+    def _look(self) -> None:
+        found = find_overdue(self._driver.running(), self._limit_s, self._driver.now())
+        new = found.batch_ids - self._late
+        self._late |= new
+        name, limit_s = self._driver.name, self._limit_s
+        for batch_id in sorted(new):
+            _log.error("%s has not answered within %g s", name, limit_s)
+            self._driver.abandon(
+                batch_id, ModelFailed(f"{name} did not answer within {limit_s:g} s")
+            )
+        if new and is_stuck(len(self._late), self._driver.worker_count):
+            reason = f"{name} is stuck: a batch has been running for more than {limit_s:g} s"
+            self._driver.give_up(NotReady(reason, retry_after_s=_RETRY_S))
+        self._arm(found.look_at)
+
+    def _came_back(self, batch_id: int) -> None:
+        if batch_id in self._late:
+            self._late.discard(batch_id)
+            _log.warning("%s answers again", self._driver.name)
+            self._driver.recover()

@@ -2,9 +2,9 @@
 
 import logging
 import queue
-import threading
 import weakref
 
+from headway.runtime.calling.threads import start_thread
 from headway.runtime.jobs.jobs import Job
 
 _log = logging.getLogger(__name__)
@@ -18,8 +18,7 @@ class ThreadWorker:
 
     def __init__(self, name: str) -> None:
         self._inbox: _Inbox = queue.SimpleQueue()
-        # A daemon: a model that hangs must not keep the interpreter from ending.
-        threading.Thread(target=_work, args=(self._inbox,), name=name, daemon=True).start()
+        start_thread(_work, self._inbox, name=name)
         weakref.finalize(self, self._inbox.put, None).atexit = False
 
     def start(self, job: Job) -> None:

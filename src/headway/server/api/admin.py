@@ -6,6 +6,7 @@ import msgspec
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import IndexEntry, Registry
+from headway.server.json.body import decode_json
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -38,7 +39,7 @@ class Admin:
     async def load(self, request: Request, model: str) -> Response:
         """As it lies there now; answers when it serves."""
         try:
-            body = msgspec.json.decode(request.body or b"{}", type=_LoadBody)
+            body = await decode_json(request, _LoadBody, default=b"{}")
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not as expected: {error}") from error
         await self._registry.may_change().load(model, body.config)

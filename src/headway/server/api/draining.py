@@ -6,6 +6,7 @@ import msgspec
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry
+from headway.server.json.body import decode_json
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -29,7 +30,7 @@ class Draining:
 
     async def drain(self, request: Request) -> Response:
         try:
-            asked = msgspec.json.decode(request.body or b"{}", type=_Body)
+            asked = await decode_json(request, _Body, default=b"{}")
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not as expected: {error}") from error
         self._registry.drain(is_draining=asked.draining)

@@ -5,23 +5,25 @@
 model stand in the query: `?language=de`.
 """
 
-import asyncio
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
-import numpy
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, Registry, ServedModel
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.tensors import NORMAL, too_many_rows
+from headway.server.json.body import decode_json
+from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
 ]
 _NO_PARAMETERS: dict[str, str] = {}
+_NOT_JSON = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
 
 
 class Plain:
@@ -34,20 +36,27 @@ class Plain:
     async def predict(self, request: Request, model: str) -> Response:
         served = await find_or_wake(self._registry, request, model)
         try:
-            value = msgspec.json.decode(request.body)
+            value = await decode_json(request)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             is_what = f"not JSON: {error}" if request.body else "empty: JSON is expected"
             raise InvalidInput(f"the body is {is_what}") from error
         ask = ask_of(_parameters(request.query), request.headers)
-        answer = Response(json_of(await _answer(served, value, ask, self._max_rows)))
+        answer = Response(await _encoded(await _answer(served, value, ask, self._max_rows)))
         if ask.story is not None:
             answer.headers = ask.story.headers()
         return answer
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """For the model, from `?language=de`; of one given twice the last counts."""
-    return dict(parse_qsl(query, keep_blank_values=True)) if query else _NO_PARAMETERS
+    """For the model, from `?language=de`."""
+    if not query:
+        return _NO_PARAMETERS
+    pairs = parse_qsl(query, keep_blank_values=True)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name in found if sum(name == each for each, _ in pairs) > 1)
+        raise InvalidInput(f"query parameter {twice!r} is given twice")
+    return found
 
 
 async def _answer(served: ServedModel, value: Any, ask: Ask, max_rows: int) -> Any:
@@ -57,31 +66,26 @@ async def _answer(served: ServedModel, value: Any, ask: Ask, max_rows: int) -> A
         raise InvalidInput("items: a list is expected")
     if len(value["items"]) > max_rows:
         raise too_many_rows(len(value["items"]), max_rows)
-    with served.held():  # its tasks come to the queue later
-        results = await asyncio.gather(
-            *(_result_or_error(served, item, ask) for item in value["items"])
-        )
-    return {"results": results}
+    calls = [(item, ask) for item in value["items"]]
+    results = await served.predict_many(calls, keep_errors=True)
+    return {"results": [_or_error(each) for each in results]}
 
 
-async def _result_or_error(served: ServedModel, item: Any, ask: Ask) -> Any:
-    try:
-        return await served.predict(item, ask)
-    except HeadwayError as error:
-        return {"error": str(error)}
+def _or_error(result: Any) -> Any:
+    return {"error": str(result)} if isinstance(result, HeadwayError) else result
 
 
 def json_of(result: Any) -> bytes:
     """A result as it goes out; arrays are lists."""
     try:
-        return msgspec.json.encode(result, enc_hook=_plain)
-    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+        return msgspec.json.encode(result, enc_hook=plain_of)
+    except _NOT_JSON as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, numpy.ndarray | numpy.generic):
-        return value.tolist()
-    if isinstance(value, str):  # of a class of its own, which says more than the text
-        return str(value)
-    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+async def _encoded(result: Any) -> bytes:
+    """The same, whatever its size."""
+    try:
+        return await encode_json(result, plain_of)
+    except _NOT_JSON as error:
+        raise ModelFailed(f"the result is not JSON: {error}") from error

@@ -16,26 +16,40 @@ class Access(Enum):
         return self in (Access.OPEN, Access.READ) or self.value in rights or "admin" in rights
 
 
-# The page of /docs says nothing of the models: for their description it asks with a key.
-_OPEN = re.compile(r"/docs|/v2/health/\w+|/v2/models/\{model\}(/versions/\{version\})?/ready")
-_ADMIN = re.compile(r"/admin(/.*)?")
-# What others would notice: models that come and go, regions that are forgotten, levels of logs.
-_CHANGES = re.compile(
-    r"/v2/repository/models/.*|/v2/(system|cuda)sharedmemory/.*|/v2/logging|.*/trace/setting"
-)
+_MODEL = r"/v2/models/\{model\}(/versions/\{version\})?"
+_MEMORY = r"/v2/(system|cuda)sharedmemory"
+# The first that fits counts. The page of /docs says nothing of the models: for their description it
+# asks with a key.
+_ROUTES = [
+    (Access.OPEN, "GET", rf"/docs|/v2/health/\w+|{_MODEL}/ready"),
+    (Access.METRICS, "GET", r"/metrics"),
+    (Access.READ, "GET", r"/v2|/v2/models|/v2/models/stats|/v1/models(/\{model\})?|/openapi\.json"),
+    (Access.READ, "GET", rf"{_MODEL}(/config|/stats|/trace/setting)?"),
+    (Access.READ, "GET", rf"/v2/logging|/v2/trace/setting|{_MEMORY}/.*status"),
+    (Access.READ, "POST", r"/v2/repository/(\{repository\}/)?index"),
+    (Access.INFER, "POST", rf"{_MODEL}/(infer|generate|generate_stream)"),
+    (Access.INFER, "POST", r"/v1/predict/\{model\}|/v[12]/rerank"),
+    (Access.INFER, "POST", r"/v1/(embeddings|audio/transcriptions|images/generations)"),
+    # What others would notice: models that come and go, regions that are forgotten, levels of logs.
+    (Access.ADMIN, "GET|POST", r"/admin/.*"),
+    (Access.ADMIN, "POST", rf"/v2/repository/models/.*|{_MEMORY}/.*|/v2/logging|.*/trace/setting"),
+]
+_RULES = [
+    (access, re.compile(methods), re.compile(template)) for access, methods, template in _ROUTES
+]
 
 
 def access_of_route(method: str, template: str) -> Access:
-    """A route that nobody has thought of takes the right to infer."""
-    if _OPEN.fullmatch(template):
-        return Access.OPEN
-    if template == "/metrics":
-        return Access.METRICS
-    if _ADMIN.fullmatch(template):
-        return Access.ADMIN
-    if method == "GET" or template.endswith("/index"):
-        return Access.READ
-    return Access.ADMIN if _CHANGES.fullmatch(template) else Access.INFER
+    """A route that nobody has thought of is the administrator's."""
+    return rule_of_route(method, template) or Access.ADMIN
+
+
+def rule_of_route(method: str, template: str) -> Access | None:
+    """None: no rule names it."""
+    for access, methods, templates in _RULES:
+        if methods.fullmatch(method) and templates.fullmatch(template):
+            return access
+    return None
 
 
 _METHODS = {
@@ -49,6 +63,8 @@ _METHODS = {
     "RepositoryIndex": Access.READ,
     "SystemSharedMemoryStatus": Access.READ,
     "CudaSharedMemoryStatus": Access.READ,
+    "TraceSetting": Access.READ,  # these two change nothing, whatever they are sent
+    "LogSettings": Access.READ,
     "ModelInfer": Access.INFER,
     "ModelStreamInfer": Access.INFER,
 }

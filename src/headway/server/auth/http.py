@@ -2,16 +2,17 @@
 
 import functools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol, TypeAlias, cast
 
+from headway.config import ServerConfig
 from headway.errors import Forbidden, Unauthenticated
 from headway.hosting.registry import Registry
 from headway.server.app import App, Asker, Handler, Pending
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NO_KEY, Caller, KeyRing
-from headway.server.auth.local import NEEDS_KEY, check_local
-from headway.server.auth.models import KeyedRegistry
+from headway.server.auth.local import NEEDS_KEY, check_local, check_no_page, is_loopback
+from headway.server.auth.models import KeyedRegistry, NamelessRegistry
 from headway.server.net.headers import WireHeaders
 from headway.server.net.messages import Answer, Request, StreamResponse
 
@@ -25,13 +26,16 @@ class Gate(Protocol):
 MakeApp: TypeAlias = Callable[[Registry, Gate], App]  # all routes, behind a gate
 
 
-def gate_without_keys(*, is_local: bool) -> Gate:
-    """Everybody may everything but administrate: that takes a key, or this very machine."""
+def gate_without_keys(config: ServerConfig) -> Gate:
+    """Everybody may do everything but administrate: that takes a key, or the operator's word."""
+    check = check_local if is_loopback(config.host) else check_no_page
 
     def gate(access: Access, handler: Handler) -> Handler:
         if access is not Access.ADMIN:
             return handler
-        return _local_only(handler) if is_local else _refuse(Forbidden, NEEDS_KEY)
+        if config.admin_without_key:
+            return _checked(handler, check)
+        return _refuse(Forbidden, NEEDS_KEY)
 
     return gate
 
@@ -44,7 +48,7 @@ class KeyedApp(App):
         self._ring = ring
         self._registry = registry
         self._make = make
-        self._nobody = make(registry, _gate_of_nobody)
+        self._nobody = make(cast(Registry, NamelessRegistry(registry)), _gate_of_nobody)
         self.errors = self._nobody.errors
         self._app_of = functools.lru_cache(_MOST_APPS)(self._make_app)
 
@@ -89,12 +93,12 @@ def _gate_of_caller(caller: Caller, access: Access, handler: Handler) -> Handler
     return _counted(caller, handler) if access is Access.INFER else handler
 
 
-def _local_only(handler: Handler) -> Handler:
-    async def local_only(request: Request, **params: str) -> Answer:
-        check_local(request.headers)
+def _checked(handler: Handler, check: Callable[[Mapping[str, str]], None]) -> Handler:
+    async def checked(request: Request, **params: str) -> Answer:
+        check(request.headers)
         return await handler(request, **params)
 
-    return local_only
+    return checked
 
 
 def _refuse(kind: type[Forbidden] | type[Unauthenticated], reason: str) -> Handler:

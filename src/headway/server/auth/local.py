@@ -1,6 +1,8 @@
-"""The administrator's door where there are no keys: open to this machine, and not to its browser.
+"""The administrator's door where there are no keys: shut, unless the operator opens it
+(`admin_without_key`), and then not for web pages.
 
-A web page can send requests to a server on the reader's own machine, and with a name that it lets
+An address says nothing of who asks: a proxy on this machine hands on anybody's requests. A web page
+can send requests to a server on the reader's own machine, and with a name that it lets
 point to 127.0.0.1 (DNS rebinding) even read the answers. Such requests give themselves away.
 """
 
@@ -10,7 +12,10 @@ from collections.abc import Mapping
 
 from headway.errors import Forbidden
 
-NEEDS_KEY = "this is for the administrator: it takes a key with the right `admin`"
+NEEDS_KEY = (
+    "this is for the administrator: it takes a key with the right `admin`, "
+    "or a server without keys that was started with --admin-without-key"
+)
 _HOST = re.compile(r"(\[(?P<bracketed>[^\]]+)\]|(?P<name>[^:\[\]]+))(:\d+)?")
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
@@ -27,14 +32,19 @@ def is_loopback(host: str) -> bool:
 
 def check_local(headers: Mapping[str, str]) -> None:
     """Raises Forbidden unless somebody at this machine asks, by its own name, from no web page."""
-    host = headers.get("host", "")
-    named = _HOST.fullmatch(host)
+    named = _HOST.fullmatch(headers.get("host", ""))
     if named is None or not is_loopback(named["bracketed"] or named["name"]):
-        raise Forbidden(f"{NEEDS_KEY}, or a call to 127.0.0.1 or localhost by that name")
+        raise Forbidden(f"{NEEDS_KEY}, and a call to 127.0.0.1 or localhost by that name")
     check_no_proxy(headers)
-    if headers.get("origin", f"http://{host}") not in (f"http://{host}", f"https://{host}"):
-        raise Forbidden(f"{NEEDS_KEY}: the request comes from a web page")
-    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+    check_no_page(headers)
+
+
+def check_no_page(headers: Mapping[str, str]) -> None:
+    """Raises Forbidden where a browser says that another site's page asks."""
+    host = headers.get("host", "")
+    own = (f"http://{host}", f"https://{host}")
+    is_foreign = headers.get("origin", own[0]) not in own
+    if is_foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Forbidden(f"{NEEDS_KEY}: the request comes from a web page")
 
 

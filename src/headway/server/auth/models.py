@@ -3,16 +3,44 @@
 import dataclasses
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
-from headway.errors import Forbidden
-from headway.hosting.registry import Array, Ask, IndexEntry, Registry, ServedModel
+from headway.errors import Forbidden, UnknownModel
+from headway.hosting.registry import (
+    Array,
+    Ask,
+    IndexEntry,
+    ModelsKeeper,
+    Readiness,
+    Registry,
+    ServedModel,
+    unknown_model,
+)
 from headway.runtime.driving.calls import DirectCall
 from headway.server.auth.keys import Caller
 
 # Of the registry: whether all is ready, and what only an administrator's routes ask for.
-HARMLESS = frozenset(["is_ready", "is_draining", "drain", "may_change"])
+HARMLESS = frozenset(["is_ready", "is_live", "is_draining", "drain"])
+
+
+class NamelessRegistry:
+    """A registry's face for somebody without a key: it says of a model whose name one knows whether
+    it is ready, and names none."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.on_gone, self.off_gone = registry.on_gone, registry.off_gone
+
+    def find_ready(self, name: str, version: str = "") -> ServedModel | None:
+        with _naming(name, version, ()):
+            return self._registry.find_ready(name, version)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("is_ready", "is_live"):
+            raise AttributeError(f"{name} is not for somebody without a key")
+        return getattr(self._registry, name)
 
 
 class KeyedRegistry:
@@ -32,23 +60,30 @@ class KeyedRegistry:
         return [name for name in self._registry.names() if self._caller.may_use(name)]
 
     def get(self, name: str, version: str = "") -> ServedModel:
-        self._check(name)
-        return self._keyed(self._registry.get(name, version))
+        with self._allowed(name, version):
+            return self._keyed(self._registry.get(name, version))
 
     def get_ready(self, name: str, version: str = "") -> ServedModel:
-        self._check(name)
-        return self._keyed(self._registry.get_ready(name, version))
+        with self._allowed(name, version):
+            return self._keyed(self._registry.get_ready(name, version))
 
     def find_ready(self, name: str, version: str = "") -> ServedModel | None:
-        self._check(name)
-        model = self._registry.find_ready(name, version)
+        if not self._caller.may_use(name):
+            raise self._forbidden(name)
+        try:  # asked for every request: no context manager
+            model = self._registry.find_ready(name, version)
+        except UnknownModel:
+            raise unknown_model(name, version, self.names()) from None
         return None if model is None else self._keyed(model)
 
     async def wait_ready(
         self, name: str, version: str = "", *, timeout_s: float | None = None
     ) -> ServedModel:
-        self._check(name)
-        return self._keyed(await self._registry.wait_ready(name, version, timeout_s=timeout_s))
+        with self._allowed(name, version):
+            return self._keyed(await self._registry.wait_ready(name, version, timeout_s=timeout_s))
+
+    def may_change(self) -> ModelsKeeper:
+        return cast(ModelsKeeper, KeyedKeeper(self._registry.may_change(), self._allowed))
 
     def answering(self) -> list[ServedModel]:
         return self._those(self._registry.answering())
@@ -58,6 +93,9 @@ class KeyedRegistry:
 
     def index(self) -> list[IndexEntry]:
         return [each for each in self._registry.index() if self._caller.may_use(each.name)]
+
+    def readiness(self) -> list[Readiness]:
+        return [each for each in self._registry.readiness() if self._caller.may_use(each.model)]
 
     def on_gone(self, forget: Callable[[ServedModel], None]) -> None:
         self._forgetters.append(forget)
@@ -77,9 +115,17 @@ class KeyedRegistry:
             raise AttributeError(f"{name} is not for somebody with a key")
         return getattr(self._registry, name)
 
-    def _check(self, name: str) -> None:
-        if not self._caller.may_use(name):  # whether there is one or not
-            raise Forbidden(f"key {self._caller.key.id!r} may not use model {name!r}")
+    @contextmanager
+    def _allowed(self, name: str, version: str = "") -> Iterator[None]:
+        """Raises Forbidden, and names no models but the caller's own."""
+        if not self._caller.may_use(name):
+            raise self._forbidden(name)
+        with _naming(name, version, self.names()):
+            yield
+
+    def _forbidden(self, name: str) -> Forbidden:
+        """Whether there is such a model or not."""
+        return Forbidden(f"key {self._caller.key.id!r} may not use model {name!r}")
 
     def _those(self, models: Iterable[ServedModel]) -> list[ServedModel]:
         return [self._keyed(each) for each in models if self._caller.may_use(each.name)]
@@ -89,6 +135,39 @@ class KeyedRegistry:
         if keyed is None:
             keyed = self._seen[model] = KeyedModel(model, self._caller)
         return cast(ServedModel, keyed)
+
+
+class KeyedKeeper:
+    """Who loads and unloads, for one caller."""
+
+    def __init__(
+        self,
+        keeper: ModelsKeeper,
+        allowed: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self._keeper = keeper
+        self._allowed = allowed
+
+    async def load(self, name: str, override: Mapping[str, Any] | None = None) -> None:
+        with self._allowed(name):
+            await self._keeper.load(name, override)
+
+    async def reload(self, name: str) -> None:
+        with self._allowed(name):
+            await self._keeper.reload(name)
+
+    async def unload(self, name: str) -> None:
+        with self._allowed(name):
+            await self._keeper.unload(name)
+
+
+@contextmanager
+def _naming(name: str, version: str, names: Sequence[str]) -> Iterator[None]:
+    """An unknown model's error names these models, and no others."""
+    try:
+        yield
+    except UnknownModel:
+        raise unknown_model(name, version, names) from None
 
 
 def _weakly(registry: KeyedRegistry) -> Callable[[ServedModel], None]:
@@ -116,6 +195,12 @@ class KeyedModel:
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         return await self._take(1).predict(value, self._as_caller(ask))
+
+    async def predict_many(
+        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+    ) -> list[Any]:
+        keyed = [(value, self._as_caller(ask)) for value, ask in calls]
+        return await self._take(len(calls)).predict_many(keyed, keep_errors=keep_errors)
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         return self._take(1).stream(value, self._as_caller(ask))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from headway.errors import Forbidden, Unauthenticated
+from headway.errors import Forbidden, HeadwayError, Unauthenticated
 from headway.hosting.registry import Registry
 from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.keys import NO_KEY, Caller, KeyRing
@@ -20,7 +20,8 @@ _MOST_SERVICES = 1024  # keys in use at a time
 
 
 class AdminShut:
-    """A service that refuses the administrator: there are no keys, and others can reach it."""
+    """A service that refuses the administrator: there are no keys, and the operator has not said
+    that it takes none."""
 
     def __init__(self, service: Inference) -> None:
         self._service = service
@@ -73,6 +74,14 @@ class KeyedService:
     def finish_streams(self) -> None:
         for service in list(self._made):
             service.finish_streams()
+
+    def why_not(self, name: str, metadata: dict[str, Any]) -> HeadwayError | None:
+        """Asked at a call's head. `_call` asks again, for the caller's own service."""
+        try:
+            self._admitted(access_of_method(name), metadata)
+        except HeadwayError as error:
+            return error
+        return None
 
     def __getattr__(self, name: str) -> Any:
         """The methods have the .proto's names: capitals."""

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy
 
-from headway.server.api.v2.codec import LARGE_BYTES
+from headway.server.api.v2.codec import LARGE_BYTES, is_large_raw
 from headway.server.api.v2.direct import DirectRequest
 from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
 from headway.server.api.v2.tensors import Array, Signature, to_raw
 from headway.server.app import Pending
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.calls import Calls, Refusal, TooLarge
+from headway.server.grpc.calls import Calls, Refusal
+from headway.server.net.background import AT_ONCE, Steps
 
 _MOST_SHAPES = 64  # of outputs, remembered
 _ID = b"\x1a"  # tags: the field's number, and that a length follows
@@ -56,7 +57,12 @@ class DirectMessages:
             arrays[name] = numpy.frombuffer(raw, wire).reshape(shape)
         return request.id, arrays
 
-    def encode(self, request_id: str, outputs: Mapping[str, Array]) -> bytes:
+    def is_large(self, outputs: Mapping[str, Array]) -> bool:
+        return any(is_large_raw(array) for array in outputs.values())
+
+    def encode(
+        self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
+    ) -> bytes:
         """Raises what the general way would."""
         parts = [self._start]
         raws: list[bytes] = []
@@ -108,7 +114,8 @@ class DirectInfer:
         self._calls = calls
 
     def start(self, request: Any, call: Any) -> Pending | None:
-        pending = None if type(request) is TooLarge else self._infer(request, call)
+        is_whole = type(request) is pb.ModelInferRequest
+        pending = self._infer(request, call) if is_whole else None
         if pending is not None:
             self._calls.begun(call)
         return pending

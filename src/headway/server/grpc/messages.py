@@ -1,6 +1,7 @@
 """Inference messages to named arrays and back. What HTTP says in JSON is said here in protobuf;
 everything behind that is the codec's, so that both refuse the same things in the same words."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,11 +9,13 @@ import numpy
 
 from headway.errors import InvalidInput
 from headway.server.api.v2.codec import (
+    OF_INPUTS,
     InferRequest,
     Parameters,
     Regions,
     RequestedOutput,
     SharedSlice,
+    check_known,
     open_regions,
     requested_outputs,
     share,
@@ -22,6 +25,7 @@ from headway.server.api.v2.codec import (
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.tensors import (
     Array,
+    Promised,
     Signature,
     count_elements,
     datatype_named,
@@ -31,6 +35,7 @@ from headway.server.api.v2.tensors import (
     to_raw,
 )
 from headway.server.grpc import inference_pb2 as pb
+from headway.server.net.background import AT_ONCE, Steps
 
 _NO_PARAMETERS: Parameters = {}
 _LISTS = {  # the list that each datatype's elements are in
@@ -45,7 +50,39 @@ _LISTS = {  # the list that each datatype's elements are in
 }
 
 
-def decode(request: pb.ModelInferRequest, *, regions: Regions | None = None) -> InferRequest:
+LARGE_BYTES = 256 * 2**10  # of shared memory
+_MANY = 2**13  # elements: to read them one by one takes about a millisecond
+_PIECE = 2**12
+
+
+def check_promised(request: pb.ModelInferRequest, signature: Signature) -> None:
+    """Against what the model takes, before any data is looked at. Raises as the signature does."""
+    shared = (_where(each) for each in request.inputs)
+    signature.check_promised(
+        [
+            Promised(each.name, datatype_named(each.name, each.datatype), each.shape)
+            for each in request.inputs
+        ],
+        sum(where.byte_size for where in shared if where is not None),
+    )
+
+
+def is_slow(request: pb.ModelInferRequest) -> bool:
+    """Would reading its data hold an event loop up? Raw numbers are only looked at."""
+    is_raw = bool(request.raw_input_contents)
+    for tensor in request.inputs:
+        where = _where(tensor)
+        if where is not None and where.byte_size > LARGE_BYTES:
+            return True
+        is_copied = not is_raw or tensor.datatype in ("BYTES", "BF16")
+        if is_copied and math.prod(tensor.shape) > _MANY:
+            return True
+    return False
+
+
+def decode(
+    request: pb.ModelInferRequest, *, regions: Regions | None = None, steps: Steps = AT_ONCE
+) -> InferRequest:
     """Tensors are either all raw or all typed, but for those in shared memory."""
     raws = request.raw_input_contents
     is_raw = bool(raws)
@@ -61,9 +98,9 @@ def decode(request: pb.ModelInferRequest, *, regions: Regions | None = None) -> 
         where = _where(tensor)
         if where is not None:
             raw = open_regions(regions, f"input {name!r}").read(where)
-            inputs[name] = from_raw(name, datatype, shape, raw)
+            inputs[name] = from_raw(name, datatype, shape, raw, steps)
         elif not is_raw:
-            inputs[name] = _from_contents(name, datatype, shape, tensor.contents)
+            inputs[name] = _from_contents(name, datatype, shape, tensor.contents, steps)
         elif tensor.HasField("contents"):
             raise InvalidInput(
                 f"input {name!r} has contents beside raw_input_contents: send all raw or none"
@@ -71,7 +108,7 @@ def decode(request: pb.ModelInferRequest, *, regions: Regions | None = None) -> 
         elif taken == len(raws):
             raise InvalidInput(f"input {name!r} has no data: raw_input_contents has {taken}")
         else:
-            inputs[name] = from_raw(name, datatype, shape, raws[taken])
+            inputs[name] = from_raw(name, datatype, shape, raws[taken], steps)
             taken += 1
     if taken != len(raws):
         raise InvalidInput(f"raw_input_contents has {len(raws)}, the inputs take {taken}")
@@ -127,11 +164,17 @@ def _wanted(request: pb.ModelInferRequest) -> tuple[RequestedOutput, ...]:
 def _where(tensor: pb.ModelInferRequest.InferInputTensor) -> SharedSlice | None:
     if not tensor.parameters:
         return None
-    return shared_slice(parameters_of(tensor.parameters), f"input {tensor.name!r}")
+    what, parameters = f"input {tensor.name!r}", parameters_of(tensor.parameters)
+    check_known(parameters, OF_INPUTS, what)  # KServe's clients say the size of raw data, too
+    return shared_slice(parameters, what)
 
 
 def _from_contents(
-    name: str, datatype: Datatype, shape: Sequence[int], contents: pb.InferTensorContents
+    name: str,
+    datatype: Datatype,
+    shape: Sequence[int],
+    contents: pb.InferTensorContents,
+    steps: Steps,
 ) -> Array:
     count = count_elements(name, shape)
     field = _LISTS.get(datatype.name)
@@ -147,9 +190,18 @@ def _from_contents(
         raise InvalidInput(
             f"input {name!r}: shape {list(shape)} takes {count} elements, {len(elements)} came"
         )
-    if datatype is BYTES:
-        return shaped(name, objects(list(elements)), shape)
-    return shaped(name, _numbers(name, datatype, elements), shape)
+    if count <= _PIECE:
+        return shaped(name, _part(name, datatype, elements), shape)
+    array = numpy.empty(count, object if datatype is BYTES else datatype.memory)
+    for start in range(0, count, _PIECE):
+        part = elements[start : start + _PIECE]
+        array[start : start + _PIECE] = _part(name, datatype, part)
+        steps.rest()
+    return shaped(name, array, shape)
+
+
+def _part(name: str, datatype: Datatype, elements: Any) -> Array:
+    return objects(list(elements)) if datatype is BYTES else _numbers(name, datatype, elements)
 
 
 def _numbers(name: str, datatype: Datatype, elements: Any) -> Array:

@@ -6,20 +6,22 @@ from contextlib import suppress
 from typing import Any, Protocol, Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headway.config import ServerConfig
-from headway.errors import NotReady, UnknownModel
 from headway.hosting.registry import Registry
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.tensors import Limits
 from headway.server.auth.guard import Guard
 from headway.server.grpc import pool
-from headway.server.grpc.calls import MOST_BYTES, SERVICE, Calls
+from headway.server.grpc.calls import INLINE_BYTES, MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.direct import DirectInfer
+from headway.server.grpc.entrance import AtHead, Entrance
+from headway.server.grpc.health import Health
 from headway.server.grpc.observing import wrappers
-from headway.server.net.holding import BodyRoom
+from headway.server.grpc.watching import OpenStreams
+from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http2.server import H2Server
 from headway.server.net.listener import cannot_listen
 from headway.server.observing import Observing
@@ -54,14 +56,16 @@ class Stack(Protocol):
 class Grpcio:
     """grpc.aio's own."""
 
-    def __init__(self, config: ServerConfig, credentials: Any) -> None:
+    def __init__(self, config: ServerConfig, credentials: Any, entrance: Entrance) -> None:
         self._credentials = credentials  # None: no TLS
         options = [
             ("grpc.max_send_message_length", MOST_BYTES),
             ("grpc.max_receive_message_length", _most_read(config)),
             ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
         ]
-        self._server = grpc.aio.server(options=options)
+        refusal_of = entrance.refusal_of
+        interceptors = [] if refusal_of is None else [AtHead(refusal_of)]
+        self._server = grpc.aio.server(options=options, interceptors=interceptors)
         self.add_generic_rpc_handlers = self._server.add_generic_rpc_handlers
         self.add_registered_method_handlers = self._server.add_registered_method_handlers
         self.stop = self._server.stop
@@ -128,6 +132,9 @@ class GrpcServer:
             debug=config.debug,
             errors=self._errors,
             wrappers=self._wrappers,
+            room=self._room,
+            # Our own stack counts what is on the wire; the other one leaves that to us.
+            inline_bytes=UNCOUNTED_BYTES if config.grpc_stack == "grpcio" else INLINE_BYTES,
         )
         running = _Running(
             self._registry,
@@ -170,13 +177,6 @@ class _Running:
         calls: Calls,
         room: BodyRoom,
     ) -> None:
-        self.stack: Stack
-        if config.grpc_stack == "grpcio":
-            self.stack = Grpcio(config, guard.grpc_credentials())
-        else:
-            self.stack = own = H2Server(
-                config, limit_bytes=_most_read(config), tls=guard.tls("h2"), room=room
-            )
         self._calls = calls
         limits = Limits(config.max_request_rows, config.max_tensor_elements)
         self._service = guard.service(
@@ -185,10 +185,25 @@ class _Running:
                 view, self._calls, version=version, regions=regions, limits=limits, room=room
             ),
         )
+        entrance = Entrance(self._service, calls)
+        self.stack: Stack
+        if config.grpc_stack == "grpcio":
+            self.stack = Grpcio(config, guard.grpc_credentials(), entrance)
+        else:
+            self.stack = own = H2Server(
+                config,
+                limit_bytes=_most_read(config),
+                tls=guard.tls("h2"),
+                room=room,
+                entrance=entrance,
+            )
+        streams = OpenStreams()
         self._health = Health(registry)
+        watch = streams.bounded(self._health.Watch)
+        self._health.Watch = watch  # type: ignore[assignment, method-assign]
         self.stack.add_generic_rpc_handlers((self._calls.handler(self._service),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.stack)
-        _reflect(self.stack)
+        _reflect(self.stack, streams)
         infer = getattr(self._service, "infer_direct", None)
         if config.grpc_stack == "headway" and infer is not None and not calls.are_observed:
             own.add_direct(f"/{SERVICE.full_name}/ModelInfer", DirectInfer(infer, self._calls))
@@ -207,42 +222,7 @@ class _Running:
             await stopping
 
 
-class Health(health.aio.HealthServicer):  # type: ignore[misc]  # it has no types
-    """`grpc.health.v1`: asked for nothing or the service, of all models; else of the one named."""
-
-    def __init__(self, registry: Registry) -> None:
-        super().__init__()
-        self._registry = registry
-        self._is_stopping = False
-        self._server_status[SERVICE.full_name] = health_pb2.HealthCheckResponse.SERVING
-
-    async def Check(self, request: Any, context: Any) -> Any:
-        try:
-            is_ready = self._is_ready(request.service)
-        except UnknownModel as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-        is_serving = is_ready and not self._is_stopping
-        return health_pb2.HealthCheckResponse(
-            status=health_pb2.HealthCheckResponse.SERVING
-            if is_serving
-            else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
-
-    async def enter_graceful_shutdown(self) -> None:
-        self._is_stopping = True
-        await super().enter_graceful_shutdown()
-
-    def _is_ready(self, service: str) -> bool:
-        if service in ("", SERVICE.full_name):
-            return self._registry.is_ready
-        try:
-            self._registry.find_ready(service)
-        except NotReady:
-            return False
-        return True
-
-
-def _reflect(server: Any) -> None:
+def _reflect(server: Any, streams: OpenStreams) -> None:
     """Our pool learns the other services' files, so that every name listed can be looked up."""
     files = pool.Default()
     others = (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
@@ -251,6 +231,7 @@ def _reflect(server: Any) -> None:
     names = [SERVICE.full_name]
     names += [each.full_name for file in others for each in file.services_by_name.values()]
     servicer = reflection.aio.ReflectionServicer(names, pool=files)
+    servicer.ServerReflectionInfo = streams.bounded(servicer.ServerReflectionInfo)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
 
 

@@ -18,6 +18,7 @@ from headway.server.api.v2.handlers import (
     LOG_SETTINGS,
     TRACE_SETTINGS,
     DirectInference,
+    check_unload,
     override_in,
     statistics_models,
     statistics_of,
@@ -25,7 +26,7 @@ from headway.server.api.v2.handlers import (
 from headway.server.api.v2.model_config import config_of, metadata_of
 from headway.server.api.v2.over_models import OverModels
 from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.api.v2.tensors import NORMAL, Limits
+from headway.server.api.v2.tensors import NORMAL, Limits, Signature
 from headway.server.app import Asker
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
@@ -33,6 +34,7 @@ from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
 from headway.server.grpc.direct import DirectMessages, direct_messages
 from headway.server.grpc.streams import Streams
+from headway.server.net.background import background
 from headway.server.net.holding import BodyRoom
 
 
@@ -103,13 +105,16 @@ class Inference(OverModels[DirectMessages]):
         if served is None:
             served = await self._woken(request, context)
         signature = self.signature_of(served)
-        asked = messages.decode(request, regions=self._regions)
-        signature.check_elements(each.size for each in asked.inputs.values())
-        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
-        codec.check_outputs(asked, signature)
-        ask = ask_of_call(asked.parameters, context)
-        outputs = await served.infer(inputs, ask)
-        response = self._encode(served, asked, outputs)
+        with served.held():  # a large one comes to the queue later
+            asked = await self._read(request, signature, context)
+            inputs = signature.check_inputs(asked.inputs, asked.datatypes)
+            codec.check_outputs(asked, signature)
+            ask = ask_of_call(asked.parameters, context)
+            outputs = await served.infer(inputs, ask)
+        if codec.is_large_answer(asked, outputs):
+            response = await background.run(lambda _: self._encode(served, asked, outputs))
+        else:
+            response = self._encode(served, asked, outputs)
         if ask.story is not None:
             _tell(ask.story, response, context)
         return response
@@ -122,8 +127,7 @@ class Inference(OverModels[DirectMessages]):
         if served is None:
             served = await self._woken(request, context)
         signature = self.signature_of(served)
-        asked = messages.decode(request, regions=self._regions)
-        signature.check_elements(each.size for each in asked.inputs.values())
+        asked = await self._read(request, signature, context)
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
         ask = ask_of_call(asked.parameters, context)
@@ -133,6 +137,19 @@ class Inference(OverModels[DirectMessages]):
                 self._encode(served, asked, cast(Any, served).signature.output.arrays([chunk]))
                 async for chunk in chunks
             )
+
+    async def _read(
+        self, request: pb.ModelInferRequest, signature: Signature, context: Any
+    ) -> codec.InferRequest:
+        """Its arrays; large ones off the event loop, in the caller's time (gRPC itself ends a call
+        whose deadline passes meanwhile)."""
+        messages.check_promised(request, signature)
+        if not messages.is_slow(request):
+            return messages.decode(request, regions=self._regions)
+        return await background.run(
+            lambda steps: messages.decode(request, regions=self._regions, steps=steps),
+            timeout_s=context.time_remaining(),
+        )
 
     async def _woken(self, request: pb.ModelInferRequest, context: Any) -> ServedModel:
         """A model that loads on request, once it is there. The wait counts for the caller."""
@@ -172,7 +189,7 @@ class Inference(OverModels[DirectMessages]):
     # ---- health
 
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> Any:
-        return pb.ServerLiveResponse(live=True)
+        return pb.ServerLiveResponse(live=self._registry.is_live)
 
     async def ServerReady(self, request: pb.ServerReadyRequest, context: Any) -> Any:
         return pb.ServerReadyResponse(ready=self._registry.is_ready)
@@ -232,6 +249,7 @@ class Inference(OverModels[DirectMessages]):
         self, request: pb.RepositoryModelUnloadRequest, context: Any
     ) -> Any:
         """No model here depends on another: `unload_dependents` is read and changes nothing."""
+        check_unload(messages.parameters_of(request.parameters))
         await self._registry.may_change().unload(_named(request))
         return pb.RepositoryModelUnloadResponse()
 

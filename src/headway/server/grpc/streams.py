@@ -2,16 +2,17 @@
 streams. A request's error is its own message; the stream goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Protocol
 
 from headway.errors import Closed
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.calls import Calls, TooLarge, is_asked_to_stop
+from headway.server.grpc.calls import Calls, TooLarge, Unparsed, is_asked_to_stop
 from headway.server.net.holding import BodyRoom
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
+_REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for
 _WANTS_END = "triton_enable_empty_final_response"
 _IS_END = "triton_final_response"
 
@@ -72,10 +73,13 @@ class _Stream:
         """Single answers go out in the order of their requests; streamed ones as they come."""
         before = asyncio.Event()
         before.set()
-        async for request in requests:
-            if type(request) is TooLarge:  # it had no id that could be told
+        async for message in requests:
+            try:
+                is_parsed = type(message) is pb.ModelInferRequest
+                request = message if is_parsed else await _parsed(message)
+            except Exception as error:  # noqa: BLE001 - ours; it had no id that could be told
                 await before.wait()
-                await self._write(self._refused(pb.ModelInferRequest(), request.error()))
+                await self._write(self._refused(pb.ModelInferRequest(), error))
                 continue
             await self._places.acquire()
             await self._service.wake(request, self._context)
@@ -122,9 +126,19 @@ class _Stream:
                 response.parameters[_IS_END].bool_param = False
                 await self._write(pb.ModelStreamInferResponse(infer_response=response))
 
-    def _held(self, request: pb.ModelInferRequest) -> AbstractContextManager[None]:
-        """Its bytes, until it is answered. Raises QueueFull on entering."""
-        return nullcontext() if self._room is None else self._room.taken(request.ByteSize())
+    @contextmanager
+    def _held(self, request: pb.ModelInferRequest) -> Iterator[None]:
+        """Its bytes, until it is answered. Raises QueueFull on entering. Every one is counted: a
+        stream has many requests at a time."""
+        if self._room is None:
+            yield
+            return
+        size_bytes = request.ByteSize() + _REQUEST_BYTES
+        self._room.take(size_bytes)
+        try:
+            yield
+        finally:
+            self._room.give_back(size_bytes)
 
     async def _write(self, message: pb.ModelStreamInferResponse) -> None:
         async with self._writing:
@@ -139,6 +153,15 @@ class _Stream:
             error_message=self._calls.refusal_of(error, request.id).message,
             infer_response=pb.ModelInferResponse(id=request.id),
         )
+
+
+async def _parsed(request: Any) -> pb.ModelInferRequest:
+    if type(request) is TooLarge:
+        raise request.error()
+    assert type(request) is Unparsed, "a message, or what stands for it"
+    await request.measured()
+    parsed: pb.ModelInferRequest = await asyncio.to_thread(request.parse)
+    return parsed
 
 
 def _end_of(request: pb.ModelInferRequest) -> pb.ModelStreamInferResponse:

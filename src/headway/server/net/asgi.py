@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from headway.server.app import App, refuse
+from headway.server.net.background import joined
 from headway.server.net.headers import WireHeaders, request_id
 from headway.server.net.http1.wire import one_line
 from headway.server.net.messages import Answer, Headers, Request, Response, StreamResponse
@@ -102,7 +103,7 @@ class AsgiApp:
                 return None
             parts.append(part)
             if not message.get("more_body", False):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+                return await joined(parts)
 
     async def _answer(self, request: Request, send: Send) -> None:
         answer = await self._app.handle(request)

@@ -32,7 +32,7 @@ async def listen(
     host: str,
     port: int,
     *,
-    tls: ssl.SSLContext | None,
+    tls: Callable[[], ssl.SSLContext] | None,  # for each handshake
     limits: Callable[[], ServerConfig],  # as they are whenever somebody comes
 ) -> Listener:
     """Raises OSError where the port is taken."""
@@ -64,7 +64,7 @@ class TlsListener:
         self,
         sockets: list[socket.socket],
         make: Callable[[], asyncio.Protocol],
-        tls: ssl.SSLContext,
+        tls: Callable[[], ssl.SSLContext],
         limits: Callable[[], ServerConfig],
     ) -> None:
         self._sockets = sockets
@@ -118,7 +118,7 @@ class TlsListener:
         await self._loop.connect_accepted_socket(
             self._make,
             accepted,
-            ssl=self._tls,
+            ssl=self._tls(),
             ssl_handshake_timeout=self._limits().header_timeout_s,
         )
 

@@ -1,7 +1,8 @@
 """What a handler sees of HTTP: a request in, a response out. It knows no sockets and no ASGI."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 JSON = "application/json"
@@ -53,8 +54,24 @@ class Refusal(Response):
         self.code = code
 
 
+class Sink(Protocol):
+    """Where a stream's parts go."""
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        """None: now; else done when there is room again."""
+        ...
+
+    async def wait_writable(self) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+
 class StreamResponse:
-    """An answer that is written as it comes. Its iterator is closed when the client leaves."""
+    """An answer that is written as it comes. Its iterator is closed when the client leaves.
+
+    One that can `pump` writes into a sink by itself, from its second part on.
+    """
 
     __slots__ = ("chunks", "content_type", "headers", "status")
 

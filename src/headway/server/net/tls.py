@@ -1,7 +1,9 @@
 """TLS for HTTP and gRPC, from files that may change: looked at whenever somebody connects.
 
-New connections get the new certificate, old ones keep theirs. Files that do not fit together (one
-is replaced before the other) are logged, and the last good ones serve on.
+New connections get the new certificate, old ones keep theirs. Each change makes a new context, with
+sessions of its own: none from before is resumed, so nobody gets round a new client authority. Files
+that do not fit together (one is replaced before the other) are logged, and the last good ones serve
+on.
 """
 
 import logging
@@ -50,15 +52,10 @@ class Certificates:
         return bool(self._client_ca)
 
     def context(self, protocol: Protocol = "http/1.1") -> ssl.SSLContext:
-        """For a listener: every handshake is done with the certificate of that moment."""
-        listening = self._made(protocol)
-
-        def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
-            self.refresh()
-            connection.context = self._contexts[protocol]
-
-        listening.sni_callback = choose
-        return listening
+        """For one handshake, with the certificate of this moment. (A context that is exchanged
+        within the handshake, by its SNI callback, would leave the sessions where they were.)"""
+        self.refresh()
+        return self._contexts[protocol]
 
     def pem(self) -> Pem:
         self.refresh()
@@ -95,7 +92,7 @@ class Certificates:
     def _made(self, protocol: Protocol) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A resumed session would get round a client authority that is no longer trusted.
+        # Tickets would outlive this context, and a client authority that is no longer trusted.
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 0
         context.set_alpn_protocols([protocol])

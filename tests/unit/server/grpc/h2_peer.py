@@ -5,20 +5,27 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import h2.config
 import h2.connection
 import h2.events
 import hpack
 
 from headway.config import ServerConfig
+from headway.server.grpc.calls import Refusal
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2 import frames
-from headway.server.net.http2.call import Method
+from headway.server.net.http2.budget import Budget, address_budget
 from headway.server.net.http2.connection import Connection
+from headway.server.net.http2.method import Method
 
 LIMIT_BYTES = 100_000
 CONFIG = ServerConfig(
-    max_header_bytes=4096, header_timeout_s=10, body_timeout_s=60, keep_alive_s=75
+    max_header_bytes=4096,
+    header_timeout_s=10,
+    body_timeout_s=60,
+    write_timeout_s=60,
+    keep_alive_s=75,
 )
 HEAD = (
     *((":method", "POST"), (":scheme", "http"), (":path", "/test/echo"), (":authority", "x")),
@@ -51,7 +58,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.unsent_bytes = 0
-        self.is_closed = self.is_aborted = False
+        self.is_closed = self.is_aborted = self.is_paused = False
 
     def write(self, data: Any) -> None:
         assert not self.is_closed, "written after its end"
@@ -68,6 +75,12 @@ class FakeTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.is_closed
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
     def can_write_eof(self) -> bool:
         return False
@@ -93,6 +106,7 @@ class Service:
             "/test/many": self._method(self.many, gives=True),
             "/test/stream": self._method(self.stream, takes=True, gives=True),
             "/test/count": self._method(self.count, takes=True),
+            "/test/open": self._method(self.echo)._replace(is_open=True),
         }
 
     @staticmethod
@@ -135,8 +149,20 @@ class Owner:
     def __init__(self) -> None:
         self.has_room = True
         self.room = BodyRoom(CONFIG)
+        self.unpacking = asyncio.Semaphore(2)
+        self.budget = address_budget(0.0)
+        self.keys: set[str] = set()  # none: everybody may
+        self.refusal_of = self._refusal_of
         self.is_closed = False
         self.tasks: set[Any] = set()
+
+    def _refusal_of(self, path: str, metadata: Any) -> Refusal | None:
+        if not self.keys or path == "/test/open" or dict(metadata).get("x-api-key") in self.keys:
+            return None
+        return Refusal(grpc.StatusCode.UNAUTHENTICATED, "no key", ())
+
+    def budget_of(self, address: str) -> Budget:
+        return self.budget
 
     def opened(self, connection: Connection, address: str) -> bool:
         return self.has_room
@@ -151,9 +177,16 @@ class Owner:
 class Link:
     """Both ends. `client` is h2's; what it wants to send goes over with `send`."""
 
-    def __init__(self, config: ServerConfig = CONFIG, *, has_room: bool = True) -> None:
+    def __init__(
+        self,
+        config: ServerConfig = CONFIG,
+        *,
+        has_room: bool = True,
+        budget: Budget | None = None,
+    ) -> None:
         self.service, self.owner, self.transport = Service(), Owner(), FakeTransport()
         self.owner.has_room = has_room
+        self.owner.budget = budget or self.owner.budget
         loop = asyncio.get_running_loop()
         self.server = Connection(
             self.service.methods.get, config, loop, self.owner, limit_bytes=LIMIT_BYTES

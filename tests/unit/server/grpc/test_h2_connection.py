@@ -12,6 +12,7 @@ from h2_peer import CONFIG, GREETING, LIMIT_BYTES, Link, head, message, raw_call
 
 from headway.server.net.http2 import connection as ours
 from headway.server.net.http2 import frames
+from headway.server.net.http2.budget import CAPACITY
 from headway.server.net.http2.call import WINDOW
 from headway.server.net.http2.frames import Code
 
@@ -513,7 +514,7 @@ async def test_what_we_do_not_know_is_ignored_and_so_is_what_came_too_late() -> 
 async def test_a_flood_is_cut_off(one: Any) -> None:
     link = Link()
     link.feed(GREETING, first("/test/stream"))
-    for n in range(ours.PATIENCE + 10):
+    for n in range(CAPACITY + 10):
         if link.transport.is_closed:
             break
         link.feed(one(n))
@@ -537,10 +538,10 @@ async def test_patience_comes_back_with_time_and_with_work() -> None:
     link.feed(GREETING)
     ping = frames.frame(frames.PING, 0, 0, bytes(8))
     for _ in range(3):
-        link.feed(ping * (ours.PATIENCE - 10))
-        await asyncio.sleep(1.1)
+        link.feed(ping * (CAPACITY - 10))
+        await asyncio.sleep(4.1)
     encoder = hpack.Encoder()
-    for n in range(ours.PATIENCE):
+    for n in range(CAPACITY):
         link.feed(ping * 4, raw_call(2 * n + 1, b"", encoder))
         await asyncio.sleep(0)
         await asyncio.sleep(0)

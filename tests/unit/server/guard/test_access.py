@@ -2,11 +2,14 @@
 
 import pytest
 
-from headway.server.api import draining
-from headway.server.api import predict
+from headway.config import ServerConfig
+from headway.hosting.registry import Registry
+from headway.server.api import draining, predict
 from headway.server.api.openai import handlers as openai
 from headway.server.api.v2 import handlers as v2
-from headway.server.auth.access import Access, access_of_method, access_of_route
+from headway.server.auth.access import Access, access_of_method, access_of_route, rule_of_route
+from headway.server.observing import Observing
+from headway.server.run import make_app
 
 ROUTES = [*v2.ROUTES, *openai.ROUTES, *predict.ROUTES, *draining.ROUTES]
 
@@ -29,7 +32,12 @@ ROUTES = [*v2.ROUTES, *openai.ROUTES, *predict.ROUTES, *draining.ROUTES]
         ("POST", "/v2/models/{model}/generate_stream", Access.INFER),
         ("POST", "/v1/embeddings", Access.INFER),
         ("POST", "/v1/predict/{model}", Access.INFER),
-        ("POST", "/v1/something/new", Access.INFER),
+        ("POST", "/v1/something/new", Access.ADMIN),
+        ("GET", "/v1/something/new", Access.ADMIN),
+        ("DELETE", "/v2/models/{model}", Access.ADMIN),
+        ("GET", "/v2/models/{model}/new", Access.ADMIN),
+        ("GET", "/v2/systemsharedmemory/region/{region}/status", Access.READ),
+        ("POST", "/v2/rerank", Access.INFER),
         ("POST", "/v2/repository/models/{model}/load", Access.ADMIN),
         ("POST", "/v2/repository/models/{model}/unload", Access.ADMIN),
         ("POST", "/v2/systemsharedmemory/region/{region}/register", Access.ADMIN),
@@ -41,6 +49,13 @@ ROUTES = [*v2.ROUTES, *openai.ROUTES, *predict.ROUTES, *draining.ROUTES]
 )
 def test_a_route_takes_what_it_does(method: str, template: str, access: Access) -> None:
     assert access_of_route(method, template) is access
+
+
+def test_every_route_that_there_is_has_a_rule() -> None:
+    """What has none is the administrator's: add a rule to `server/auth/access.py`."""
+    app = make_app(Registry(), ServerConfig(), observing=Observing(ServerConfig()))
+    assert len(app.routes) > 50
+    assert [each for each in app.routes if rule_of_route(*each) is None] == []
 
 
 def test_only_health_is_open() -> None:

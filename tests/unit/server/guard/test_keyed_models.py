@@ -17,7 +17,16 @@ from headway.runtime.driving.calls import DirectCall
 from headway.server.auth.keys import Caller, KeyRing, new_key
 from headway.server.auth.models import HARMLESS, KeyedModel, KeyedRegistry
 
-LOOKS = {"held", "clock", "withdraw", "is_direct", "is_ready", "workers"}  # they ask for no work
+LOOKS = {
+    "held",
+    "clock",
+    "withdraw",
+    "is_direct",
+    "is_ready",
+    "health",
+    "takes_parameter",
+    "workers",
+}  # they ask for no work
 
 
 class Recorder:
@@ -42,6 +51,9 @@ class Recorder:
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         return ask
+
+    async def predict_many(self, calls: Any, *, keep_errors: bool = False) -> Any:
+        return [ask for _, ask in calls]
 
     async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         yield ask
@@ -85,7 +97,8 @@ def test_the_keys_tenant_goes_before_what_the_caller_says() -> None:
 
     async def asked() -> list[Ask]:
         chunks = [chunk async for chunk in keyed.stream(1, ask)]
-        return [await keyed.infer(rows, ask), await keyed.predict(1, ask), *chunks]  # type: ignore[list-item]
+        many = await keyed.predict_many([(1, ask), (2, ask)])
+        return [await keyed.infer(rows, ask), await keyed.predict(1, ask), *chunks, *many]  # type: ignore[list-item]
 
     for seen in asyncio.run(asked()):
         assert (seen.tenant, seen.priority) == ("acme", "high")
@@ -100,6 +113,13 @@ def test_rows_are_counted_by_the_largest_tensor() -> None:
     assert refused.value.retry_after_s == pytest.approx(5.0, abs=1.0)
     with pytest.raises(QuotaExceeded):
         keyed.stream(1, Ask())
+
+
+def test_values_of_one_request_are_counted_together() -> None:
+    keyed = KeyedRegistry(registry("m"), caller(rows_per_s=1.0)).get_ready("m")
+    asyncio.run(keyed.predict_many([(1, Ask())] * 5))
+    with pytest.raises(QuotaExceeded):
+        asyncio.run(keyed.predict_many([(1, Ask())]))
 
 
 def test_other_models_are_neither_listed_nor_told_apart_from_none() -> None:

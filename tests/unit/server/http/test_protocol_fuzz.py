@@ -17,10 +17,10 @@ from headway.testing.virtual_time import run
 
 REQUESTS = (
     b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\r\nContent-Length: 5\r\n\r\nhello"
-    b"GET /nothing HTTP/1.1\r\nX-Request-Id: b\r\n\r\n"
-    b"POST /echo HTTP/1.1\r\nX-Request-Id: c\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"GET /nothing HTTP/1.1\r\nHost: x\r\nX-Request-Id: b\r\n\r\n"
+    b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: c\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
-    b"\r\nHEAD /echo HTTP/1.1\r\nX-Request-Id: d\r\nConnection: close\r\n\r\n"
+    b"\r\nHEAD /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: d\r\nConnection: close\r\n\r\n"
 )
 
 

@@ -291,11 +291,14 @@ def test_what_takes_long_to_decode_is_known_beforehand() -> None:
     numbers = Signature([Tensor("x", "float32", (-1, 2))], [])
     words = Signature([Tensor("x", "object", (-1,))], [])
     large = b" " * (codec.LARGE_BYTES + 1)
-    assert codec.is_slow(large, None, numbers)
-    assert codec.is_slow(large, len(large), numbers)
-    assert not codec.is_slow(large, 100, numbers)  # the rest is raw numbers
-    assert codec.is_slow(large, 100, words)
-    assert not codec.is_slow(large[:-1], None, words)
+    assert codec.is_large(large, None)
+    assert codec.is_large(large, len(large))
+    assert not codec.is_large(large, 100)  # the rest is raw
+    assert not codec.is_large(large[:-1], None)
+    for datatype, signature, is_slow in (("FP32", numbers, False), ("BYTES", words, True)):
+        tensor = {"name": "x", "datatype": datatype, "shape": [1, 2][: 2 - is_slow]}
+        head = json.dumps({"inputs": [tensor]}).encode()
+        assert codec.parse(head + large, len(head), signature).is_slow is is_slow
 
 
 def test_an_answer_has_its_outputs_flat_and_in_the_order_asked() -> None:

@@ -1,5 +1,6 @@
 """The v2 routes over a fake model: what each answers, and what each refuses."""
 
+import asyncio
 import json
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import numpy
 import pytest
 
+from headway.core.operating.health import Health
 from headway.errors import (
     DeadlineExceeded,
     Forbidden,
@@ -36,6 +38,7 @@ class Doubler:
         self.max_batch_size = 8
         self.streams = streams
         self.is_ready = True
+        self.health = Health.READY
         self.statistics = ModelStatistics()
         self.asks: list[Ask] = []
         self.fails_after: int | None = None
@@ -43,6 +46,9 @@ class Doubler:
 
     def held(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def takes_parameter(self, name: str) -> bool:
+        return name == "max_tokens"
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         self.asks.append(ask)
@@ -284,6 +290,9 @@ async def test_health() -> None:
     for waiting in (v2.ready(request()), v2.model_ready(request(), "m"), v2.infer(request(), "m")):
         with pytest.raises(NotReady):
             await waiting
+    model.health = Health.DEAD
+    with pytest.raises(NotReady, match="needs a restart"):
+        await v2.live(request())
 
 
 async def test_descriptions() -> None:
@@ -376,6 +385,52 @@ async def test_generate_takes_one_answer_from_a_model_that_does_not_stream() -> 
 async def test_a_body_that_says_nothing_to_generate_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput):
         await serve().generate(request(body), "m")
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        ({"text_input": "a", "max_tokens": 2}, {"max_tokens": 2}),
+        ({"x": "a", "max_tokens": 2, "parameters": {"other": 1}}, {"max_tokens": 2, "other": 1}),
+        ({"text_input": "a", "stop": ["x"]}, {"stop": ["x"]}),
+        ({"text_input": "a", "stream": False}, None),
+        ({"text_input": "a", "stream": None, "sequence_id": 0}, None),
+    ],
+)
+async def test_what_generate_does_not_know_is_for_the_model(body: Any, parameters: Any) -> None:
+    model = Doubler()
+    await serve(model).generate(request(body), "m")
+    assert [ask.parameters for ask in model.asks] == [parameters]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"text_input": "a", "x": "b"}, "'x' and 'text_input' are the same input"),
+        ({"text_input": "a", "n": 1, "parameters": {"n": 2}}, "'n' is given twice"),
+        ({"text_input": "a", "stream": True}, "ask 'generate_stream' instead"),
+    ],
+)
+async def test_what_generate_cannot_mean_is_refused(body: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        await serve().generate(request(body), "m")
+
+
+class Said(str):
+    """A text that says more, as a transcript does."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "not this"
+
+
+@pytest.mark.parametrize("result", [Said("hello"), {"text": Said("hello")}, [Said("hello")]])
+async def test_generate_answers_a_text_of_a_class_of_its_own(result: Any) -> None:
+    model = Doubler()
+    model.predict = lambda value, ask: asyncio.sleep(0, result)  # type: ignore[method-assign]
+    answer = read(await serve(model).generate(request({"text_input": "a"}), "m"))
+    assert "hello" in str(answer)
 
 
 async def events_of(answer: StreamResponse | Response) -> list[Any]:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy
 import pytest
 
-from headway.errors import Forbidden, InvalidInput
+from headway.errors import Forbidden, InputTooLarge, InvalidInput
 from headway.hosting.registry import Registry
 from headway.server.api.v2 import codec
 from headway.server.api.v2.codec import SharedSlice
 from headway.server.api.v2.handlers import V2
 from headway.server.api.v2.shared_memory import MAX_REGIONS, SharedRegions
+from headway.server.api.v2.tensors import Limits, Signature
 from headway.server.net.messages import Request
 
 
@@ -159,3 +160,12 @@ async def test_where_it_is_off_nothing_can_be_registered() -> None:
         await v2.shared_memory_register(request({"key": "/key", "byte_size": 8}), "r")
     assert json.loads((await v2.shared_memory_status(request())).body) == []
     assert (await v2.shared_memory_unregister(request())).status == 200
+
+
+def test_shared_memory_keeps_to_the_limit_on_elements(regions: SharedRegions) -> None:
+    register(regions)
+    where = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
+    tensor = {"name": "x", "shape": [4], "datatype": "UINT8", "parameters": where}
+    signature = Signature((), (), Limits(elements=3))
+    with pytest.raises(InputTooLarge, match="more than 3 elements"):
+        codec.decode(json.dumps({"inputs": [tensor]}).encode(), None, signature=signature)

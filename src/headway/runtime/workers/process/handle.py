@@ -16,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headway.errors import HeadwayError, ModelFailed
+from headway.errors import HeadwayError, ModelFailed, NotReady
 from headway.model import CANCEL
 from headway.runtime.calling.faults import WorkerLost, is_out_of_memory
+from headway.runtime.calling.threads import start_thread
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.workers.process.channel import Message, Unreadable, Unsendable
 from headway.runtime.workers.process.failures import Failure, error_of
@@ -68,7 +69,13 @@ class ModelProcess:
         self._ended = ended
         self._pidfd = os.pidfd_open(self.pid)
         self._lock = threading.Lock()  # of the pidfd, which is closed at the end
-        threading.Thread(target=self._watch, name=f"headway-watch-{self.pid}", daemon=True).start()
+        try:
+            start_thread(self._watch, name=f"headway-watch-{self.pid}")
+        except NotReady as error:
+            os.close(self._pidfd)
+            spawned.discard()
+            spawned.page.close()
+            raise LoadFailed(f"cannot be watched: {error}") from error
         with suppress(OSError):  # gone already: `wait_ready` says so
             self._channel.send(Kind.ORDER, 0, order)
 
@@ -111,11 +118,10 @@ class ModelProcess:
     def stream(self, value: Any, /, **keywords: Any) -> Iterator[Any]:
         """The model's steps, as they come. Closed early, the model is told to stop."""
         call = self._begin(Kind.STREAM, value, keywords)
-        end_at = None if self._limit_s is None else time.monotonic() + self._limit_s
         is_over = False
         try:
             while True:
-                message = self._receive(call, end_at)
+                message = self._receive(call)  # the limit is each step's
                 is_over = message.kind != Kind.STEP
                 if message.kind == Kind.END:
                     self.has_answered = True
@@ -127,8 +133,7 @@ class ModelProcess:
         finally:
             if not is_over and not self._has_ended.is_set():
                 self._page.cancel(call)
-                self._skip_rest(call, end_at)
-            if end_at is not None:
+                self._skip_rest(call)
                 self._channel.set_timeout(self._limit_s)
 
     def _begin(self, kind: Kind, value: Any, keywords: dict[str, Any]) -> int:
@@ -166,8 +171,10 @@ class ModelProcess:
             raise self._lost()
         return message
 
-    def _skip_rest(self, call: int, end_at: float | None) -> None:
-        """Nobody reads any more: what the model still has to say is dropped."""
+    def _skip_rest(self, call: int) -> None:
+        """Nobody reads any more: what the model still has to say, within one limit in all, is
+        dropped."""
+        end_at = None if self._limit_s is None else time.monotonic() + self._limit_s
         with suppress(WorkerLost):  # the next call will find that out
             while True:
                 with suppress(Exception):  # a step that cannot be read

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from headway.runtime.calling.threads import start_thread
+from headway.runtime.forking import left_behind, tell_when_forked
 from headway.runtime.workers.process import control
 from headway.runtime.workers.process.channel import Channel, pair
 from headway.runtime.workers.process.control import ControlPage
@@ -65,14 +67,17 @@ class Spawner:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
+    def after_fork(self) -> None:
+        """In the child: thread, spare process and users are the parent's."""
+        left_behind.append((self._thread, self._spare, self._tasks))
+        self.__init__()  # type: ignore[misc]
+
     def enter(self) -> None:
+        """Raises NotReady where there is no thread."""
         with self._lock:
-            self._users += 1
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="headway-spawner", daemon=True
-                )
-                self._thread.start()
+                self._thread = start_thread(self._run, name="headway-spawner")
+            self._users += 1
 
     def leave(self) -> None:
         """With the last one, the spare ends, too."""
@@ -152,3 +157,4 @@ def _spawn() -> Spawned:
 
 
 SPAWNER = Spawner()
+tell_when_forked(SPAWNER)

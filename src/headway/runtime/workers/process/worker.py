@@ -16,8 +16,9 @@ from typing import Protocol
 
 from headway.core.faults.supervision import Supervision, WorkerState
 from headway.core.items import Wait
+from headway.errors import NotReady
 from headway.runtime.calling.faults import WorkerLost
-from headway.runtime.calling.threads import awaitable
+from headway.runtime.calling.threads import awaitable, start_thread
 from headway.runtime.jobs.jobs import Job
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.handle import LoadFailed, ModelProcess
@@ -85,7 +86,8 @@ class ProcessWorker:
         self._life.stop()
 
     def wait_stopped(self, timeout_s: float) -> None:
-        self._life.thread.join(timeout_s)
+        if self._life.thread is not None:
+            self._life.thread.join(timeout_s)
 
 
 class _Wake:
@@ -109,7 +111,7 @@ class _Life:
     ) -> None:
         self.inbox: queue.SimpleQueue[Job | _Wake] = queue.SimpleQueue()
         self.started: Future[None] = Future()
-        self.thread = threading.Thread(target=self._run, name=f"headway-{order.name}", daemon=True)
+        self.thread: threading.Thread | None = None
         self._order = order
         self._options = options
         self._worker = worker
@@ -123,7 +125,11 @@ class _Life:
 
     def start(self) -> None:
         SPAWNER.enter()
-        self.thread.start()
+        try:
+            self.thread = start_thread(self._run, name=f"headway-{self._order.name}")
+        except NotReady:
+            SPAWNER.leave()
+            raise
 
     def stop(self) -> None:
         self.is_stopping = True

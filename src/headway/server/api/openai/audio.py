@@ -13,13 +13,17 @@ import msgspec
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.api.openai.forms import Form, read_form
-from headway.server.api.v2.asking import ask_of, find_or_wake
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/audio/transcriptions", "transcriptions"),
 ]
 TEXT = "text/plain; charset=utf-8"
+_FIELDS = (
+    *("model", "language", "prompt", "response_format", "stream", "temperature"),
+    "timestamp_granularities[]",
+)
 
 
 class Audio:
@@ -29,6 +33,7 @@ class Audio:
         self._registry = registry
 
     async def transcriptions(self, request: Request) -> Response:
+        no_query(request)
         kind = request.headers.get("content-type", "")
         form = await asyncio.to_thread(read_form, kind, request.body)
         name, encode = form.needed("model"), _format(form)
@@ -48,12 +53,13 @@ class Audio:
 
 def _check(form: Form) -> None:
     """What would change the answer is refused rather than ignored."""
+    form.check_known((*_FIELDS, "file"), files=("file",))
     temperature = form.one("temperature")
     if temperature not in (None, "") and _number("temperature", str(temperature)) != 0:
         raise InvalidInput("temperature: only 0 is served: the likeliest text")
     if form.one("prompt"):
         raise InvalidInput("prompt: it is not served; leave it out")
-    if form.one("stream") in ("true", "True", "1"):
+    if form.one("stream") not in (None, "", "false", "False", "0"):
         raise InvalidInput("stream: transcriptions are answered at once; leave it out")
     for each in form.fields.get("timestamp_granularities[]", ()):
         if each != "segment":

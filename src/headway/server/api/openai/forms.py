@@ -1,6 +1,6 @@
 """Uploads: a `multipart/form-data` body as fields and files, with a limit on everything."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,13 @@ class Form:
         if len(given) > 1:
             raise InvalidInput(f"{name}: it is given {len(given)} times")
         return given[0] if given else None
+
+    def check_known(self, fields: Collection[str], *, files: Collection[str]) -> None:
+        """Raises InvalidInput for what nobody reads."""
+        for given, known in ((self.fields, fields), (self.files, files)):
+            for name in given:
+                if name not in known:
+                    raise InvalidInput(f"{name}: it is unknown; there are {', '.join(known)}")
 
     def needed(self, name: str) -> str:
         value = self.one(name)
@@ -48,6 +55,8 @@ def read_form(content_type: str, body: bytes) -> Form:
     try:
         for part, content in _parts(multipart, options["boundary"], body):
             if part.filename is not None:
+                if part.name in files:
+                    raise InvalidInput(f"{part.name}: the file is given twice")
                 files[part.name] = content
             elif len(content) > MAX_FIELD_BYTES:
                 raise InputTooLarge(

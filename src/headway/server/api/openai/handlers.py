@@ -1,9 +1,7 @@
 """OpenAI's API, as far as embeddings go: an unmodified `openai` client works."""
 
-import asyncio
 import base64
 import time
-from collections.abc import Coroutine, Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -12,7 +10,8 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.api.v2.asking import ask_of, find_or_wake
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.json.body import decode_json
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -24,14 +23,15 @@ Asked = TypeVar("Asked")
 MAX_INPUTS = 2048  # in one request, as OpenAI has it
 
 
-class EmbeddingsRequest(msgspec.Struct, frozen=True):
-    """Fields that do not change the answer (`user`, …) are accepted and ignored."""
+class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`user` is whom the answer is for; it changes nothing."""
 
     model: str
     input: str | list[Any]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1)] | None = None
     truncate: bool | None = None  # not OpenAI's: cut a text that is too long, or refuse it
+    user: str | None = None
 
 
 class OpenAI:
@@ -50,14 +50,14 @@ class OpenAI:
         return Response(msgspec.json.encode(self._entry(model)))
 
     async def embeddings(self, request: Request) -> Response:
-        asked = decoded(request.body, EmbeddingsRequest)
+        no_query(request)
+        asked = await decoded(request, EmbeddingsRequest)
         served = await find_or_wake(self._registry, request, asked.model)
         _check_embeds(served)
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
         ask = ask_of(wishes, request.headers)
         texts = _inputs(asked.input)
-        with served.held():  # its tasks come to the queue later
-            vectors = await together(served.predict(text, ask) for text in texts)
+        vectors = await served.predict_many([(text, ask) for text in texts])
         tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
@@ -72,12 +72,14 @@ class OpenAI:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
 
 
-def decoded(body: bytes, kind: type[Asked]) -> Asked:
+async def decoded(request: Request, kind: type[Asked]) -> Asked:
     """What the body asks for. Raises InvalidInput, naming the field."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        asked: Asked = await decode_json(request, kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(str(error) if body else "the body is empty: JSON is expected") from error
+        is_what = str(error) if request.body else "the body is empty: JSON is expected"
+        raise InvalidInput(is_what) from error
+    return asked
 
 
 def _inputs(given: str | list[Any]) -> list[str | list[int]]:
@@ -103,17 +105,6 @@ def _check_embeds(served: ServedModel) -> None:
     gives_vectors = [each.dtype for each in outputs] == ["float32"] and len(outputs[0].shape) == 2
     if not (takes_texts and gives_vectors):
         raise InvalidInput(f"model {served.name!r} does not make embeddings")
-
-
-async def together(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Together, so that they share batches; the first error withdraws the rest."""
-    tasks: list[asyncio.Task[Any]] = []
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:

@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.api.openai.handlers import decoded, together
-from headway.server.api.v2.asking import ask_of, find_or_wake
+from headway.server.api.openai.handlers import decoded
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -23,9 +23,9 @@ MAX_IMAGES = 10  # in one request, as OpenAI has it
 _MAX_SEED = 2**63 - 1 - MAX_IMAGES
 
 
-class ImagesRequest(msgspec.Struct, frozen=True):
-    """`seed`, `steps` and `guidance` are ours: `extra_body` of the client. Fields that do not
-    change the answer (`user`, `quality`, …) are accepted and ignored."""
+class ImagesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`seed`, `steps` and `guidance` are ours: `extra_body` of the client. Of OpenAI's own fields
+    those are taken that change nothing, and others as long as they ask for nothing special."""
 
     model: str
     prompt: Annotated[str, Meta(min_length=1)]
@@ -34,6 +34,11 @@ class ImagesRequest(msgspec.Struct, frozen=True):
     response_format: Literal["b64_json"] | None = None
     output_format: Literal["png"] | None = None
     stream: Literal[False] | None = None
+    quality: Literal["auto", "standard"] | None = None
+    background: Literal["auto", "opaque"] | None = None
+    moderation: Literal["auto", "low"] | None = None
+    partial_images: Literal[0] | None = None
+    user: str | None = None
     seed: Annotated[int, Meta(ge=0, le=_MAX_SEED)] | None = None
     steps: Annotated[int, Meta(ge=1)] | None = None
     guidance: Annotated[float, Meta(ge=0)] | None = None
@@ -46,12 +51,12 @@ class Images:
         self._registry = registry
 
     async def generations(self, request: Request) -> Response:
-        asked = decoded(request.body, ImagesRequest)
+        no_query(request)
+        asked = await decoded(request, ImagesRequest)
         served = await find_or_wake(self._registry, request, asked.model)
         _check_draws(served)
         asks = [ask_of(_parameters(asked, number), request.headers) for number in _numbers(asked)]
-        with served.held():  # its tasks come to the queue later
-            images = await together(served.predict(asked.prompt, ask) for ask in asks)
+        images = await served.predict_many([(asked.prompt, ask) for ask in asks])
         data = [{"b64_json": base64.b64encode(image).decode("ascii")} for image in images]
         answer = {"created": int(time.time()), "data": data, "output_format": "png"}
         more = () if asks[0].story is None else asks[0].story.headers()

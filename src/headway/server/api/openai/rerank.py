@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.api.openai.handlers import decoded, together
-from headway.server.api.v2.asking import ask_of, find_or_wake
+from headway.server.api.openai.handlers import decoded
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -25,8 +25,8 @@ class Document(msgspec.Struct, frozen=True):
     text: str
 
 
-class RerankRequest(msgspec.Struct, frozen=True):
-    """Fields that do not change the answer are accepted and ignored."""
+class RerankRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`user` is whom the answer is for; it changes nothing."""
 
     model: str
     query: str
@@ -34,7 +34,8 @@ class RerankRequest(msgspec.Struct, frozen=True):
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool = False
     max_tokens_per_doc: Annotated[int, Meta(ge=1)] | None = None
-    truncate: bool = True  # as all of them do; false: a document that is too long is refused
+    truncate: bool | None = None  # as all of them do; false: a document too long is refused
+    user: str | None = None
 
 
 class Reranking:
@@ -44,17 +45,19 @@ class Reranking:
         self._registry = registry
 
     async def rerank(self, request: Request) -> Response:
-        asked = _checked(decoded(request.body, RerankRequest))
+        no_query(request)
+        asked = _checked(await decoded(request, RerankRequest))
         served = await find_or_wake(self._registry, request, asked.model)
         _check_ranks(served)
-        wishes: dict[str, Any] = {"truncate": asked.truncate}
+        wishes: dict[str, Any] = {}
+        if asked.truncate is not None or served.takes_parameter("truncate"):
+            wishes["truncate"] = asked.truncate is not False
         if asked.max_tokens_per_doc is not None:
             wishes["max_tokens_per_doc"] = asked.max_tokens_per_doc
         ask = ask_of(wishes, request.headers)
         texts = [each if isinstance(each, str) else each.text for each in asked.documents]
         pairs = [{"query": asked.query, "document": text} for text in texts]
-        with served.held():  # its tasks come to the queue later
-            scores = await together(served.predict(pair, ask) for pair in pairs)
+        scores = await served.predict_many([(pair, ask) for pair in pairs])
         answer = {
             "id": request.id,
             "model": served.name,

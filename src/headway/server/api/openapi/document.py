@@ -4,6 +4,7 @@ Each model has its own plain route, with the schemas of its own type hints; the 
 OpenAI are described once, for all models.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from headway.server.api.openapi.schemas import Schema, array, closed, ref
 from headway.server.api.v2.dtypes import of_tensor
 from headway.server.auth.access import Access, access_of_route
 
+_log = logging.getLogger(__name__)
 _COMPONENT = "#/components/schemas/{name}"
 _READING = ("404", "503")
 _RUNNING = ("400", "404", "413", "429", "500", "503", "504")
@@ -48,7 +50,9 @@ def document_of(
     paths: dict[str, dict[str, Operation]] = {}
     for model in served:
         if _answers(model):
-            paths[f"/v1/predict/{model.name}"] = {"post": _predict(model, components)}
+            operation, own = _predict_or_less(model)
+            paths[f"/v1/predict/{model.name}"] = {"post": operation}
+            components |= own
     paths |= _openai(served) | _rerank(served) | _v2(served)
     document = {
         "openapi": "3.1.0",
@@ -86,13 +90,27 @@ def with_keys(document: dict[str, Any]) -> dict[str, Any]:
 # ---- the plain route
 
 
-def _predict(model: ServedModel, components: dict[str, Schema]) -> Operation:
-    takes, gives = _schemas_of(model)
+def _predict_or_less(model: ServedModel) -> tuple[Operation, dict[str, Schema]]:
+    """One model that cannot be described takes nothing from the others: it takes and gives
+    anything."""
+    try:
+        described = _predict(model, *_schemas_of(model))
+        msgspec.json.encode(described)  # a default of some kind may have no JSON form
+        return described
+    except Exception:  # noqa: BLE001  the hints are the model's
+        _log.warning("%s cannot be described", model.name, exc_info=True)
+        return _predict(model, {}, {})
+
+
+def _predict(
+    model: ServedModel, takes: Schema, gives: Schema
+) -> tuple[Operation, dict[str, Schema]]:
+    components: dict[str, Schema] = {}
     item, result = f"{model.name}.item", f"{model.name}.result"
     components[item] = _hoisted(takes, model.name, components)
     components[result] = _hoisted(_as_written(gives), model.name, components)
     result_or_error = {"anyOf": [ref(result), ref("Error")]}
-    return {
+    operation = {
         **operation_of(
             "plain", f"predict_{model.name}", f"One value, or several, through {model.name}"
         ),
@@ -110,6 +128,7 @@ def _predict(model: ServedModel, components: dict[str, Schema]) -> Operation:
             **errors_of(_RUNNING),
         },
     }
+    return operation, components
 
 
 def _schemas_of(model: ServedModel) -> tuple[Schema, Schema]:
@@ -169,7 +188,11 @@ def _example(schema: Schema) -> Any:
         case "boolean":
             return True
         case "array":
-            return [_example(schema.get("items", {}))] * schema.get("minItems", 1)
+            first = [_example(each) for each in schema.get("prefixItems", ())]  # of a tuple
+            items = schema.get("items", {})
+            if not isinstance(items, dict):  # false: no more than those
+                return first
+            return first or [_example(items)] * schema.get("minItems", 1)
         case "object":
             parts = schema.get("properties", {})
             return {name: _example(part) for name, part in parts.items()}

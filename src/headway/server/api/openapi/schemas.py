@@ -34,15 +34,29 @@ def closed(**properties: Schema) -> Schema:
     return {**record(properties), "additionalProperties": False}
 
 
+def only(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
+    """Of these, and nothing else: what is not known is refused."""
+    return {**record(required, optional), "additionalProperties": False}
+
+
 def nullable(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 _PARAMETERS: Schema = {
     "type": "object",
+    "description": "v2's own (priority, timeout, …) and those that the model takes; no others",
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
+_SHARED: dict[str, Schema] = {
+    "shared_memory_region": nullable(_TEXT),
+    "shared_memory_byte_size": nullable(_COUNT),
+    "shared_memory_offset": nullable(_COUNT),
+}
 _DATATYPE: Schema = {"type": "string", "enum": list(DATATYPES)}
+_OUTPUT_PARAMETERS = only(
+    {}, {"binary_data": nullable(_BOOL), "classification": nullable(_COUNT), **_SHARED}
+)
 _PORT = record({"name": _TEXT, "datatype": _DATATYPE, "shape": array(_WHOLE)})
 _DURATION = record({"count": _COUNT, "ns": _COUNT})
 _REGION = {"name": _TEXT, "key": _TEXT, "offset": _COUNT, "byte_size": _COUNT}
@@ -90,10 +104,10 @@ COMPONENTS: dict[str, Schema] = {
             )
         }
     ),
-    "InferRequest": record(
+    "InferRequest": only(
         {
             "inputs": array(
-                record(
+                only(
                     {
                         "name": _TEXT,
                         "shape": {"type": "array", "items": _COUNT},
@@ -101,16 +115,19 @@ COMPONENTS: dict[str, Schema] = {
                     },
                     {
                         "data": {"type": "array", "description": "nested or flat, row by row"},
-                        "parameters": nullable(_PARAMETERS),
+                        "parameters": nullable(
+                            only({}, {"binary_data_size": nullable(_COUNT), **_SHARED})
+                        ),
                     },
                 )
             )
         },
         {
             "id": nullable(_TEXT),
+            "model_name": nullable({"type": "string", "description": "as the route says"}),
             "parameters": nullable(_PARAMETERS),
             "outputs": nullable(
-                array(record({"name": _TEXT}, {"parameters": nullable(_PARAMETERS)}))
+                array(only({"name": _TEXT}, {"parameters": nullable(_OUTPUT_PARAMETERS)}))
             ),
         },
     ),
@@ -127,25 +144,21 @@ COMPONENTS: dict[str, Schema] = {
     "GenerateRequest": record(
         {},
         {
-            "text_input": {"description": "or the input by its own name"},
+            "text_input": {
+                "description": "or the input by its own name; other keys are parameters"
+            },
             "id": nullable(_TEXT),
             "parameters": nullable(_PARAMETERS),
         },
     ),
     "GenerateResponse": record({"model_name": _TEXT, "model_version": _TEXT}, {"id": _TEXT}),
-    "IndexRequest": record({}, {"ready": _BOOL}),
+    "IndexRequest": only({}, {"ready": _BOOL}),
     "IndexEntry": record({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}),
-    "LoadRequest": record(
-        {},
-        {"parameters": {"type": "object", "properties": {"config": nullable(_TEXT)}}},
-    ),
+    "LoadRequest": only({}, {"parameters": only({}, {"config": nullable(_TEXT)})}),
     "Loaded": record({"name": _TEXT, "load": _BOOL}),
-    "UnloadRequest": record(
-        {},
-        {"parameters": {"type": "object", "properties": {"unload_dependents": _BOOL}}},
-    ),
+    "UnloadRequest": only({}, {"parameters": only({}, {"unload_dependents": _BOOL})}),
     "Unloaded": record({"name": _TEXT, "unload": _BOOL}),
-    "TraceSetting": record(
+    "TraceSetting": only(
         {},
         {
             "trace_level": nullable(array(_TEXT)),
@@ -158,7 +171,7 @@ COMPONENTS: dict[str, Schema] = {
             },
         },
     ),
-    "LogSettings": record(
+    "LogSettings": only(
         {},
         {
             **{name: nullable(_BOOL) for name in ("log_info", "log_warning", "log_error")},
@@ -167,7 +180,7 @@ COMPONENTS: dict[str, Schema] = {
         },
     ),
     "SharedRegion": record(_REGION),
-    "RegisterRequest": record(
+    "RegisterRequest": only(
         {"key": _TEXT, "byte_size": {"type": "integer", "minimum": 1}}, {"offset": _COUNT}
     ),
     # ---- OpenAI

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -10,19 +11,24 @@ from headway.errors import InvalidInput
 from headway.hosting.explaining import Story, is_asked_for
 from headway.hosting.registry import PLAIN, Ask, Registry, ServedModel
 from headway.server.api.v2.codec import Parameters, Scalar
-from headway.server.net.headers import WireHeaders
+from headway.server.json.body import SMALL_BYTES
+from headway.server.json.outline import outline_of
+from headway.server.net.background import background
+from headway.server.net.headers import OWN, WireHeaders
 from headway.server.net.messages import Request
 
-_HEADERS = frozenset(
-    [b"headway-explain", b"headway-priority", b"headway-tenant", b"headway-timeout-ms"]
-)
 # The protocol's own, and Triton's: every other parameter is for the model.
 _OURS = frozenset(
     [
         *("binary_data_output", "priority", "tenant", "timeout"),
-        *("sequence_id", "sequence_start", "sequence_end", "triton_enable_empty_final_response"),
+        "triton_enable_empty_final_response",  # only streams have one; a single answer is final
     ]
 )
+# What these say when they say nothing. Any other value is for the model, if it takes them.
+_NO_SEQUENCE = {"sequence_id": (0, ""), "sequence_start": (False,), "sequence_end": (False,)}
+_HEADERS = frozenset(f"{OWN}{name}" for name in ("explain", "priority", "tenant", "timeout-ms"))
+_NO = frozenset(["", "0", "false", "no", "off"])
+_LISTS_LEVEL = 2  # of {"inputs":[…]}
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
     "high": "high",
     "normal": "normal",
@@ -32,18 +38,44 @@ _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
 
 def ask_of(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> Ask:
     """A parameter goes before a header; of two timeouts the shorter counts."""
-    if not parameters and type(headers) is WireHeaders and headers.lacks(_HEADERS):
+    if not parameters and type(headers) is WireHeaders and not headers.has_own:
         return PLAIN
+    _check_headers(headers)
     priority = _priority(parameters, headers)
     deadline_ms = _deadline_ms(parameters, headers)
     tenant = _tenant(parameters, headers)
     others = {
-        key: value for key, value in parameters.items() if key not in _OURS and value is not None
+        key: value
+        for key, value in parameters.items()
+        if key not in _OURS and value is not None and value not in _NO_SEQUENCE.get(key, ())
     }
-    story = Story() if is_asked_for(headers.get("headway-explain", "")) else None
+    story = Story() if _explains(headers) else None
     if not (deadline_ms or tenant or others or story) and priority == "normal":
         return PLAIN
     return Ask(priority, deadline_ms, tenant, parameters=others or None, story=story)
+
+
+def no_query(request: Request) -> None:
+    """For routes whose wishes stand in the body: what a query says would be dropped."""
+    if request.query:
+        name = request.query.partition("&")[0].partition("=")[0]
+        raise InvalidInput(f"query parameter {name!r} is unknown; this route takes none")
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name in headers:
+        if name.startswith(OWN) and name not in _HEADERS:
+            known = ", ".join(sorted(_HEADERS))
+            raise InvalidInput(f"header {name!r} is unknown; there are {known}")
+
+
+def _explains(headers: Mapping[str, str]) -> bool:
+    value = headers.get("headway-explain")
+    if value is None:
+        return False
+    if not is_asked_for(value) and value.strip().lower() not in _NO:
+        raise InvalidInput(f"Headway-Explain is {value!r}, neither 1 nor 0")
+    return is_asked_for(value)
 
 
 def _priority(
@@ -87,7 +119,7 @@ async def wake(
 ) -> ServedModel:
     """A model that loads on request, once it is there. The wait is part of the caller's time, of
     which the request's JSON (`head`) may speak, too."""
-    deadline_ms = ask_of(_parameters(head), request.headers).deadline_ms
+    deadline_ms = ask_of(await _parameters(head), request.headers).deadline_ms
     timeout_s = None if deadline_ms is None else deadline_ms / 1e3
     started = time.monotonic()
     served = await registry.wait_ready(name, version, timeout_s=timeout_s)
@@ -97,8 +129,10 @@ async def wake(
     return served
 
 
-def _parameters(head: bytes) -> Parameters:
+async def _parameters(head: bytes) -> Parameters:
     try:
+        if len(head) > SMALL_BYTES:
+            head = (await background.run(partial(outline_of, head, _LISTS_LEVEL)))[0]
         return msgspec.json.decode(head or b"{}", type=_Head).parameters or {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not as expected: {error}") from error

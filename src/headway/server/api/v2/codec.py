@@ -5,36 +5,46 @@ is an InvalidInput that names the tensor. JSON cannot say NaN or infinity: refus
 `null` on the way out (ask for binary to get them).
 """
 
-import functools
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import numpy
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from headway.errors import InvalidInput
-from headway.server.api.v2.dtypes import BYTES, Datatype
+from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
+from headway.server.api.v2.json_data import (
+    WireInput,
+    count_commas,
+    is_absent,
+    json_data,
+    json_pieces,
+    not_json,
+    read_json,
+)
 from headway.server.api.v2.tensors import (
     ANY_SIGNATURE,
     Array,
     Buffer,
+    Promised,
     Signature,
-    count_elements,
     datatype_named,
     from_raw,
     objects,
     shaped,
-    texts,
     to_raw,
 )
+from headway.server.json.outline import outline_of
+from headway.server.net.background import AT_ONCE, Steps
 
 Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = dict[str, Scalar]
 LARGE_BYTES = 256 * 2**10  # of JSON or texts: decoding takes about a millisecond
-_MANY = 2**14  # numbers: beyond, they are decoded in pieces
-_PIECE_BYTES = 64 * 2**10
+LARGE_ANSWER = 2**15  # elements in JSON or texts: encoding takes some milliseconds
+LARGE_ANSWER_BYTES = 4 * 2**20  # of raw numbers, likewise
+_CHECKED_BYTES = 4 * 2**10  # larger bodies are held against the signature before data is read
+_DATA_LEVEL = 4  # of its brackets in {"inputs":[{"data":[…]}]}
 JSON = "application/json"
 BINARY = "application/octet-stream"
 
@@ -71,26 +81,20 @@ class InferRequest(Struct, frozen=True):
     outputs: tuple[RequestedOutput, ...]  # empty: all of them, as `is_binary` says
     parameters: Parameters
     is_binary: bool = False
+    model_name: str = ""  # where the request says it once more
 
 
-class _WireInput(Struct):
-    name: str
-    shape: list[int]
-    datatype: str
-    data: Raw = Raw(b"")
-    parameters: Parameters | None = None
-
-
-class _WireOutput(Struct):
+class _WireOutput(Struct, forbid_unknown_fields=True):
     name: str
     parameters: Parameters | None = None
 
 
-class _WireRequest(Struct):
-    inputs: list[_WireInput]
+class _WireRequest(Struct, forbid_unknown_fields=True):
+    inputs: list[WireInput]
     id: str | None = None
     outputs: list[_WireOutput] | None = None
     parameters: Parameters | None = None
+    model_name: str | None = None  # KServe's clients say once more what the route says
 
 
 class _Output(Struct):
@@ -108,10 +112,21 @@ class _Response(Struct, omit_defaults=True):
     id: str = ""
 
 
+SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+OF_INPUTS = ("binary_data_size", *SHARED)
+_OF_OUTPUTS = ("binary_data", "classification", *SHARED)
 _REQUEST = msgspec.json.Decoder(_WireRequest)
 _ENCODER = msgspec.json.Encoder()
 _NO_PARAMETERS: Parameters = {}
-_OPENING = re.compile(rb"[\s\[]*")
+
+
+class Parsed(NamedTuple):
+    """All of a request but its tensors' data, which has not been looked at."""
+
+    wire: _WireRequest
+    tail: "_Tail"
+    datatypes: dict[str, Datatype]
+    is_slow: bool  # would reading the data hold an event loop up?
 
 
 def decode(
@@ -120,30 +135,64 @@ def decode(
     *,
     signature: Signature = ANY_SIGNATURE,
     regions: Regions | None = None,
+    steps: Steps = AT_ONCE,
 ) -> InferRequest:
     """`header_length` is how much of the body is JSON: None for all, 0 for a lone raw tensor,
     whose shape then comes from the signature."""
-    if header_length is None:
-        wire, tail = _parse(body), _NO_TAIL
-    elif header_length == 0:
+    if header_length == 0:
         return _decode_raw(body, signature)
+    parsed = parse(body, header_length, signature, steps)
+    return read(parsed, regions=regions, steps=steps)
+
+
+def is_large(body: bytes, header_length: int | None) -> bool:
+    """Would parsing hold an event loop up? Raw tensors behind a short JSON do not."""
+    return len(body) > LARGE_BYTES and (not header_length or header_length > LARGE_BYTES)
+
+
+def parse(
+    body: bytes, header_length: int | None, signature: Signature, steps: Steps = AT_ONCE
+) -> Parsed:
+    """What the request says of its tensors, held against the signature."""
+    if header_length is None:
+        wire, tail = _parse(body, steps), _NO_TAIL
     elif not 0 < header_length <= len(body):
         raise InvalidInput(
             f"Inference-Header-Content-Length is {header_length}, the body has {len(body)} bytes"
         )
     else:
         view = memoryview(body)
-        wire, tail = _parse(view[:header_length]), _Tail(view[header_length:])
-    if len(body) > signature.max_elements:  # an element takes a byte at least
-        signature.check_elements(map(_count_promised, wire.inputs))
-    inputs: dict[str, Array] = {}
+        wire, tail = _parse(view[:header_length], steps), _Tail(view[header_length:])
     datatypes: dict[str, Datatype] = {}
+    size_bytes, is_slow, is_shared = 0, False, False
     for each in wire.inputs:
         name = each.name
-        if name in inputs:
+        if name in datatypes:
             raise InvalidInput(f"input {name!r} is given twice")
         datatype = datatypes[name] = datatype_named(name, each.datatype)
-        inputs[name] = _read_input(each, datatype, tail, regions)
+        if each.parameters and "shared_memory_region" in each.parameters:
+            is_shared = True
+            what = f"input {name!r}"
+            size_bytes += _whole(each.parameters, "shared_memory_byte_size", what) or 0
+        is_slow = is_slow or datatype is BYTES or datatype is BF16
+    if is_shared or len(body) > min(_CHECKED_BYTES, signature.max_elements):
+        promised = [
+            Promised(each.name, datatypes[each.name], each.shape, count_commas(each.data))
+            for each in wire.inputs
+        ]
+        signature.check_promised(promised, size_bytes)
+        is_slow = size_bytes > LARGE_BYTES or (is_slow and size_bytes + len(body) > LARGE_BYTES)
+    else:
+        is_slow = False
+    return Parsed(wire, tail, datatypes, is_slow)
+
+
+def read(parsed: Parsed, *, regions: Regions | None = None, steps: Steps = AT_ONCE) -> InferRequest:
+    wire, tail, datatypes, _ = parsed
+    inputs = {
+        each.name: _read_input(each, datatypes[each.name], tail, regions, steps)
+        for each in wire.inputs
+    }
     tail.finish()
     parameters = wire.parameters or _NO_PARAMETERS
     is_binary = _flag(parameters, "binary_data_output", "the request", default=False)
@@ -158,13 +207,7 @@ def decode(
         else (),
         parameters,
         is_binary,
-    )
-
-
-def is_slow(body: bytes, header_length: int | None, signature: Signature) -> bool:
-    """Would decoding hold an event loop up? Raw numbers are only looked at, however many."""
-    return len(body) > LARGE_BYTES and (
-        header_length is None or header_length > LARGE_BYTES or signature.takes_bytes
+        wire.model_name or "",
     )
 
 
@@ -178,11 +221,11 @@ def check_outputs(request: InferRequest, signature: Signature) -> None:
         if datatype is None:
             raise _unknown_output(want.name, known)
         if not (datatype.is_json or want.is_binary or want.classes or want.shared):
-            raise _not_json(want.name, datatype)
+            raise not_json(want.name, datatype)
     if not request.outputs and not request.is_binary:
         for name, datatype in known.items():
             if not datatype.is_json:
-                raise _not_json(name, datatype)
+                raise not_json(name, datatype)
 
 
 def encode(
@@ -194,11 +237,13 @@ def encode(
     signature: Signature = ANY_SIGNATURE,
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
+    steps: Steps = AT_ONCE,
 ) -> tuple[bytes, str, int | None]:
     """The body, its content type, and how much of it is JSON where that is not all of it."""
     wanted = request.outputs or [RequestedOutput(name, request.is_binary) for name in outputs]
     written: list[_Output] = []
     buffers: list[bytes] = []
+    lists: dict[int, list[bytes]] = {}  # long ones, by the number of their output
     is_binary = False
     for want in wanted:
         array, datatype = take_output(want, outputs, signature, labels)
@@ -209,13 +254,45 @@ def encode(
             is_binary = True
             buffers.append(to_raw(array, datatype))
             output.parameters = {"binary_data_size": len(buffers[-1])}
+        elif array.size > LARGE_ANSWER:
+            lists[len(written)] = json_pieces(want.name, array, datatype, steps)
         else:
             output.data = json_data(want.name, array, datatype)
         written.append(output)
-    head = _ENCODER.encode(_Response(model_name, version, written, request.id))
+    response = _Response(model_name, version, written, request.id)
+    head = _joined(response, lists) if lists else _ENCODER.encode(response)
     if not is_binary:
         return head, JSON, None
     return b"".join([head, *buffers]), BINARY, len(head)
+
+
+def _joined(response: _Response, lists: Mapping[int, list[bytes]]) -> bytes:
+    """What the encoder would write, with the data of these outputs, which is written already."""
+    named = {"model_name": response.model_name, "model_version": response.model_version}
+    parts = [_ENCODER.encode(named)[:-1], b',"outputs":[']
+    for number, output in enumerate(response.outputs):
+        encoded = _ENCODER.encode(output)
+        if number in lists:  # it is the last field but parameters, which only raw tensors have
+            parts += (encoded[:-1], b',"data":', *lists[number], b"}")
+        else:
+            parts.append(encoded)
+        parts.append(b",")
+    parts[-1] = b',"id":%b}' % _ENCODER.encode(response.id) if response.id else b"}"
+    parts.insert(-1, b"]")
+    return b"".join(parts)
+
+
+def is_large_answer(request: InferRequest, outputs: Mapping[str, Array]) -> bool:
+    """Would encoding hold an event loop up?"""
+    if request.is_binary:
+        return any(is_large_raw(array) for array in outputs.values())
+    return any(array.size > LARGE_ANSWER for array in outputs.values())
+
+
+def is_large_raw(array: Array) -> bool:
+    return array.size > LARGE_ANSWER and (
+        array.dtype.hasobject or array.nbytes > LARGE_ANSWER_BYTES
+    )
 
 
 def take_output(
@@ -236,9 +313,12 @@ def take_output(
     return array, datatype
 
 
-def _parse(body: Buffer) -> _WireRequest:
+def _parse(body: Buffer, steps: Steps) -> _WireRequest:
     try:
-        return _REQUEST.decode(body)
+        if len(body) <= LARGE_BYTES:
+            return _REQUEST.decode(body)
+        outline, lists = outline_of(body, _DATA_LEVEL, steps)
+        wire = _REQUEST.decode(outline)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the request is not as expected: {error}") from error
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -246,6 +326,11 @@ def _parse(body: Buffer) -> _WireRequest:
         raise InvalidInput(f"the request is {is_what}") from error
     except RecursionError as error:
         raise InvalidInput("the request's JSON is nested too deeply") from error
+    for each in wire.inputs:
+        text = lists.get(bytes(each.data))
+        if text is not None:
+            each.data = Raw(text)
+    return wire
 
 
 class _Tail:
@@ -276,15 +361,16 @@ _NO_TAIL = _Tail(b"")  # nothing can be taken from it, so it can be shared
 
 
 def _read_input(
-    wire: _WireInput, datatype: Datatype, tail: _Tail, regions: Regions | None
+    wire: WireInput, datatype: Datatype, tail: _Tail, regions: Regions | None, steps: Steps
 ) -> Array:
     parameters = wire.parameters
     if parameters:
         what = f"input {wire.name!r}"
+        check_known(parameters, OF_INPUTS, what)
         size = _whole(parameters, "binary_data_size", what)
         shared = shared_slice(parameters, what)
         if size is not None or shared is not None:
-            if not _is_absent(wire.data) or (size is not None and shared is not None):
+            if not is_absent(wire.data) or (size is not None and shared is not None):
                 raise InvalidInput(
                     f"{what}: give one of data, binary_data_size and shared_memory_region"
                 )
@@ -292,119 +378,8 @@ def _read_input(
                 raw: Buffer = open_regions(regions, what).read(shared)
             else:
                 raw = tail.take(wire.name, size or 0)
-            return from_raw(wire.name, datatype, wire.shape, raw)
-    return _read_json(wire, datatype)
-
-
-def _count_promised(wire: _WireInput) -> int:
-    """As the shape says, or as the JSON has commas: before any of it becomes an object."""
-    return max(count_elements(wire.name, wire.shape), bytes(wire.data).count(b","))
-
-
-def _is_absent(data: Raw) -> bool:
-    view = memoryview(data)
-    return len(view) == 0 or view[0] == 0x6E  # the n of null
-
-
-def _read_json(wire: _WireInput, datatype: Datatype) -> Array:
-    name, shape = wire.name, wire.shape
-    if not datatype.is_json:
-        raise InvalidInput(
-            f"input {name!r}: {datatype.name} cannot be sent as JSON, only as binary"
-        )
-    count = count_elements(name, shape)
-    opening = _OPENING.match(wire.data)
-    depth = opening.group().count(b"[") if opening else 0
-    if depth == 0 and _is_absent(wire.data):
-        raise InvalidInput(f"input {name!r}: there is no data")
-    if count == 0:
-        return _read_empty(wire, datatype)
-    if depth not in (1, len(shape)):
-        raise InvalidInput(
-            f"input {name!r}: data of {depth} levels for shape {shape}; "
-            f"it is either flat or nested as the shape says"
-        )
-    is_long = count > _MANY and depth == 1 and datatype is not BYTES
-    values = (_pieces if is_long else _elements)(wire, datatype, depth)
-    try:
-        array = numpy.array(values, datatype.memory)
-    except (ValueError, OverflowError) as error:  # ragged; beyond 64 bits
-        raise InvalidInput(f"input {name!r}: the data is not of shape {shape}: {error}") from error
-    if array.size != count or (depth > 1 and array.shape != tuple(shape)):
-        raise InvalidInput(
-            f"input {name!r}: shape {shape} takes {count} elements, "
-            f"the data is of shape {list(array.shape)}"
-        )
-    if datatype is BYTES:
-        array = _encoded(name, array)
-    return array if array.ndim == len(shape) else shaped(name, array, shape)
-
-
-def _pieces(wire: _WireInput, datatype: Datatype, depth: int) -> Array:
-    """A long flat list of numbers, cut at commas: while one piece is decoded no other thread runs,
-    and the event loop is one of them. (That it is valid JSON has been seen before.)"""
-    text = bytes(wire.data).strip()[1:-1]
-    arrays, start = [numpy.empty(0, datatype.memory)], 0
-    while start < len(text):
-        stop = text.find(b",", start + _PIECE_BYTES)
-        stop = len(text) if stop < 0 else stop
-        piece = _WireInput(wire.name, wire.shape, wire.datatype, Raw(b"[%b]" % text[start:stop]))
-        arrays.append(numpy.array(_elements(piece, datatype, depth), datatype.memory))
-        start = stop + 1
-    return numpy.concatenate(arrays)
-
-
-def _elements(wire: _WireInput, datatype: Datatype, depth: int) -> Any:
-    try:
-        return _decoder(datatype.name, depth).decode(wire.data)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"input {wire.name!r}: {datatype.name} data: {error}") from error
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidInput(f"input {wire.name!r}: the data is not valid JSON: {error}") from error
-
-
-def _read_empty(wire: _WireInput, datatype: Datatype) -> Array:
-    """No elements: `[]`, or lists of nothing but empty lists."""
-    if re.fullmatch(rb"[\s\[\],]*", wire.data) is None:
-        raise InvalidInput(f"input {wire.name!r}: shape {wire.shape} takes no elements")
-    return shaped(wire.name, numpy.empty(0, datatype.memory), wire.shape)
-
-
-def _encoded(name: str, array: Array) -> Array:
-    try:
-        return objects([text.encode() for text in array.ravel().tolist()]).reshape(array.shape)
-    except UnicodeEncodeError as error:  # half of a surrogate pair
-        raise InvalidInput(f"input {name!r}: a text is not valid Unicode: {error}") from error
-
-
-_MAX_FP32 = float(numpy.finfo(numpy.float32).max)
-
-
-@functools.cache
-def _decoder(datatype: str, depth: int) -> "msgspec.json.Decoder[Any]":
-    """Lists `depth` deep of what the datatype holds."""
-    nested = element_type(datatype)
-    for _ in range(depth):
-        nested = list[nested]  # type: ignore[valid-type]
-    return msgspec.json.Decoder(nested)
-
-
-def element_type(datatype: str) -> Any:
-    """Of one element in JSON; msgspec checks types and ranges itself."""
-    match datatype:
-        case "BOOL":
-            return bool
-        case "BYTES":
-            return str
-        case "FP64":
-            return float
-        case "FP32":
-            return Annotated[float, Meta(ge=-_MAX_FP32, le=_MAX_FP32)]
-        case "UINT64":  # its upper bound is beyond what msgspec checks; numpy does
-            return Annotated[int, Meta(ge=0)]
-        case _:
-            range_ = numpy.iinfo(datatype.lower())
-            return Annotated[int, Meta(ge=int(range_.min), le=int(range_.max))]
+            return from_raw(wire.name, datatype, wire.shape, raw, steps)
+    return read_json(wire, datatype, steps)
 
 
 def _decode_raw(body: bytes, signature: Signature) -> InferRequest:
@@ -447,6 +422,7 @@ def requested_outputs(
             found[name] = RequestedOutput(name, is_binary)
             continue
         what = f"output {name!r}"
+        check_known(parameters, _OF_OUTPUTS, what)
         found[name] = RequestedOutput(
             name,
             _flag(parameters, "binary_data", what, default=is_binary),
@@ -456,9 +432,21 @@ def requested_outputs(
     return tuple(found.values())
 
 
+def check_known(parameters: Parameters, known: tuple[str, ...], what: str) -> None:
+    """One that nobody reads is refused; one without a value says nothing."""
+    for name, value in parameters.items():
+        if name not in known and value is not None:
+            raise InvalidInput(
+                f"{what}: parameter {name!r} is unknown; there are {', '.join(known)}"
+            )
+
+
 def shared_slice(parameters: Parameters, what: str) -> SharedSlice | None:
     region = parameters.get("shared_memory_region")
     if region is None:
+        for name in SHARED[1:]:
+            if parameters.get(name) is not None:
+                raise InvalidInput(f"{what}: {name} needs a shared_memory_region")
         return None
     size = _whole(parameters, "shared_memory_byte_size", what)
     if not isinstance(region, str) or size is None:
@@ -498,28 +486,8 @@ def share(want: RequestedOutput, where: SharedSlice, raw: bytes, regions: Region
     open_regions(regions, what).write(where, raw)
 
 
-def json_data(name: str, array: Array, datatype: Datatype) -> Any:
-    """Flat, as Triton does. msgspec writes NaN and infinity as null."""
-    if datatype is BYTES:
-        try:
-            return [text.decode() for text in texts(array)]
-        except UnicodeDecodeError as error:
-            raise InvalidInput(
-                f"output {name!r} is not UTF-8, so JSON cannot carry it; ask for binary_data"
-            ) from error
-    if not datatype.is_json:
-        raise _not_json(name, datatype)
-    return array.ravel().tolist()
-
-
 def _unknown_output(name: str, known: Iterable[str]) -> InvalidInput:
     return InvalidInput(f"output {name!r} is unknown; the model gives {', '.join(known)}")
-
-
-def _not_json(name: str, datatype: Datatype) -> InvalidInput:
-    return InvalidInput(
-        f"output {name!r} is {datatype.name}, which JSON cannot carry; ask for binary_data"
-    )
 
 
 def classify(

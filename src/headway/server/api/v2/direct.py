@@ -13,9 +13,11 @@ import msgspec
 import numpy
 from msgspec import Meta
 
-from headway.server.api.v2.codec import LARGE_BYTES, element_type, json_data
+from headway.server.api.v2.codec import LARGE_ANSWER, LARGE_BYTES
 from headway.server.api.v2.dtypes import BYTES, Datatype
+from headway.server.api.v2.json_data import element_type, json_data, json_pieces
 from headway.server.api.v2.tensors import Array, Signature, objects
+from headway.server.net.background import AT_ONCE, Steps
 
 _MOST_ELEMENTS = 4096  # in a row; what is larger may take its time
 _MOST_STARTS = 64  # output shapes remembered
@@ -29,7 +31,13 @@ DirectRequest: TypeAlias = tuple[str, dict[str, Array]]  # its id and its arrays
 class DirectEncoder(Protocol):
     """Makes an answer of the model's outputs, in whatever the request came in."""
 
-    def encode(self, request_id: str, outputs: Mapping[str, Array]) -> bytes: ...
+    def is_large(self, outputs: Mapping[str, Array]) -> bool:
+        """Would encoding hold an event loop up?"""
+        ...
+
+    def encode(
+        self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
+    ) -> bytes: ...
 
 
 class DirectCodec:
@@ -60,12 +68,20 @@ class DirectCodec:
             return None
         return request.id, arrays
 
-    def encode(self, request_id: str, outputs: Mapping[str, Array]) -> bytes:
+    def is_large(self, outputs: Mapping[str, Array]) -> bool:
+        return any(array.size > LARGE_ANSWER for array in outputs.values())
+
+    def encode(
+        self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
+    ) -> bytes:
         """Raises what the general way would."""
         parts = [self._start]
         for name, array in outputs.items():
             start, datatype = self._start_of(name, array)
-            parts += (start, _ENCODER.encode(json_data(name, array, datatype)), b"},")
+            if array.size > LARGE_ANSWER:
+                parts += (start, *json_pieces(name, array, datatype, steps), b"},")
+            else:
+                parts += (start, _ENCODER.encode(json_data(name, array, datatype)), b"},")
         parts[-1] = b"}]"
         parts.append(b',"id":' + _ENCODER.encode(request_id) + b"}" if request_id else b"}")
         return b"".join(parts)

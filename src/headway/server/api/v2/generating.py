@@ -1,17 +1,22 @@
 """Triton's `generate` and `generate_stream`: JSON keys in, text out, at once or as events."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
-import numpy
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
+from headway.hosting.streaming import ServedStream
 from headway.server.api.v2.codec import Parameters
-from headway.server.net.messages import Response, StreamResponse
+from headway.server.json.body import decode_json
+from headway.server.net.messages import Request, Response, Sink, StreamResponse
+from headway.server.net.plain_json import plain_of
 
 _TEXT = "text_input"
+_TEXT_END = b'""}'
+_encode = msgspec.json.Encoder().encode
 _EVENTS = (("Cache-Control", "no-cache"),)
 
 
@@ -20,23 +25,46 @@ class Body(msgspec.Struct, frozen=True):
 
     id: str
     value: Any
-    parameters: Parameters
+    parameters: dict[str, Any]
 
 
-def parse(body: bytes, model: ServedModel) -> Body:
-    """A model of one input gets that key's value (or `text_input`), another gets them all."""
+async def parse(request: Request, model: ServedModel, *, streams: bool = False) -> Body:
+    """A model of one input gets that key's value (or `text_input`), another gets all of its inputs.
+    What is left are parameters, wherever they stand: as Triton has it."""
     try:
-        keys = msgspec.json.decode(body, type=dict[str, Any])
+        keys = await decode_json(request, dict[str, Any])
         id_ = msgspec.convert(keys.pop("id", None), str | None) or ""
         parameters = msgspec.convert(keys.pop("parameters", None), Parameters | None) or {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not as expected: {error}") from error
     if len(model.inputs) > 1:
-        return Body(id_, keys, parameters)
+        names = [each.name for each in model.inputs]
+        value: Any = {name: keys.pop(name) for name in names if name in keys}
+    else:
+        value = _only_input(keys, model)
+    _check_streams(keys, model, streams=streams)
+    for name in keys.keys() & parameters.keys():
+        raise InvalidInput(f"{name!r} is given twice: as a key, and in parameters")
+    return Body(id_, value, {**parameters, **keys})
+
+
+def _only_input(keys: dict[str, Any], model: ServedModel) -> Any:
     name = model.inputs[0].name if model.inputs else _TEXT
-    if name not in keys and _TEXT not in keys:
+    found = [key for key in dict.fromkeys((name, _TEXT)) if key in keys]
+    if not found:
         raise InvalidInput(f"the body has no {_TEXT!r}")
-    return Body(id_, keys[name] if name in keys else keys[_TEXT], parameters)
+    if len(found) > 1:
+        raise InvalidInput(f"{name!r} and {_TEXT!r} are the same input: give one of them")
+    return keys.pop(found[0])
+
+
+def _check_streams(keys: dict[str, Any], model: ServedModel, *, streams: bool) -> None:
+    """Some clients say once more what the route says."""
+    if "stream" not in keys or model.takes_parameter("stream"):
+        return
+    if keys.pop("stream") not in (streams, None):
+        route = "generate" if streams else "generate_stream"
+        raise InvalidInput(f"stream: it is the route that says so; ask {route!r} instead")
 
 
 async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:
@@ -70,6 +98,8 @@ class _Events:
         self._stream = stream
         self._first: bytes | None = None
         self._ended = False
+        # An event with a text in it, the commonest one, up to that text.
+        self._start = b"data: " + _message(model, body, "")[: -len(_TEXT_END)]
 
     async def start(self) -> None:
         try:
@@ -101,8 +131,66 @@ class _Events:
         await _close(self._stream)
 
     async def _next_event(self) -> bytes:
-        chunk = await anext(self._stream)
+        return self._event_of(await anext(self._stream))
+
+    def _event_of(self, chunk: Any) -> bytes:
+        if type(chunk) is str:
+            try:
+                return b"%b%b}\n\n" % (self._start, _encode(chunk))
+            except UnicodeError:
+                pass  # half of a surrogate pair: said below
         return _event(_message(self._model, self._body, chunk))
+
+    async def pump(self, sink: Sink) -> None:
+        """The rest of the events, each as it comes, without a task's turn for it."""
+        stream = self._stream
+        if not isinstance(stream, ServedStream):
+            async for event in self:
+                await sink.wait_writable()
+                sink.write(event)
+            return
+        pumping = _Pumping(stream, self._event_of, sink)
+        stream.attach(pumping.advance)
+        try:
+            pumping.advance()  # what has come meanwhile
+            await pumping.done
+        except HeadwayError as error:
+            sink.write(_event(msgspec.json.encode({"error": str(error)})))
+        finally:
+            stream.attach(None)
+
+
+class _Pumping:
+    """Moves what has come to the sink, as long as that has room."""
+
+    def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
+        self._stream = stream
+        self._event_of = event_of
+        self._sink = sink
+        self._is_held_up = False
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def advance(self) -> None:
+        if self.done.done():
+            return
+        writable = self._sink.writable
+        if writable is not None:  # the client reads too slowly: chunks wait, up to a limit
+            if not self._is_held_up:
+                self._is_held_up = True
+                writable.add_done_callback(self._go_on)
+            return
+        try:
+            events = [self._event_of(chunk) for chunk in self._stream.take()]
+            if events:
+                self._sink.write(events[0] if len(events) == 1 else b"".join(events))
+            if self._stream.is_at_end():
+                self.done.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            self.done.set_exception(error)
+
+    def _go_on(self, _: object) -> None:
+        self._is_held_up = False
+        self.advance()
 
 
 async def _single(model: ServedModel, body: Body, ask: Ask) -> AsyncIterator[Any]:
@@ -132,8 +220,8 @@ def _message(model: ServedModel, body: Body, result: Any) -> bytes:
         result = result.decode(errors="replace")
     message |= result if isinstance(result, dict) else {_output_name(model, result): result}
     try:
-        return msgspec.json.encode(message, enc_hook=_plain)
-    except (TypeError, NotImplementedError, UnicodeError) as error:
+        return msgspec.json.encode(message, enc_hook=plain_of)
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise ModelFailed(f"the result cannot be written as JSON: {error}") from error
 
 
@@ -141,9 +229,3 @@ def _output_name(model: ServedModel, result: Any) -> str:
     """Text is always `text_output`: tools that read generated text look for that."""
     is_named = len(model.outputs) == 1 and not isinstance(result, str)
     return model.outputs[0].name if is_named else "text_output"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, numpy.ndarray | numpy.generic):
-        return value.tolist()
-    raise NotImplementedError(f"a {type(value).__name__}")

@@ -2,7 +2,9 @@
 app turns them into `{"error": ...}`. It knows no sockets and no scheduler."""
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -13,13 +15,16 @@ from headway.hosting.repository.settings import parse_override
 from headway.hosting.statistics import ModelStatistics
 from headway.runtime.driving.calls import DirectCall
 from headway.server.api.v2 import codec, generating
-from headway.server.api.v2.asking import ask_of, wake
+from headway.server.api.v2.asking import ask_of, no_query, wake
 from headway.server.api.v2.direct import DirectCodec, DirectEncoder, DirectRequest, direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of
 from headway.server.api.v2.over_models import OverModels
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.tensors import Signature
 from headway.server.app import Asker
+from headway.server.json.body import decode_json
+from headway.server.net.background import background
+from headway.server.net.headers import timeout_s
 from headway.server.net.messages import Answer, Request, Response
 
 Method = Literal["GET", "POST"]
@@ -101,15 +106,15 @@ LOG_SETTINGS: dict[str, Any] = {
 }
 
 
-class _IndexBody(msgspec.Struct):
+class _IndexBody(msgspec.Struct, forbid_unknown_fields=True):
     ready: bool = False
 
 
-class _ChangeBody(msgspec.Struct):
+class _ChangeBody(msgspec.Struct, forbid_unknown_fields=True):
     parameters: dict[str, Any] = {}
 
 
-class _RegisterBody(msgspec.Struct):
+class _RegisterBody(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     byte_size: int
     offset: int = 0
@@ -118,7 +123,7 @@ class _RegisterBody(msgspec.Struct):
 class DirectInference(DirectCall):
     """One request on the direct way: from its arrays to the bytes of its answer."""
 
-    __slots__ = ("_asker", "_codec", "_id", "_served", "_started")
+    __slots__ = ("_asker", "_codec", "_encoding", "_id", "_served", "_started")
 
     def __init__(
         self,
@@ -137,14 +142,29 @@ class DirectInference(DirectCall):
 
     def cancel(self) -> None:
         if self.is_done:
+            encoding: asyncio.Task[None] | None = getattr(self, "_encoding", None)
+            if encoding is not None:
+                encoding.cancel()
             return
         self._served.withdraw(self)
         self._served.record(1, self._started, asyncio.CancelledError())
 
     def answered(self, result: Any) -> None:
         try:
+            if self._codec.is_large(result):
+                self._encoding = asyncio.ensure_future(self._encode_slowly(result))
+                return
             body = self._codec.encode(self._id, result)
         except Exception as error:  # noqa: BLE001  the model's outputs; its caller is answered
+            self.failed(error)
+        else:
+            self._served.record(1, self._started, None)
+            self._asker.answer(body)
+
+    async def _encode_slowly(self, result: Any) -> None:
+        try:
+            body = await background.run(lambda steps: self._codec.encode(self._id, result, steps))
+        except Exception as error:  # noqa: BLE001  as above
             self.failed(error)
         else:
             self._served.record(1, self._started, None)
@@ -162,30 +182,52 @@ class V2(OverModels[DirectCodec]):
         served = self._registry.find_ready(model, version)
         if served is None:
             served = await self._woken(request, model, version)
+        no_query(request)
         signature = self.signature_of(served)
-        headers = request.headers
-        body, length = request.body, _header_length(headers)
-        if len(body) > codec.LARGE_BYTES and codec.is_slow(body, length, signature):
-            with served.held():  # it comes to the queue later
-                asked = await asyncio.to_thread(
-                    codec.decode, body, length, signature=signature, regions=self._regions
-                )
-                return await self._infer(served, signature, asked, headers)
-        asked = codec.decode(body, length, signature=signature, regions=self._regions)
-        return await self._infer(served, signature, asked, headers)
+        body, length = request.body, _header_length(request.headers)
+        if codec.is_large(body, length):
+            decode = partial(codec.decode, body, length, signature=signature)
+            return await self._infer_slowly(served, signature, decode, request)
+        if length == 0:
+            asked = codec.decode(body, length, signature=signature)
+        else:
+            parsed = codec.parse(body, length, signature)
+            if parsed.is_slow:
+                read = partial(codec.read, parsed)
+                return await self._infer_slowly(served, signature, read, request)
+            asked = codec.read(parsed, regions=self._regions)
+        ask = ask_of(asked.parameters, request.headers)
+        return await self._infer(served, signature, asked, ask)
 
-    async def _infer(
+    async def _infer_slowly(
         self,
         served: ServedModel,
         signature: Signature,
-        asked: codec.InferRequest,
-        headers: Mapping[str, str],
+        decode: Callable[..., codec.InferRequest],
+        request: Request,
     ) -> Response:
+        """Decoding takes a while: off the event loop, in the caller's time."""
+        started = time.monotonic()
+        with served.held():  # it comes to the queue later
+            asked = await background.run(
+                lambda steps: decode(regions=self._regions, steps=steps),
+                timeout_s=timeout_s(request.headers),
+            )
+            ask = ask_of(asked.parameters, request.headers).after(time.monotonic() - started)
+            return await self._infer(served, signature, asked, ask)
+
+    async def _infer(
+        self, served: ServedModel, signature: Signature, asked: codec.InferRequest, ask: Ask
+    ) -> Response:
+        if asked.model_name and asked.model_name != served.name:
+            raise InvalidInput(
+                f"model_name is {asked.model_name!r}, the route's is {served.name!r}"
+            )
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
-        ask = ask_of(asked.parameters, headers)
         outputs = await served.infer(inputs, ask)
-        body, content_type, header_length = codec.encode(
+        encode = partial(
+            codec.encode,
             served.name,
             served.version,
             asked,
@@ -194,6 +236,11 @@ class V2(OverModels[DirectCodec]):
             labels=getattr(served, "labels", None),
             regions=self._regions,
         )
+        if codec.is_large_answer(asked, outputs):
+            encoded = await background.run(lambda steps: encode(steps=steps))
+        else:
+            encoded = encode()
+        body, content_type, header_length = encoded
         more = () if ask.story is None else ask.story.headers()
         if header_length is None:
             return Response(body, headers=more)
@@ -232,6 +279,8 @@ class V2(OverModels[DirectCodec]):
         return await wake(self._registry, request, model, version, head=head)
 
     async def live(self, request: Request) -> Response:
+        if not self._registry.is_live:
+            raise NotReady("no model completes any work: this process needs a restart")
         return _json({"live": True})
 
     async def ready(self, request: Request) -> Response:
@@ -269,7 +318,8 @@ class V2(OverModels[DirectCodec]):
         served = self._registry.find_ready(model, version)
         if served is None:
             served = await self._woken(request, model, version)
-        body = generating.parse(request.body, served)
+        no_query(request)
+        body = await generating.parse(request, served)
         ask = self._ask(request, body)
         answer = await generating.answer(served, body, ask)
         if ask.story is not None:
@@ -280,11 +330,12 @@ class V2(OverModels[DirectCodec]):
         served = self._registry.find_ready(model, version)
         if served is None:
             served = await self._woken(request, model, version)
-        body = generating.parse(request.body, served)
+        no_query(request)
+        body = await generating.parse(request, served, streams=True)
         return await generating.answer_stream(served, body, self._ask(request, body))
 
     async def repository_index(self, request: Request, repository: str = "") -> Response:
-        only_ready = _parse(request, _IndexBody).ready
+        only_ready = (await _parse(request, _IndexBody)).ready
         return _json(
             [
                 {"name": each.name, "version": each.version, "state": each.state}
@@ -295,13 +346,13 @@ class V2(OverModels[DirectCodec]):
         )
 
     async def repository_load(self, request: Request, model: str) -> Response:
-        parameters = _parse(request, _ChangeBody).parameters
+        parameters = (await _parse(request, _ChangeBody)).parameters
         await self._registry.may_change().load(model, override_in(parameters))
         return _json({"name": model, "load": True})  # as KServe answers; Triton's has no body
 
     async def repository_unload(self, request: Request, model: str) -> Response:
         """No model here depends on another: `unload_dependents` is read and changes nothing."""
-        _parse(request, _ChangeBody)
+        check_unload((await _parse(request, _ChangeBody)).parameters)
         await self._registry.may_change().unload(model)
         return _json({"name": model, "unload": True})
 
@@ -316,17 +367,17 @@ class V2(OverModels[DirectCodec]):
     async def trace_setting(self, request: Request, model: str = "") -> Response:
         if model:
             self._registry.get(model)
-        return _fixed(request, TRACE_SETTINGS)
+        return await _fixed(request, TRACE_SETTINGS)
 
     async def logging(self, request: Request) -> Response:
-        return _fixed(request, LOG_SETTINGS)
+        return await _fixed(request, LOG_SETTINGS)
 
     async def shared_memory_status(self, request: Request, region: str = "") -> Response:
         found = self._regions.list(region) if self._regions is not None else []
         return _json([each.as_triton() for each in found])
 
     async def shared_memory_register(self, request: Request, region: str) -> Response:
-        body = _parse(request, _RegisterBody)
+        body = await _parse(request, _RegisterBody)
         self._open_regions().register(
             region, body.key, offset=body.offset, byte_size=body.byte_size
         )
@@ -382,6 +433,12 @@ def override_in(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
     return parse_override(config)
 
 
+def check_unload(parameters: Mapping[str, Any]) -> None:
+    for key in parameters:
+        if key != "unload_dependents":
+            raise InvalidInput(f"parameter {key!r}: an unload takes `unload_dependents` only")
+
+
 def statistics_of(model: ServedModel) -> dict[str, Any]:
     """Of a model that keeps none: zeros."""
     statistics = getattr(model, "statistics", None)
@@ -403,19 +460,21 @@ def _json(value: Any) -> Response:
     return Response(msgspec.json.encode(value))
 
 
-def _parse(request: Request, kind: type[Any]) -> Any:
+async def _parse(request: Request, kind: type[Any]) -> Any:
     """The body as `kind`; clients leave it out where every field has a default."""
     try:
-        return msgspec.json.decode(request.body or b"{}", type=kind)
+        return await decode_json(request, kind, default=b"{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not as expected: {error}") from error
 
 
-def _fixed(request: Request, settings: dict[str, Any]) -> Response:
+async def _fixed(request: Request, settings: dict[str, Any]) -> Response:
     """Settings that can be read. Setting one to what it is, or clearing it, changes nothing."""
     if request.method == "POST":
-        for key, value in _parse(request, dict[str, Any]).items():
-            known = settings.get(key)
+        for key, value in (await _parse(request, dict[str, Any])).items():
+            if key not in settings:
+                raise InvalidInput(f"{key!r} is no setting; there are {', '.join(settings)}")
+            known = settings[key]
             if value is not None and (value != known or type(value) is not type(known)):
                 raise InvalidInput(f"{key!r} cannot be changed here")
     return _json(settings)

@@ -13,6 +13,7 @@ import numpy
 from headway.errors import InputTooLarge, InvalidInput, ModelFailed
 from headway.model import Tensor
 from headway.server.api.v2.dtypes import BF16, BYTES, DATATYPES, Datatype, of_array, of_tensor
+from headway.server.net.background import AT_ONCE, Steps
 
 Array: TypeAlias = numpy.ndarray[Any, Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -28,6 +29,9 @@ class Limits(NamedTuple):
 
 
 NORMAL = Limits()
+MAX_TEXTS = 2**20  # elements of BYTES: each becomes an object
+_READ_AT_ONCE = 2**12  # of them
+_LARGEST_ELEMENT = 8  # bytes, of numbers
 
 _LENGTH = struct.Struct("<I")
 
@@ -55,11 +59,13 @@ def count_elements(name: str, shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def from_raw(name: str, datatype: Datatype, shape: Sequence[int], raw: Buffer) -> Array:
+def from_raw(
+    name: str, datatype: Datatype, shape: Sequence[int], raw: Buffer, steps: Steps = AT_ONCE
+) -> Array:
     """An array over `raw`: a read-only view without a copy, except for BYTES and BF16."""
     count = count_elements(name, shape)
     if datatype is BYTES:
-        flat = _read_bytes(name, raw, count)
+        flat = _read_bytes(name, raw, count, steps)
     else:
         expected = count * datatype.wire.itemsize
         if len(raw) != expected:
@@ -119,24 +125,36 @@ def objects(elements: Sequence[bytes]) -> Array:
     return array
 
 
-def _read_bytes(name: str, raw: Buffer, count: int) -> Array:
+def _read_bytes(name: str, raw: Buffer, count: int, steps: Steps) -> Array:
     if count * _LENGTH.size > len(raw):
         raise InvalidInput(
             f"input {name!r}: {count} BYTES elements need {count * _LENGTH.size} bytes or more, "
             f"{len(raw)} came"
         )
-    elements, at, end = [], 0, len(raw)
+    array = numpy.empty(count, object)
+    at, end = 0, len(raw)
     for index in range(count):
+        if index % _READ_AT_ONCE == _READ_AT_ONCE - 1:
+            steps.rest()
         start = at + _LENGTH.size
         at = start + _LENGTH.unpack_from(raw, at)[0] if start <= end else end + 1
         if at > end:
             raise InvalidInput(f"input {name!r}: the data ends inside BYTES element {index}")
-        elements.append(bytes(raw[start:at]))
+        array[index] = bytes(raw[start:at])
     if at != end:
         raise InvalidInput(
             f"input {name!r}: {end - at} bytes are left after its {count} BYTES elements"
         )
-    return objects(elements)
+    return array
+
+
+class Promised(NamedTuple):
+    """What a request says of one of its tensors."""
+
+    name: str
+    datatype: Datatype
+    shape: Sequence[int]
+    commas: int = 0  # in its data, where that is JSON that has been counted
 
 
 class Signature:
@@ -152,6 +170,33 @@ class Signature:
         self.takes_bytes = not inputs or any(each is BYTES for each, _ in self.inputs.values())
         self.outputs = {each.name: of_tensor(each) for each in outputs}
 
+    def check_promised(self, promised: Sequence[Promised], shared_bytes: int = 0) -> None:
+        """Names, datatypes, shapes and sizes as a request announces them: before any of its data
+        is looked at. Raises InvalidInput or InputTooLarge."""
+        counts = [count_elements(each.name, each.shape) for each in promised]
+        self.check_elements(map(max, counts, (each.commas for each in promised)))
+        if shared_bytes > (limit := self.max_elements * _LARGEST_ELEMENT):
+            raise InputTooLarge(f"more than {limit} bytes of shared memory", limit=limit)
+        texts = (
+            count for count, each in zip(counts, promised, strict=True) if each.datatype is BYTES
+        )
+        if sum(texts) > MAX_TEXTS:
+            raise InputTooLarge(f"more than {MAX_TEXTS} BYTES elements", limit=MAX_TEXTS)
+        if self.inputs:
+            for each in promised:
+                self._check_fits(each)
+
+    def _check_fits(self, promised: Promised) -> None:
+        name, found, shape, _ = promised
+        if name not in self.inputs:
+            raise InvalidInput(_names_differ({name: None}, self.inputs, only_unknown=True))
+        datatype, wanted = self.inputs[name]
+        if found is not datatype:
+            raise _wrong_datatype(name, datatype, found)
+        rows = _fitting(name, tuple(shape), wanted)[0]
+        if rows > self.max_rows:
+            raise too_many_rows(rows, self.max_rows)
+
     def check_inputs(
         self, arrays: Mapping[str, Array], datatypes: Mapping[str, Datatype]
     ) -> dict[str, Array]:
@@ -164,9 +209,7 @@ class Signature:
         rows = -1
         for name, (datatype, shape) in self.inputs.items():
             if datatypes[name] is not datatype:
-                raise InvalidInput(
-                    f"input {name!r}: the model takes {datatype.name}, not {datatypes[name].name}"
-                )
+                raise _wrong_datatype(name, datatype, datatypes[name])
             array = fitted[name] = _fit(name, arrays[name], shape)
             if rows not in (-1, len(array)):
                 raise InvalidInput(f"input {name!r}: {len(array)} rows, the input before {rows}")
@@ -196,9 +239,15 @@ class Signature:
 ANY_SIGNATURE = Signature((), ())
 
 
-def _names_differ(arrays: Mapping[str, Array], wanted: Mapping[str, object]) -> str:
+def _wrong_datatype(name: str, wanted: Datatype, found: Datatype) -> InvalidInput:
+    return InvalidInput(f"input {name!r}: the model takes {wanted.name}, not {found.name}")
+
+
+def _names_differ(
+    arrays: Mapping[str, object], wanted: Mapping[str, object], *, only_unknown: bool = False
+) -> str:
     missing = [repr(name) for name in wanted if name not in arrays]
-    if missing:
+    if missing and not only_unknown:
         return f"input {', '.join(missing)} is missing; the model takes {', '.join(wanted)}"
     unknown = [repr(name) for name in arrays if name not in wanted]
     return f"input {', '.join(unknown)} is unknown; the model takes {', '.join(wanted)}"
@@ -208,10 +257,14 @@ def _fit(name: str, array: Array, shape: tuple[int, ...]) -> Array:
     found = array.shape
     if found[1:] == shape[1:] and found:
         return array
+    return array.reshape(_fitting(name, found, shape))
+
+
+def _fitting(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """What a tensor of shape `found` is for a model that takes `shape`."""
     if len(found) == len(shape) + 1 and found[-1] == 1:
         # Triton's clients send [rows, 1] to a model of one value a row; ours says [rows].
-        array = array.reshape(found[:-1])
-        found = array.shape
+        found = found[:-1]
     if not found:
         raise InvalidInput(f"input {name!r}: a scalar has no rows; the shape is {list(shape)}")
     if len(found) != len(shape) or any(
@@ -219,4 +272,4 @@ def _fit(name: str, array: Array, shape: tuple[int, ...]) -> Array:
     ):
         wanted = ", ".join(["rows", *("any" if size < 0 else str(size) for size in shape[1:])])
         raise InvalidInput(f"input {name!r}: shape {list(found)}, the model takes [{wanted}]")
-    return array
+    return found

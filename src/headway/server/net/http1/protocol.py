@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
@@ -18,10 +18,11 @@ from headway.config import ServerConfig
 from headway.errors import HeadwayError, QueueFull
 from headway.server.app import WISHES, App, Pending, refuse
 from headway.server.errors import headers_of, status_of
+from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
-from headway.server.net.headers import WireHeaders, request_id
+from headway.server.net.headers import WireHeaders, has_wishes, request_id
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
-from headway.server.net.http1 import wire
+from headway.server.net.http1 import half_close, wire
 from headway.server.net.messages import Headers, Request, Response, StreamResponse
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 LINGER_S = 2.0  # how long a refused client is listened to, so that it can read why
 _SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
 _STEP = 64 * 2**10  # bytes of room that are taken at once
+_STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the parser stops
 
 
 class Owner(Protocol):
@@ -67,6 +69,11 @@ class _Received(NamedTuple):
     request: Request
     keep_alive: bool
     is_http_10: bool
+    parts: Sequence[bytes] = ()  # of its body, where that is still to be joined
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self.request.body) + sum(map(len, self.parts))
 
 
 _Turn: TypeAlias = _Received | _Refused
@@ -76,6 +83,30 @@ def _request(method: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes
     path, _, query = url.decode("latin-1").partition("?")
     sent_id = request_id(headers.get(b"x-request-id"))
     return Request(method.decode("ascii"), path, query, WireHeaders(headers), body, sent_id)
+
+
+class _Sink:
+    """A stream's way to its client, without a task."""
+
+    __slots__ = ("_connection", "_is_chunked", "_transport")
+
+    def __init__(
+        self, connection: "Connection", transport: asyncio.Transport, *, is_chunked: bool
+    ) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._is_chunked = is_chunked
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        return self._connection.writable
+
+    async def wait_writable(self) -> None:
+        if self._connection.writable is not None:
+            await self._connection.writable
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(wire.encode_chunk(data) if self._is_chunked else data)
 
 
 class Connection(asyncio.Protocol):
@@ -96,7 +127,10 @@ class Connection(asyncio.Protocol):
         self._is_answering = False  # the current answer's head is on the wire
         self._is_last = False  # no request after the current one
         self._is_over = False  # what still comes in is thrown away
-        self._writable: asyncio.Future[None] | None = None  # the client reads too slowly
+        self._has_ended = False  # the client sends no more, but reads
+        self._comment: bytes | None = None  # may be sent at any time while a stream is answered
+        self._is_upgrade = False  # the request asks for another protocol; it is parsed once more
+        self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
         self._unsent_bytes = 0  # when we last looked
         self._owes_continue = False
 
@@ -141,17 +175,20 @@ class Connection(asyncio.Protocol):
         self._read_bytes = len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._is_last = True  # we stay with HTTP/1.1; what follows may not be that
-        except httptools.HttpParserCallbackError as error:
-            if not isinstance(error.__context__, _Refused):
-                raise
-            self._refuse(error.__context__)
-        except httptools.HttpParserError as error:
-            self._refuse(_Refused(400, "bad_request", f"malformed HTTP: {error}"))
-        else:
-            if self._phase is not Phase.NOTHING:
-                self._watch_partial(len(data))
+        except _STOPS as error:
+            if not self._goes_on_after(error, data):
+                return
+        if self._phase is not Phase.NOTHING:
+            self._watch_partial(len(data))
+
+    def eof_received(self) -> bool:
+        """True: the transport stays open, for who has ended its requests but reads the answers."""
+        if self._is_over or (self._task is None and not self._waiting) or self._is_tls:
+            return False
+        if not self._has_ended:
+            self._has_ended = True
+            return self._is_read(half_close.CHECKS_S)
+        return True
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_over = True
@@ -166,19 +203,51 @@ class Connection(asyncio.Protocol):
         self._parser = None  # type: ignore[assignment]  # it holds us: end the circle here
 
     def pause_writing(self) -> None:
-        self._writable = self._loop.create_future()
+        self.writable = self._loop.create_future()
         self._unsent_bytes = self._transport.get_write_buffer_size()
         self._arm(self._config.write_timeout_s)
 
     def resume_writing(self) -> None:
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
+        if self.writable is not None and not self.writable.done():
+            self.writable.set_result(None)
+        self.writable = None
         if self._task is not None:
             self._deadline = math.inf
         elif not self._is_over:
             self._transport.resume_reading()
             self._go_on()
+
+    def _is_read(self, checks_s: tuple[float, ...]) -> bool:
+        sock = self._transport.get_extra_info("socket")
+        if self._transport.get_write_buffer_size():
+            peer = half_close.peer_of(sock)
+        elif (interim := self._interim()) is not None:
+            peer = half_close.send_interim(sock, interim)
+        else:
+            return not self._is_answering
+        if peer is half_close.Peer.UNKNOWN and checks_s:
+            self._loop.call_later(checks_s[0], self._check_read, checks_s[1:])
+        return peer is not half_close.Peer.LEFT
+
+    def _check_read(self, checks_s: tuple[float, ...]) -> None:
+        if self._transport.is_closing() or self._task is None:
+            return
+        peer = half_close.peer_of(self._transport.get_extra_info("socket"))
+        if peer is half_close.Peer.LEFT:
+            self._transport.abort()
+        elif peer is half_close.Peer.UNKNOWN and checks_s:
+            self._loop.call_later(checks_s[0], self._check_read, checks_s[1:])
+
+    def _interim(self) -> bytes | None:
+        """What may be sent now without being part of an answer."""
+        if self._comment is not None:
+            return self._comment
+        is_possible = not self._is_answering and self._parser.get_http_version() != "1.0"
+        return wire.CONTINUE if is_possible else None
+
+    @property
+    def _is_tls(self) -> bool:
+        return self._transport.get_extra_info("sslcontext") is not None
 
     # --- the parser calls
 
@@ -198,11 +267,18 @@ class Connection(asyncio.Protocol):
             return  # a trailer must not pass for a header
         name = name.lower()
         headers = self._headers
-        headers[name] = value if name not in headers else headers[name] + b", " + value
+        headers[name] = value if name not in headers else self._joined(name, value)
 
     def on_headers_complete(self) -> None:
         self._phase = Phase.BODY
         headers = self._headers
+        if b"upgrade" in headers and self._asks_for_upgrade():
+            self._is_upgrade = True
+            return
+        if b"host" not in headers and self._parser.get_http_version() != "1.0":
+            raise _Refused(400, "bad_request", "the request has no Host header")
+        if b"transfer-encoding" in headers:
+            self._check_coding(headers[b"transfer-encoding"])
         if self._timed is Phase.HEAD or self._read_bytes > self._config.max_header_bytes:
             self._check_head()
         length = headers.get(b"content-length")
@@ -218,12 +294,18 @@ class Connection(asyncio.Protocol):
         self._body.append(data)
 
     def on_message_complete(self) -> None:
+        if self._is_upgrade:
+            return
         self._phase = self._timed = Phase.NOTHING
         self._owes_continue = False
         parser, url, headers = self._parser, self._url, self._headers
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body = []
-        if self._start_direct(body):
+        parts, self._body = self._body, []
+        body = b""
+        if len(parts) == 1:
+            body, parts = parts[0], []
+        elif self._body_bytes <= _SMALL:
+            body, parts = b"".join(parts), []
+        if not parts and self._start_direct(body):
             return
         if not url.startswith(b"/"):
             url = self._relative(url)
@@ -233,13 +315,62 @@ class Connection(asyncio.Protocol):
         is_http_10 = (
             not keep_alive or b"connection" in headers
         ) and parser.get_http_version() == "1.0"
-        received = _Received(request, keep_alive, is_http_10)
+        received = _Received(request, keep_alive, is_http_10, parts)
         if self._task is None and not self._waiting:
             self._start(received)
         else:
             self._wait(received)
 
     # --- receiving
+
+    def _goes_on_after(self, error: Exception, data: bytes) -> bool:
+        """The parser has stopped: was that only for a protocol that we do not change to?"""
+        rest = memoryview(data)
+        while isinstance(error, httptools.HttpParserUpgrade):
+            if not self._is_upgrade:  # CONNECT: what follows is not HTTP
+                self._is_last = True
+                return False
+            rest = rest[error.args[0] :]
+            try:
+                self._parse_without_upgrade(rest)
+            except _STOPS as next_error:
+                error = next_error
+            else:
+                return True
+        if not isinstance(error, httptools.HttpParserCallbackError):
+            self._refuse(_Refused(400, "bad_request", f"malformed HTTP: {error}"))
+        elif isinstance(error.__context__, _Refused):
+            self._refuse(error.__context__)
+        else:
+            raise error
+        return False
+
+    def _parse_without_upgrade(self, rest: memoryview) -> None:
+        """The parser stops behind such a head and leaves the body out. RFC 9110 lets a server
+        answer as if nothing had been asked for: so that is parsed."""
+        self._is_upgrade = False
+        parser = self._parser
+        head = wire.head_without_upgrade(
+            parser.get_method(), self._url, parser.get_http_version(), self._headers
+        )
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(head)
+        self._parser.feed_data(rest)
+
+    def _asks_for_upgrade(self) -> bool:
+        return bool(self._parser.should_upgrade()) and self._parser.get_method() != b"CONNECT"
+
+    def _joined(self, name: bytes, value: bytes) -> bytes:
+        if name == b"host":
+            raise _Refused(400, "bad_request", "the request has two Host headers")
+        return self._headers[name] + b", " + value
+
+    def _check_coding(self, coding: bytes) -> None:
+        if coding.strip().lower() != b"chunked":
+            text = coding.decode("latin-1")
+            raise _Refused(
+                501, "not_implemented", f"Transfer-Encoding {text!r}: only 'chunked' is read"
+            )
 
     def _check_head(self) -> None:
         size = len(self._url) + sum(len(n) + len(v) + 4 for n, v in self._headers.items())
@@ -304,7 +435,7 @@ class Connection(asyncio.Protocol):
 
     def _give_back(self) -> None:
         """All but what those who wait have, and what is coming in."""
-        bodies = [len(turn.request.body) for turn in self._waiting if isinstance(turn, _Received)]
+        bodies = [turn.body_bytes for turn in self._waiting if isinstance(turn, _Received)]
         kept = sum(max(0, size - self._uncounted_bytes) for size in bodies)
         if self._phase is Phase.BODY and not self._is_over:
             kept += self._allowed_bytes - self._uncounted_bytes
@@ -338,6 +469,7 @@ class Connection(asyncio.Protocol):
             self._task is not None
             or self._waiting
             or not WISHES.isdisjoint(headers)
+            or has_wishes(headers)
             or parser.get_method() != b"POST"
             or not parser.should_keep_alive()
             or (b"connection" in headers and parser.get_http_version() != "1.1")
@@ -396,6 +528,9 @@ class Connection(asyncio.Protocol):
     async def _answer(self, received: _Received) -> None:
         is_answered = False
         try:
+            if received.parts:
+                received.request.body = await joined(received.parts)
+                received = received._replace(parts=())
             answer = await self._handle(received.request)
             if isinstance(answer, StreamResponse):
                 await self._send_stream(received, answer)
@@ -448,13 +583,21 @@ class Connection(asyncio.Protocol):
         if received.request.method == "HEAD":
             self._transport.write(head)
             return
+        is_events = response.content_type.startswith("text/event-stream")
+        comment = wire.encode_comment(is_chunked=is_chunked) if is_events else None
+        if chunk is not None and (pump := getattr(response.chunks, "pump", None)) is not None:
+            self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
+            head, chunk = b"", None
+            await pump(_Sink(self, self._transport, is_chunked=is_chunked))
         while chunk is not None:
             if chunk:  # an empty one would end the stream
                 self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
                 head = b""
-            if self._writable is not None:
-                await self._writable
+                self._comment = comment
+            if self.writable is not None:
+                await self.writable
             chunk = await anext(response.chunks, None)
+        self._comment = None
         self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))
 
     def _connection_line(self, received: _Received) -> bytes:
@@ -469,9 +612,9 @@ class Connection(asyncio.Protocol):
             self._give_back()
         if self._transport.is_closing():
             return
-        if self._is_last or not keep_alive:
+        if self._is_last or not keep_alive or (self._has_ended and not self._waiting):
             self._close()
-        elif self._writable is None:
+        elif self.writable is None:
             self._go_on()
         else:
             self._transport.pause_reading()  # nothing more for it until it reads what it has

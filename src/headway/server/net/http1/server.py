@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 
 from headway.config import ServerConfig
@@ -27,7 +27,7 @@ class HttpServer:
         app: App,
         config: ServerConfig,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         admit: Admit | None = None,
         room: BodyRoom | None = None,
     ) -> None:

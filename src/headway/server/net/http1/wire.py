@@ -1,6 +1,7 @@
 """Answers as bytes of HTTP/1.1. It knows no sockets; all but the date is pure."""
 
 import time
+from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 
@@ -12,6 +13,7 @@ CLOSE = b"\r\nConnection: close"
 KEEP_ALIVE = b"\r\nConnection: keep-alive"  # HTTP/1.0 clients must be told
 _NO_BODY = frozenset([204, 304])
 _MOST_STARTS = 256
+_UPGRADE = (b"upgrade", b"http2-settings")  # headers, and the words of `Connection` that name them
 
 
 class _Date:
@@ -78,6 +80,26 @@ def encode_stream_head(
 
 def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def encode_comment(*, is_chunked: bool) -> bytes:
+    """An empty comment between server-sent events."""
+    return encode_chunk(b":\n\n") if is_chunked else b":\n\n"
+
+
+def head_without_upgrade(
+    method: bytes, url: bytes, version: str, headers: Mapping[bytes, bytes]
+) -> bytes:
+    """A request's head as if its client had not offered another protocol."""
+    tokens = [each.strip() for each in headers.get(b"connection", b"").split(b",")]
+    kept = [each for each in tokens if each and each.lower() not in _UPGRADE]
+    lines = [b"%b %b HTTP/%b" % (method, url, version.encode())]
+    lines += [
+        b"%b: %b" % each for each in headers.items() if each[0] not in (*_UPGRADE, b"connection")
+    ]
+    if kept:
+        lines.append(b"connection: " + b", ".join(kept))
+    return b"\r\n".join((*lines, b"", b""))
 
 
 def _make_start(response: Response | StreamResponse) -> bytes:

@@ -5,100 +5,56 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
-from typing import Any, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 
 import grpc
 
 from headway.errors import HeadwayError, QueueFull
 from headway.server.app import Pending
 from headway.server.errors import retry_after_s, status_of
-from headway.server.grpc.calls import Refusal, is_asked_to_stop
+from headway.server.grpc.calls import OPEN_BYTES, Unparsed, is_asked_to_stop
 from headway.server.net.compression import decompress
-from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http2 import heads
 from headway.server.net.http2.frames import Code, StreamFailed
 from headway.server.net.http2.heads import Head, Metadata, Value
 from headway.server.net.http2.inbox import Broken, Inbox, Message, TooLong, framed, whole
+from headway.server.net.http2.method import Method, Wire
 
 _log = logging.getLogger(__name__)
 Status = grpc.StatusCode
 WINDOW = 2**20  # bytes that a stream may send ahead of its reader
 ENCODINGS = frozenset(["identity", "gzip", "deflate"])
-_UNPACK_IN_THREAD = 2**12  # bytes; what is smaller unpacks to a few megabytes at most
-
-
-class Direct(Protocol):
-    """The commonest kind of request, answered without a task."""
-
-    def start(self, request: Any, call: "Call") -> Pending | None:
-        """None: it is not of that kind."""
-        ...
-
-    def refusal_of(self, error: BaseException) -> Refusal: ...
-
-
-class Method(NamedTuple):
-    """As the service has it. It is called with a request, or all requests, and a context."""
-
-    run: Callable[[Any, Any], Any]
-    parse: Callable[[bytes], Any]
-    serialise: Callable[[Any], bytes]
-    takes_stream: bool
-    gives_stream: bool
-    direct: Direct | None = None
-
-
-class Wire(Protocol):
-    """What a call needs of its connection."""
-
-    loop: asyncio.AbstractEventLoop
-    peer: str
-    limit_bytes: int  # of a message
-    room: BodyRoom  # for what has come and is not answered
-
-    @property
-    def is_paused(self) -> bool: ...
-
-    def send_answer(self, call: "Call", body: bytes) -> None:
-        """Head, one message, trailers: the whole of a plain answer."""
-        ...
-
-    def send(self, call: "Call", data: bytes) -> None: ...
-
-    def finish(self, call: "Call", trailers: bytes) -> None: ...
-
-    def give_back(self, call: "Call", size_bytes: int) -> None:
-        """It may send so much more."""
-        ...
-
-    def left(self, task: "asyncio.Task[None]") -> None:
-        """It has been cancelled, and may still be cleaning up."""
-        ...
+CALL_BYTES = 2**12  # counted for a call that waits for its request, whatever it has sent
+_UNPACK_IN_THREAD = 2**9  # bytes; what is smaller unpacks to half a megabyte at most
+_SMALL = 2**10  # bytes of a whole message that are not counted
 
 
 class Call:
     __slots__ = (
+        "_base_bytes",
         "_code",
         "_deadline",
         "_details",
         "_done",
+        "_held_bytes",
         "_inbox",
-        "_method",
         "_owed",
         "_reader",
-        "_taken_bytes",
         "_timer",
         "_trailing",
         "_wire",
         "_work",
         "_writer",
+        "due_at",
         "head",
         "head_block",
+        "head_cost",
         "id",
         "is_closed",
         "is_over",
         "is_received",
-        "moved_at",
+        "is_refused",
+        "method",
         "outbox",
         "send_window",
         "started_at",
@@ -109,23 +65,26 @@ class Call:
         self, wire: Wire, stream_id: int, head: Head, method: Method, window: int, now: float
     ) -> None:
         self._wire = wire
-        self._method = method
+        self.method = method
         self.id = stream_id
         self.head = head
         self.started_at = now
         self.is_received = False  # all that the client sends
         self.is_over = False  # its status is known
         self.is_closed = False  # and has left, or nobody wants it
+        self.is_refused = False  # nothing was done for it
         # The connection's:
         self.send_window = window
+        self.head_cost = 0  # what reading its head has cost, of the connection's budget
         self.head_block: bytes | None = heads.HEAD_BLOCK  # None: it has been sent
         self.outbox: bytearray | None = None  # what the windows have no room for
         self.trailers: bytes | None = None  # to be sent after it
-        self.moved_at = now
+        self.due_at: float  # by when a slow peer should have taken the outbox
 
         self._inbox: Inbox | None = None
         self._owed = 0  # bytes received and not yet given back to its window
-        self._taken_bytes = 0  # of the room that all calls share
+        self._base_bytes = 0  # counted as long as it lives
+        self._held_bytes = 0  # that its connection counts
         self._work: asyncio.Task[None] | Pending | None = None
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -138,23 +97,31 @@ class Call:
 
     # ---- the connection calls
 
-    def start(self) -> None:
-        """Its head is here."""
+    def start(self, head_bytes: int) -> None:
+        """Its head is here; so much of it is worth counting."""
+        if head_bytes or self.method.takes_stream:
+            try:
+                self._base_bytes = head_bytes
+                self._hold(0)
+                if self.method.takes_stream:
+                    self._open_inbox()
+            except QueueFull as error:
+                self._refuse_request(error)
+                return
         loop = self._wire.loop
         if self.head.timeout_s is not None:
             self._deadline = loop.time() + self.head.timeout_s
             self._timer = loop.call_later(self.head.timeout_s, self._expire)
-        if self._method.takes_stream:
-            self._open_inbox()
+        if self.method.takes_stream:
             self._work = loop.create_task(self._run(_Requests(self)))
 
     def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
         """`size_bytes` counts against its window. Raises StreamFailed."""
         self.is_received = is_last
         if is_last and self._inbox is None:
-            message = whole(data, self._wire.limit_bytes)
+            message = whole(data, self._limit_bytes())
             if message is not None:
-                self._begin(message)
+                self._begin_whole(message)
                 return
         self._owed += size_bytes
         if self._owed > WINDOW:
@@ -195,15 +162,19 @@ class Call:
             self._timer.cancel()
         _wake(self._reader)
         _wake(self._writer)
-        for callback in self._done:
-            callback(self)
+        if self._held_bytes or self._inbox is not None:
+            self._let_go()
+        if self._done:
+            done, self._done = self._done, []
+            for callback in done:
+                callback(self)
 
     def wake_writer(self) -> None:
         _wake(self._writer)
 
     def is_late(self, now: float, limit_s: float) -> bool:
         """Whether its one request takes longer than that to arrive."""
-        is_arriving = not self._method.takes_stream and not self.is_received
+        is_arriving = not self.method.takes_stream and not self.is_received
         return is_arriving and now - self.started_at > limit_s
 
     # ---- the direct way: a whole answer without a task
@@ -216,17 +187,26 @@ class Call:
 
     def fail(self, error: BaseException) -> None:
         self._work = None
-        assert self._method.direct is not None
-        code, message, metadata = self._method.direct.refusal_of(error)
+        assert self.method.direct is not None
+        code, message, metadata = self.method.direct.refusal_of(error)
         self.end(code, message, metadata)
 
     # ---- receiving
 
+    def _begin_whole(self, data: bytes) -> None:
+        if len(data) > _SMALL:
+            try:
+                self._hold(len(data))
+            except QueueFull as error:
+                self._refuse_request(error)
+                return
+        self._begin(data)
+
     def _begin(self, data: bytes) -> None:
         """The only message is here, whole."""
-        method = self._method
+        method = self.method
         try:
-            request = method.parse(data)
+            request = self._parsed(data)
         except Exception as error:  # noqa: BLE001 - protobuf's own, and there are three of them
             self._refuse_request(error)
             return
@@ -236,11 +216,22 @@ class Call:
                 return
         self._work = self._wire.loop.create_task(self._run(request))
 
+    def _limit_bytes(self) -> int:
+        """Of a message."""
+        limit_bytes = self._wire.limit_bytes
+        return min(limit_bytes, OPEN_BYTES) if self.method.is_open else limit_bytes
+
+    def _parsed(self, data: bytes) -> Any:
+        request = self.method.parse(data)
+        if type(request) is Unparsed:
+            self._hold(0)  # whoever parses it counts it, with what it grows to
+        return request
+
     def _collect(self, data: bytes) -> None:
         inbox = self._open_inbox() if self._inbox is None else self._inbox
         inbox.feed(data)
         self._hold(len(inbox))
-        if self._method.takes_stream:
+        if self.method.takes_stream:
             _wake(self._reader)
             return
         if not self.is_received:
@@ -255,22 +246,35 @@ class Call:
             self._work = self._wire.loop.create_task(self._run_packed(message))
 
     def _hold(self, size_bytes: int) -> None:
-        """So much of the shared room, until the call is closed. Raises QueueFull."""
-        more = max(0, size_bytes - UNCOUNTED_BYTES) - self._taken_bytes
-        if more > 0:
-            self._wire.room.take(more)
-        elif more < 0:
-            self._wire.room.give_back(-more)
-        self._taken_bytes += more
+        """So much is counted for it, until it is closed. Raises QueueFull."""
+        held_bytes = 0 if self.is_closed else self._base_bytes + size_bytes
+        self._wire.hold(held_bytes - self._held_bytes)
+        self._held_bytes = held_bytes
+
+    def _let_go(self) -> None:
+        """Of what came. A collection of garbage would be too late."""
+        if self._inbox is not None:
+            self._inbox.clear()
+        self._base_bytes = 0
+        if self._held_bytes:
+            self._hold(0)
+
+    def hold_answer(self) -> None:
+        """What the peer does not take. Raises QueueFull."""
+        if self.is_over and self._inbox is not None:
+            self._inbox.clear()
+        self._hold(len(self.outbox or b""))
 
     def _open_inbox(self) -> Inbox:
         """What comes in parts is held, and counted: a plain request never comes here."""
-        self._done.append(lambda _: self._hold(0))
-        self._inbox = Inbox(self._wire.limit_bytes)
+        self._base_bytes += CALL_BYTES
+        self._hold(0)
+        self._inbox = Inbox(self._limit_bytes())
         return self._inbox
 
     def _refuse_request(self, error: Exception) -> None:
         """What came cannot be read. That is the client's mistake: it is not logged."""
+        self.is_refused = True
         match error:
             case TooLong():
                 self.end(Status.RESOURCE_EXHAUSTED, str(error))
@@ -281,6 +285,8 @@ class Call:
             case _:
                 self.end(Status.INTERNAL, "the request cannot be parsed")
         self._stop_work()
+        self._let_go()
+        self._wire.charge_refused()
 
     def _give_back(self, kept_bytes: int = 0) -> None:
         """In bulk: not for every frame a frame."""
@@ -290,22 +296,25 @@ class Call:
             self._wire.give_back(self, size)
 
     async def _unpacked(self, message: Message) -> bytes:
-        data, limit = message.data, self._wire.limit_bytes
+        """And counted: a small message may be a large one, packed."""
+        data, limit = message.data, self._limit_bytes()
         if not message.is_compressed:
             return data
         if self.head.encoding == "identity":
             raise Broken("a compressed message on a call without a compression")
         if len(data) < _UNPACK_IN_THREAD:
-            return decompress(data, limit=limit)
-        return await asyncio.to_thread(decompress, data, limit=limit)
+            found = decompress(data, limit=limit)
+        else:
+            async with self._wire.unpacking:  # each may take the limit before it is counted
+                found = await asyncio.to_thread(decompress, data, limit=limit)
+        self._hold(len(self._inbox or b"") + len(found))
+        return found
 
     # ---- running
 
     async def _run_packed(self, message: Message) -> None:
         try:
-            data = await self._unpacked(message)
-            self._hold(len(data))  # a small message may be a large one, packed
-            request = self._method.parse(data)
+            request = self._parsed(await self._unpacked(message))
         except Exception as error:  # noqa: BLE001 - zlib's, ours, protobuf's
             self._work = None  # it is this very task
             self._refuse_request(error)
@@ -327,7 +336,7 @@ class Call:
                 self.end(Status.UNKNOWN, "internal error")
 
     async def _respond(self, request: Any) -> None:
-        method = self._method
+        method = self.method
         result = method.run(request, self)
         if hasattr(result, "__aiter__"):
             async with aclosing(result):
@@ -379,7 +388,7 @@ class Call:
             message = await self._wait_message()
             if message is None:
                 return grpc.aio.EOF
-            return self._method.parse(await self._unpacked(message))
+            return self.method.parse(await self._unpacked(message))
         except Exception as error:  # noqa: BLE001 - ours, zlib's, protobuf's
             self._refuse_request(error)
             return await self._wire.loop.create_future()  # until the call is cancelled: it is
@@ -392,6 +401,7 @@ class Call:
             if message is not None:
                 self._give_back(len(inbox))
                 self._hold(len(inbox))  # what is read counts for its own answer
+                self._wire.earn(1)  # for its frame
                 return message
             if self.is_received:
                 if len(inbox):
@@ -406,7 +416,7 @@ class Call:
         """Waits until there is room for more."""
         if self.is_over:
             return  # nobody listens any more
-        self._wire.send(self, framed(self._method.serialise(message)))
+        self._wire.send(self, framed(self.method.serialise(message)))
         while (self.outbox or self._wire.is_paused) and not self.is_closed:
             self._writer = self._wire.loop.create_future()
             await self._writer

@@ -1,4 +1,4 @@
-"""One HTTP/2 connection: what comes in, the limits of patience, and the end.
+"""One HTTP/2 connection: what comes in, frame by frame.
 
 The hot path (a call's head and message in one read, its answer in one write) makes no task, no
 timer and no future. Whatever a peer does wrong ends its stream or its connection with the code of
@@ -6,43 +6,30 @@ RFC 9113, and is not logged: it is not our mistake.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, cast
 
 import grpc
 
 from headway.config import ServerConfig
-from headway.server.net.holding import BodyRoom
 from headway.server.net.http2 import frames, heads
-from headway.server.net.http2.call import ENCODINGS, WINDOW, Call, Method
-from headway.server.net.http2.frames import Code, ConnectionFailed, StreamFailed
+from headway.server.net.http2.budget import Account
+from headway.server.net.http2.call import ENCODINGS, WINDOW, Call
+from headway.server.net.http2.frames import Code, ConnectionFailed, Frame, StreamFailed
 from headway.server.net.http2.heads import Head, HeadReader
-from headway.server.net.http2.sending import Sending
+from headway.server.net.http2.lifetime import RESET_COSTS, Lifetime, Owner
+from headway.server.net.http2.method import Method
 
 MAX_CALLS = 1000  # at once, of one connection
+MAX_OPEN_CALLS = 100  # of those, calls that need no key
 CONNECTION_WINDOW = 2**24
-PATIENCE = 4096  # frames a second that bring no work: pings, settings, resets, empty ones
-LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can read why
-PING_TIMEOUT_S = 20.0
-_RESET_COSTS = 4  # a call that was begun for nothing
-_ANSWER_EARNS = 8
+TURN_S = 0.002  # that one connection's frames may take before others have their turn
+_LOOK_EVERY = 16  # frames, at the clock
+_FREE_HEAD = 24  # units of a head's cost that a call has for nothing; a reset or refused one pays
+_SMALL_DATA = 256  # bytes of a frame; a smaller one that ends nothing costs more than it brings
+_LARGE_HEAD = 1024  # bytes, decoded; from here on they are counted as long as the call lives
+_CALLS_A_UNIT = 8  # that are looked at when a window changes for all of them
 _NO_METHOD = Method(lambda *_: None, bytes, bytes, takes_stream=True, gives_stream=True)
-
-
-class Owner(Protocol):
-    """The server that holds the connections."""
-
-    room: BodyRoom
-
-    def opened(self, connection: "Connection", address: str) -> bool:
-        """Whether there is room for it, from that host."""
-        ...
-
-    def closed(self, connection: "Connection") -> None: ...
-
-    def left(self, task: "asyncio.Task[None]") -> None:
-        """A call's task that has been cancelled, and may still be cleaning up."""
-        ...
 
 
 class _Partial(NamedTuple):
@@ -53,7 +40,7 @@ class _Partial(NamedTuple):
     block: bytes
 
 
-class Connection(Sending):
+class Connection(Lifetime):
     def __init__(
         self,
         find: Callable[[str], Method | None],
@@ -63,31 +50,18 @@ class Connection(Sending):
         *,
         limit_bytes: int,
     ) -> None:
-        super().__init__(loop)
+        super().__init__(config, loop, owner)
         self._find = find
-        self._config = config
+        self._refusal_of = owner.refusal_of
         self.limit_bytes = limit_bytes
         self.peer = ""
-        self._owner = owner
-        self.room = owner.room
+        self.unpacking = owner.unpacking
         self._preface = frames.PREFACE  # what of it has not come
         self._reader = frames.FrameReader()
         self._heads = HeadReader(limit_bytes=config.max_header_bytes)
-        self._only: int | None = frames.SETTINGS  # the only kind of frame that may come now
         self._partial: _Partial | None = None
-
-        self._highest_id = 0
-        self._is_last = False  # no call after those that have begun
-        self._is_over = False  # what still comes in is thrown away
-
+        self._unread: list[bytes] | None = None  # what came while we were behind; None: we are not
         self._owed = 0  # bytes received and not yet given back
-        self._patience = PATIENCE
-        self._patient_since = 0.0
-        self._heard_at = self._only_since = 0.0
-        self._pinged_at = 0.0
-        limits = (config.header_timeout_s, config.body_timeout_s, config.keep_alive_s)
-        self._tick_s = min(5.0, *(each / 2 for each in limits))
-        self._timer: asyncio.TimerHandle | None = None
 
     # ---- the transport calls
 
@@ -95,7 +69,8 @@ class Connection(Sending):
         self._transport = cast(asyncio.Transport, transport)
         host, port = _peer_of(transport)
         self.peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
-        self._heard_at = self._only_since = self._patient_since = self.loop.time()
+        self._heard_at = self._only_since = now = self.loop.time()
+        self._account = Account(self._owner.budget_of(host), self._owner.room, now)
         self._timer = self.loop.call_later(self._tick_s, self._tick)
         first = {
             frames.MAX_CONCURRENT_STREAMS: MAX_CALLS,
@@ -110,11 +85,23 @@ class Connection(Sending):
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
+        if self._unread is not None:
+            self._unread.append(data)  # a transport that is paused may have some left
+            return
         self._heard_at = self.loop.time()
         try:
             if self._preface:
                 data = self._greeted(data)
-            for kind, flags, stream_id, payload in self._reader.feed(data):
+        except ConnectionFailed as error:
+            self._fail(error.code, str(error))
+        else:
+            self._handle(self._reader.feed(data))
+
+    def _handle(self, found: Iterator[Frame]) -> bool:
+        """Frame by frame. False: it takes longer than a turn, and goes on after the others."""
+        count = 0
+        try:
+            for kind, flags, stream_id, payload in found:
                 if self._only is not None and kind != self._only:
                     raise _protocol_error("another frame is due")
                 if kind < len(_HANDLERS):
@@ -123,9 +110,30 @@ class Connection(Sending):
                     except StreamFailed as error:
                         self._reset(stream_id, error.code)
                 else:
-                    self._suffer()  # frames that we do not know are to be ignored
+                    self._charge()  # frames that we do not know are to be ignored
+                count += 1
+                if not count % _LOOK_EVERY and self.loop.time() - self._heard_at > TURN_S:
+                    self._pause(found)
+                    return False
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
+        return True
+
+    def _pause(self, found: Iterator[Frame]) -> None:
+        if self._unread is None:
+            self._unread = []
+            self._transport.pause_reading()
+        self.loop.call_soon(self._go_on, found)
+
+    def _go_on(self, found: Iterator[Frame]) -> None:
+        self._heard_at = self.loop.time()
+        if not self._is_over and not self._handle(found):
+            return
+        unread, self._unread = self._unread or [], None
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+        for data in unread:
+            self.data_received(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_over = True
@@ -135,6 +143,8 @@ class Connection(Sending):
             call.cancel()
         self._calls.clear()
         self._blocked.clear()
+        self._partial = None
+        self._reader = frames.FrameReader()
         self._owner.closed(self)
 
     # ---- frames
@@ -155,13 +165,13 @@ class Connection(Sending):
         call = self._calls.get(stream_id)
         if call is None:
             self._check_known(stream_id)
-            self._suffer()
+            self._charge()
             return
         if call.is_received:
             raise StreamFailed(Code.STREAM_CLOSED, "it had ended")
         is_last = bool(flags & frames.END_STREAM)
-        if not data and not is_last:
-            self._suffer()
+        if len(data) < _SMALL_DATA and not is_last:
+            self._charge()
         call.receive(data, len(payload), is_last=is_last)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -179,7 +189,7 @@ class Connection(Sending):
         partial = self._partial
         if partial is None or partial.stream_id != stream_id:
             raise _protocol_error("a continuation of nothing")
-        self._suffer()
+        self._charge()
         block = partial.block + payload
         if len(block) > self._config.max_header_bytes:
             raise ConnectionFailed(Code.ENHANCE_YOUR_CALM, "a head without an end")
@@ -193,54 +203,86 @@ class Connection(Sending):
         is_last = bool(flags & frames.END_STREAM)
         if stream_id > self._highest_id:
             self._highest_id = stream_id
-            head = self._heads.read(block)
+            try:
+                head = self._heads.read(block)
+            except StreamFailed:
+                self._charge(self._heads.cost)
+                raise
+            if self._heads.cost > _FREE_HEAD:
+                self._charge(self._heads.cost - _FREE_HEAD)
             if not self._is_last:  # else GOAWAY has said that we do not see it
                 self._open(stream_id, head, is_last=is_last)
             return
         self._heads.decode(block)
+        self._charge(1 + self._heads.cost)
         call = self._calls.get(stream_id)
         if call is None or call.is_received:
-            self._suffer()  # it has been answered or reset, which the peer could not know
-        elif not is_last:
+            return  # it has been answered or reset, which the peer could not know
+        if not is_last:
             raise StreamFailed(Code.PROTOCOL_ERROR, "trailers end a stream")
-        else:
-            call.receive(b"", 0, is_last=True)
+        call.receive(b"", 0, is_last=True)
 
     def _open(self, stream_id: int, head: Head, *, is_last: bool) -> None:
         if len(self._calls) >= MAX_CALLS:
             raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once")
         method = self._find(head.path)
-        call = Call(self, stream_id, head, method or _NO_METHOD, self._first_window, self._heard_at)
+        if method is None or not head.is_grpc or head.encoding not in ENCODINGS:
+            self._refuse(self._new_call(stream_id, head, _NO_METHOD, is_last=is_last), method)
+            return
+        if self._refusal_of is not None:
+            refusal = self._refusal_of(head.path, head.metadata)
+            if refusal is not None:
+                self._charge(RESET_COSTS + self._heads.cost)
+                call = self._new_call(stream_id, head, _NO_METHOD, is_last=is_last)
+                call.is_refused = True
+                call.end(*refusal)
+                return
+        if method.is_open:
+            if self._open_calls >= MAX_OPEN_CALLS:
+                raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once without a key")
+            self._open_calls += 1
+        call = self._new_call(stream_id, head, method, is_last=is_last)
+        call.start(head.size_bytes if head.size_bytes > _LARGE_HEAD else 0)
+        if is_last and not call.is_over:
+            call.receive(b"", 0, is_last=True)
+
+    def _new_call(self, stream_id: int, head: Head, method: Method, *, is_last: bool) -> Call:
+        call = Call(self, stream_id, head, method, self._first_window, self._heard_at)
         call.is_received = is_last
+        if self._heads.cost:
+            call.head_cost = min(self._heads.cost, _FREE_HEAD)
         self._calls[stream_id] = call
-        if method is not None and head.is_grpc and head.encoding in ENCODINGS:
-            call.start()
-            if is_last:
-                call.receive(b"", 0, is_last=True)
-        elif not head.is_grpc:
+        return call
+
+    def _refuse(self, call: Call, method: Method | None) -> None:
+        """There is no such call, whoever asks."""
+        self._charge(RESET_COSTS + self._heads.cost)
+        call.is_refused = True
+        if not call.head.is_grpc:
             call.head_block = None
             call.is_over = True
             self.finish(call, heads.NOT_GRPC_BLOCK)
         elif method is None:
             call.end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         else:
-            call.end(grpc.StatusCode.UNIMPLEMENTED, f"the encoding {head.encoding!r} is not known")
+            said = f"the encoding {call.head.encoding!r} is not known"
+            call.end(grpc.StatusCode.UNIMPLEMENTED, said)
 
     def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self._suffer()
+        self._charge()
         if not stream_id or len(payload) != 5:
             raise frames.failed_size("a priority is a stream's, and takes 5 bytes")
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
         frames.parse_number(payload)
         self._check_known(stream_id)
-        self._suffer(_RESET_COSTS)
+        self._charge_reset(stream_id)
         self._drop(stream_id)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise _protocol_error("settings are the connection's")
-        self._suffer()
+        self._charge()
         self._only = None
         if flags & frames.ACK:
             if payload:
@@ -248,7 +290,8 @@ class Connection(Sending):
             return
         found = frames.parse_settings(payload)
         first = found.get(frames.INITIAL_WINDOW_SIZE)
-        if first is not None:
+        if first is not None and first != self._first_window:
+            self._charge(len(self._calls) // _CALLS_A_UNIT)
             for call in list(self._calls.values()):
                 self._widen(call, first - self._first_window)
             self._first_window = first
@@ -263,7 +306,7 @@ class Connection(Sending):
             raise _protocol_error("pings are the connection's")
         if len(payload) != 8:
             raise frames.failed_size("a ping takes 8 bytes")
-        self._suffer()
+        self._charge()
         if not flags & frames.ACK:
             self._transport.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
@@ -273,17 +316,18 @@ class Connection(Sending):
             raise _protocol_error("who goes away does so with the connection")
         if len(payload) < 8:
             raise frames.failed_size("going away takes 8 bytes or more")
-        self._suffer()
+        self._charge()
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
         increment = frames.increment_of(payload)
-        self._suffer()
+        self._charge()
         if not stream_id:
             if not increment:
                 raise _protocol_error("a window opens by one byte or more")
             self._window += increment
             if self._window > frames.MAX_WINDOW:
                 raise ConnectionFailed(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31 - 1")
+            self._charge(len(self._blocked) // _CALLS_A_UNIT)
             self._send_blocked()
             return
         self._check_known(stream_id)
@@ -292,126 +336,12 @@ class Connection(Sending):
             if not increment:
                 raise StreamFailed(Code.PROTOCOL_ERROR, "a window opens by one byte or more")
             self._widen(call, increment)
-            self._send_blocked()
+            if stream_id in self._blocked:
+                self._send_some(call)
 
     def _check_known(self, stream_id: int) -> None:
         if not 0 < stream_id <= self._highest_id or not stream_id & 1:
             raise _protocol_error(f"stream {stream_id} has not been opened")
-
-    def _suffer(self, cost: int = 1) -> None:
-        """A frame that brings no work. Work that is done makes up for it."""
-        self._patience -= cost
-        if self._patience < 0:
-            if self._heard_at - self._patient_since < 1.0:
-                raise ConnectionFailed(Code.ENHANCE_YOUR_CALM, "too many frames for nothing")
-            self._patience, self._patient_since = PATIENCE, self._heard_at
-
-    def left(self, task: "asyncio.Task[None]") -> None:
-        self._owner.left(task)
-
-    # ---- work and what is none
-
-    def _earn(self, patience: int) -> None:
-        if self._patience < PATIENCE:
-            self._patience += patience
-
-    def _forget(self, call: Call) -> None:
-        self._calls.pop(call.id, None)
-        self._earn(_ANSWER_EARNS)
-        call.close()
-        self._close_if_done()
-
-    def _drop(self, stream_id: int) -> None:
-        call = self._calls.pop(stream_id, None)
-        self._blocked.pop(stream_id, None)
-        if call is not None:
-            call.cancel()
-            self._close_if_done()
-
-    def _reset(self, stream_id: int, code: Code) -> None:
-        self._suffer(_RESET_COSTS)
-        self._transport.write(frames.rst_stream(stream_id, code))
-        self._drop(stream_id)
-
-    # ---- ending
-
-    def finish_calls(self) -> None:
-        """Take no call after those that have begun."""
-        if self._is_last or self._is_over:
-            return
-        self._is_last = True
-        self._transport.write(frames.goaway(self._highest_id, Code.NO_ERROR, "the server stops"))
-        self._close_if_done()
-
-    def cut(self) -> None:
-        """Time is up: whoever still waits is told so."""
-        for call in list(self._calls.values()):
-            call.end(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-            call.cancel()
-        self._calls.clear()
-        self._blocked.clear()
-        self._close()
-
-    def _close_if_done(self) -> None:
-        if self._is_last and not self._calls and not self._is_over:
-            self._close()
-
-    def _close(self) -> None:
-        self._is_over = True
-        self._paused_at = self.loop.time()  # what is unsent has its time to leave
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._transport.close()
-
-    def _fail(self, code: Code, message: str) -> None:
-        """It cannot go on. Its calls are lost, as the peer knows."""
-        self._is_over = True
-        for stream_id in list(self._calls):
-            self._drop(stream_id)
-        if self._transport.is_closing():
-            return
-        self._transport.write(frames.goaway(self._highest_id, code, message))
-        if self._transport.can_write_eof():
-            # Closing on unread bytes makes the kernel reset the connection, and the peer would
-            # never see the reason: stay a while and throw away what comes.
-            self._transport.write_eof()
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self.loop.call_later(LINGER_S, self._transport.abort)
-        else:
-            self._close()
-
-    # ---- the clock
-
-    def _tick(self) -> None:
-        """Now and then: no call sets a timer of its own."""
-        self._timer = self.loop.call_later(self._tick_s, self._tick)
-        now, config = self.loop.time(), self._config
-        if (self.is_paused or self._is_over) and self._is_stuck(now, config.body_timeout_s):
-            self._transport.abort()
-        elif self._is_over:
-            return
-        elif self._only is not None and now - self._only_since > config.header_timeout_s:
-            self._fail(Code.ENHANCE_YOUR_CALM, "the head takes too long")
-        elif now - self._heard_at > config.keep_alive_s:
-            self._ping(now)
-        self._check_calls(now)
-
-    def _ping(self, now: float) -> None:
-        """Is there still somebody?"""
-        if self._pinged_at <= self._heard_at:
-            self._pinged_at = now
-            self._transport.write(frames.frame(frames.PING, 0, 0, b"headway?"))
-        elif now - self._pinged_at > PING_TIMEOUT_S:
-            self._transport.abort()
-
-    def _check_calls(self, now: float) -> None:
-        limit_s = self._config.body_timeout_s
-        for call in list(self._calls.values()):
-            if call.is_late(now, limit_s):
-                call.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long to arrive")
-            elif call.outbox and now - call.moved_at > limit_s:
-                self._transport.write(frames.rst_stream(call.id, Code.CANCEL))
-                self._drop(call.id)
 
 
 _HANDLERS: tuple[Callable[[Connection, int, int, bytes], None], ...] = (  # by the frame's kind

@@ -19,7 +19,10 @@ from headway.server.net.http2.frames import Code, ConnectionFailed, StreamFailed
 Value: TypeAlias = str | bytes
 Metadata: TypeAlias = tuple[tuple[str, Value], ...]
 
-_MOST_REMEMBERED = 128  # blocks of a connection
+_MOST_REMEMBERED_BYTES = 16 * 2**10  # of a connection, decoded
+_FIELD_BYTES = 32  # for each header, as HPACK counts
+_FIELDS_A_UNIT = 4  # of a budget: 4 µs each, those that enter the table 8
+_BYTES_A_UNIT = 32  # Huffman's code takes 0.4 µs a byte
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -39,6 +42,7 @@ class Head(NamedTuple):
     encoding: str  # of its messages, where they say that they are compressed
     is_grpc: bool
     is_plain: bool  # it wishes for nothing
+    size_bytes: int  # in memory, about
 
 
 class _Table(HeaderTable):
@@ -71,22 +75,29 @@ class HeadReader:
         self._decoder = hpack.Decoder(limit_bytes)
         self._table = self._decoder.header_table = _Table()
         self._known: dict[bytes, Head] = {}
+        self._known_bytes = 0
+        self.cost = 0  # of the last block; nothing where it was known
 
     def read(self, block: bytes) -> Head:
         """Raises ConnectionFailed, or StreamFailed where only this call is broken."""
         known = self._known.get(block)
         if known is not None:
+            self.cost = 0
             return known
         found = _head_of(self.decode(block))
-        if not self._table.has_changed and len(self._known) < _MOST_REMEMBERED:
+        size_bytes = found.size_bytes + len(block)
+        if not self._table.has_changed and self._known_bytes + size_bytes <= _MOST_REMEMBERED_BYTES:
             self._known[block] = found
+            self._known_bytes += size_bytes
         return found
 
     def decode(self, block: bytes) -> list[tuple[bytes, bytes]]:
         """Every block must come by here, wanted or not: they share a table."""
         self._table.has_changed = False
         try:
-            return list(self._decoder.decode(block, raw=True))
+            fields: list[tuple[bytes, bytes]] = list(self._decoder.decode(block, raw=True))
+            self.cost = len(fields) // _FIELDS_A_UNIT + len(block) // _BYTES_A_UNIT
+            return fields
         except hpack.OversizedHeaderListError as error:
             raise ConnectionFailed(Code.ENHANCE_YOUR_CALM, str(error)) from error
         except (hpack.HPACKError, ValueError, IndexError) as error:
@@ -94,6 +105,7 @@ class HeadReader:
         finally:
             if self._table.has_changed:
                 self._known.clear()
+                self._known_bytes = 0
 
 
 def _head_of(fields: Sequence[tuple[bytes, bytes]]) -> Head:
@@ -123,6 +135,7 @@ def _head_of(fields: Sequence[tuple[bytes, bytes]]) -> Head:
         and re.fullmatch(r"application/grpc([+;].*)?", kind) is not None,
         is_plain="grpc-timeout" not in rest
         and not any(key.startswith("headway-") for key, _ in metadata),
+        size_bytes=sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields),
     )
 
 

@@ -40,6 +40,10 @@ class Inbox:
         self._data += data
         self._size()
 
+    def clear(self) -> None:
+        """At once, whoever still refers to it."""
+        self._data = bytearray()
+
     def take(self) -> Message | None:
         """None: it has not come whole. Raises as `feed` does, for the next."""
         size = self._size()

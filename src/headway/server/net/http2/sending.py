@@ -3,6 +3,7 @@ them to open. It knows no frames that come in."""
 
 import asyncio
 
+from headway.errors import QueueFull
 from headway.server.net.http2 import frames, heads
 from headway.server.net.http2.call import Call
 from headway.server.net.http2.frames import Code, ConnectionFailed
@@ -12,6 +13,10 @@ _OK_HEAD = frames.head(frames.HEADERS, frames.END_HEADERS, 0, len(heads.HEAD_BLO
 _OK_END = frames.head(
     frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0, len(heads.OK_BLOCK)
 )[:5]
+
+
+_AT_ONCE = 2**18  # bytes that are written before we look whether the peer reads
+SLOWEST_BYTES_A_S = 8192.0  # a peer that reads more slowly is not waited for
 
 
 class Sending(asyncio.Protocol):
@@ -32,7 +37,11 @@ class Sending(asyncio.Protocol):
         """Its last byte is out."""
         raise NotImplementedError
 
-    def _earn(self, patience: int) -> None:
+    def _drop(self, stream_id: int) -> None:
+        """Nobody wants its answer."""
+        raise NotImplementedError
+
+    def earn(self, units: int) -> None:
         """We have done something for the peer."""
         raise NotImplementedError
 
@@ -45,6 +54,7 @@ class Sending(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_paused = False
+        self._send_blocked()
         for call in list(self._calls.values()):
             call.wake_writer()
 
@@ -57,6 +67,7 @@ class Sending(asyncio.Protocol):
             or size > self._window
             or size > call.send_window
             or not call.is_received
+            or self.is_paused
         ):
             self.send(call, framed(body))
             self.finish(call, heads.OK_BLOCK)
@@ -84,10 +95,13 @@ class Sending(asyncio.Protocol):
             call.head_block = None
         if call.outbox is None:
             call.outbox = bytearray(data)
-            call.moved_at = self.loop.time()
+            call.due_at = self.loop.time()
         else:
             call.outbox += data
+        call.due_at += len(data) / SLOWEST_BYTES_A_S
         self._send_some(call)
+        if call.outbox:
+            self._hold_answer(call)
 
     def finish(self, call: Call, trailers: bytes) -> None:
         if call.is_closed:
@@ -105,22 +119,30 @@ class Sending(asyncio.Protocol):
 
     # ---- sending
 
+    def _hold_answer(self, call: Call) -> None:
+        try:
+            call.hold_answer()
+        except QueueFull:  # it reads too slowly for what it asks for
+            self._transport.write(frames.rst_stream(call.id, Code.ENHANCE_YOUR_CALM))
+            self._drop(call.id)
+
     def _send_some(self, call: Call) -> None:
-        """As much as the windows have room for."""
+        """As much as the windows have room for, as long as the peer reads."""
         outbox = call.outbox
         assert outbox is not None
-        room = min(self._window, call.send_window, len(outbox))
-        parts: list[bytes] = []
-        with memoryview(outbox) as view:
-            for at in range(0, room, frames.MAX_FRAME):
-                part = bytes(view[at : min(at + frames.MAX_FRAME, room)])
-                parts += (frames.head(frames.DATA, 0, call.id, len(part)), part)
-        if parts:
+        while not self.is_paused:
+            room = min(self._window, call.send_window, len(outbox), _AT_ONCE)
+            if room <= 0:
+                break
+            parts: list[bytes] = []
+            with memoryview(outbox) as view:
+                for at in range(0, room, frames.MAX_FRAME):
+                    part = bytes(view[at : min(at + frames.MAX_FRAME, room)])
+                    parts += (frames.head(frames.DATA, 0, call.id, len(part)), part)
             del outbox[:room]
             self._window -= room
             call.send_window -= room
-            call.moved_at = self.loop.time()
-            self._earn(len(parts))
+            self.earn(len(parts) // 2)
             self._transport.writelines(parts)
         if outbox:
             self._blocked[call.id] = call
@@ -133,7 +155,7 @@ class Sending(asyncio.Protocol):
 
     def _send_blocked(self) -> None:
         for call in list(self._blocked.values()):
-            if self._window <= 0:
+            if self._window <= 0 or self.is_paused:
                 break
             if call.send_window > 0:
                 self._send_some(call)

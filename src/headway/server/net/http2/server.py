@@ -3,17 +3,23 @@ grpc.aio's server as far as services need it."""
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from headway.config import ServerConfig
+from headway.server.grpc.calls import Refusal
 from headway.server.net.connections import Connections, client_of
 from headway.server.net.holding import BodyRoom
-from headway.server.net.http2.call import Direct, Method
+from headway.server.net.http2.budget import Budget, address_budget
 from headway.server.net.http2.connection import Connection
+from headway.server.net.http2.heads import Metadata
+from headway.server.net.http2.lifetime import Lifetime
+from headway.server.net.http2.method import Direct, Method
 from headway.server.net.listener import Listener, listen
 
 _MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
+_MOST_ADDRESSES = 4096  # whose budgets are remembered, the latest ones
+_UNPACKED_AT_ONCE = 2  # messages; each may grow to the limit before it is counted
 
 
 class _Details(NamedTuple):
@@ -23,14 +29,28 @@ class _Details(NamedTuple):
     invocation_metadata: tuple[tuple[str, str], ...] = ()
 
 
+class Entrance(Protocol):
+    """Looks at a call's head, before anything of its request is read."""
+
+    @property
+    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
+        """Asked with a path and the metadata; None: everybody may do everything."""
+        ...
+
+    def is_open(self, path: str) -> bool:
+        """Whether a call of it needs no key."""
+        ...
+
+
 class H2Server:
     def __init__(
         self,
         config: ServerConfig,
         *,
         limit_bytes: int,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         room: BodyRoom | None = None,
+        entrance: Entrance | None = None,
     ) -> None:
         self._config = config
         self._limit_bytes = limit_bytes
@@ -39,8 +59,11 @@ class H2Server:
         self._direct: dict[str, Direct] = {}
         self._methods: dict[str, Method | None] = {}
         self.room = room or BodyRoom(config)
+        self.unpacking = asyncio.Semaphore(_UNPACKED_AT_ONCE)
+        self._entrance = entrance
+        self._budgets: dict[str, Budget] = {}  # by client, the latest last
         self._listener: Listener | None = None
-        self._connections: Connections[Connection] = Connections()
+        self._connections: Connections[Lifetime] = Connections()
 
     # ---- what is served
 
@@ -62,7 +85,10 @@ class H2Server:
             self._methods.clear()
         found = (each.service(_Details(path)) for each in self._handlers)
         handler = next((each for each in found if each is not None), None)
-        method = None if handler is None else _method_of(handler, self._direct.get(path))
+        method = None
+        if handler is not None:
+            is_open = self._entrance is not None and self._entrance.is_open(path)
+            method = _method_of(handler, self._direct.get(path), is_open=is_open)
         self._methods[path] = method
         return method
 
@@ -99,7 +125,21 @@ class H2Server:
 
     # ---- the connections call
 
-    def opened(self, connection: Connection, address: str) -> bool:
+    @property
+    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
+        return None if self._entrance is None else self._entrance.refusal_of
+
+    def budget_of(self, address: str) -> Budget:
+        client = client_of(address)
+        budget = self._budgets.pop(client, None)
+        if budget is None:
+            budget = address_budget(asyncio.get_running_loop().time())
+            if len(self._budgets) >= _MOST_ADDRESSES:
+                del self._budgets[next(iter(self._budgets))]
+        self._budgets[client] = budget
+        return budget
+
+    def opened(self, connection: Lifetime, address: str) -> bool:
         client = client_of(address)
         has_room = (
             self._listener is not None
@@ -109,14 +149,14 @@ class H2Server:
         self._connections.add(connection, client)
         return has_room
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: Lifetime) -> None:
         self._connections.remove(connection)
 
     def left(self, task: "asyncio.Task[None]") -> None:
         self._connections.leaves(task)
 
 
-def _method_of(handler: Any, direct: Direct | None) -> Method:
+def _method_of(handler: Any, direct: Direct | None, *, is_open: bool) -> Method:
     """`handler` is a grpc.RpcMethodHandler: one of its four functions is set."""
     functions = (
         *(handler.unary_unary, handler.unary_stream),
@@ -129,4 +169,5 @@ def _method_of(handler: Any, direct: Direct | None) -> Method:
         takes_stream=handler.request_streaming,
         gives_stream=handler.response_streaming,
         direct=direct,
+        is_open=is_open,
     )

@@ -1,0 +1,53 @@
+"""Honest clients beside an attack: how they are started in a process of their own, and asked how
+they were served."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple, Self
+
+LIMIT_S = 30.0
+_ROOT = Path(__file__).parents[2]
+PROBES = ("HTTP health", "gRPC health")
+LARGE = "large body"
+
+
+class Figures(NamedTuple):
+    served: int
+    failures: list[str]
+    p99_ms: float
+
+
+class HonestClients:
+    """`with HonestClients(port, grpc_port, key) as clients:`; `figures()` whenever one likes."""
+
+    def __init__(self, port: int, grpc_port: int, key: str) -> None:
+        arguments = (str(port), str(grpc_port), key)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.attacks.asking", *arguments],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        self.figures()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(LIMIT_S)
+        self._process.stdout.close()
+
+    def figures(self) -> dict[str, Figures]:
+        """Of each kind of client, since the last time. Waits until there are some."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found = json.loads(self._process.stdout.readline())
+        return {name: Figures(*each) for name, each in found.items()}

@@ -1,0 +1,120 @@
+"""Every attack, without a key and with one, and the table of what honest clients saw meanwhile."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from benchmarks.attacks import over_grpc, over_http, over_http2
+from benchmarks.attacks.guessing import key_guessing
+from benchmarks.attacks.honest import LARGE, PROBES, Figures, HonestClients
+from benchmarks.attacks.scene import Attack, Memory, Outcome, Scene, Target, apart, attacked
+from benchmarks.report import Bar, Report
+
+MOST_SLOWER_MS = 20.0
+MOST_GROWTH_MIB = 64.0  # eight of them are `max_held_bytes` here
+HTTP_ATTACKS: Mapping[str, Attack] = over_http.ATTACKS
+GRPC_ATTACKS: Mapping[str, Attack] = {**over_http2.ATTACKS, **over_grpc.ATTACKS}
+
+
+class Line(NamedTuple):
+    name: str
+    door: str  # which port, on which stack
+    has_key: bool
+    outcome: Outcome
+    figures: Mapping[str, Figures]
+    growth_mib: float
+
+    @property
+    def failures(self) -> list[str]:
+        """Of honest requests. With a key the room for large bodies can be filled: that is what the
+        limit is for, and whoever does it is known."""
+        return [
+            f"{name}: {failure}"
+            for name, each in self.figures.items()
+            if name != LARGE or not self.has_key
+            for failure in each.failures
+        ]
+
+    def slower_ms(self, calm: Mapping[str, Figures]) -> float:
+        """The worst of the p99s over its calm one."""
+        kinds = [name for name in self.figures if name != LARGE]
+        return max(self.figures[name].p99_ms - calm[name].p99_ms for name in kinds)
+
+    def row(self, calm: Mapping[str, Figures]) -> list[object]:
+        probes = sum(self.figures[name].served for name in PROBES if name in self.figures)
+        served = sum(each.served for each in self.figures.values()) - probes
+        p99 = ", ".join(
+            f"{name} {self.figures[name].p99_ms:.0f} ({calm[name].p99_ms:.0f})"
+            for name in ("HTTP", "gRPC")
+        )
+        told = f"{served} + {probes} probes, {len(self.failures)} failed"
+        return [
+            *(self.name, self.door, "yes" if self.has_key else "no"),
+            *(self.outcome.tried, self.outcome.happened, told, p99, f"{self.growth_mib:.0f}"),
+        ]
+
+
+def attacks(is_quick: bool) -> Report:
+    rows: list[list[object]] = []
+    bars: list[Bar] = []
+    for stack in ("headway", "grpcio"):
+        with attacked(stack) as scene, apart(scene.server):
+            clients = HonestClients(scene.target.port, scene.target.grpc_port, scene.honest_key)
+            with clients:
+                calm = clients.figures()
+                lines = list(_attack_all(scene, clients, stack, is_quick=is_quick))
+        rows += [line.row(calm) for line in lines]
+        bars += _bars(lines, calm, stack)
+    header = [
+        *("attack", "port", "key", "tried", "what happened", "honest requests meanwhile"),
+        *("their p99 in ms (calm)", "memory, MiB more"),
+    ]
+    return Report("Attacks", header, rows, bars)
+
+
+def _attack_all(
+    scene: Scene, clients: HonestClients, stack: str, *, is_quick: bool
+) -> Iterable[Line]:
+    memory = Memory(scene.server.pid)
+    door = "gRPC" if stack == "headway" else stack
+    tried = [(name, attack, door) for name, attack in GRPC_ATTACKS.items()]
+    if stack == "headway":
+        tried = [(name, attack, "HTTP") for name, attack in HTTP_ATTACKS.items()] + tried
+    scene.target.seconds = 0.5 if is_quick else 2.0
+    for name, attack, where in tried:
+        for target in (scene.target.without_key(), scene.target):
+            yield _line(name, attack, where, target, clients, memory)
+    if stack == "headway" and not is_quick:
+        yield _line("key guessing by time", key_guessing, "HTTP", scene.target, clients, memory)
+
+
+def _line(
+    name: str, attack: Attack, door: str, target: Target, clients: HonestClients, memory: Memory
+) -> Line:
+    clients.figures()  # what was before does not count
+    memory.start_over()
+    outcome = attack(target)
+    figures = clients.figures()
+    return Line(name, door, bool(target.key), outcome, figures, memory.growth_mib)
+
+
+def _bars(lines: list[Line], calm: Mapping[str, Figures], stack: str) -> Iterable[Bar]:
+    count = len(lines)
+    refused = sum(line.outcome.is_refused for line in lines)
+    if stack == "headway":  # what the other one tolerates is its own affair, if nobody suffers
+        asked = "every attack refused, over HTTP and our own gRPC"
+        yield Bar(asked, f"{refused} of {count}", refused == count)
+    failed = sum(bool(line.failures) for line in lines)
+    probes = sum(any(PROBE in each for each in line.failures for PROBE in PROBES) for line in lines)
+    asked = f"{stack}: every honest request served during every attack, keyless probes included"
+    told = f"{failed} attacks with a failure, {probes} of a probe"
+    yield Bar(asked, told, not failed)
+    slowest = max(lines, key=lambda line: line.slower_ms(calm))
+    slower_ms = slowest.slower_ms(calm)
+    asked = f"{stack}: honest p99 at most {MOST_SLOWER_MS:.0f} ms over the calm one"
+    over = sum(line.slower_ms(calm) > MOST_SLOWER_MS for line in lines)
+    told = f"{slower_ms:.0f} ms ({slowest.name}), {over} of {count} over it"
+    yield Bar(asked, told, not over)
+    largest = max(lines, key=lambda line: line.growth_mib)
+    asked = f"{stack}: at most {MOST_GROWTH_MIB:.0f} MiB more memory"
+    told = f"{largest.growth_mib:.0f} MiB ({largest.name})"
+    yield Bar(asked, told, largest.growth_mib <= MOST_GROWTH_MIB)

@@ -1,0 +1,1 @@
+"""Token-level batching: who computes which tokens in the next step, in which blocks."""

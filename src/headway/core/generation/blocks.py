@@ -1,0 +1,74 @@
+"""KV blocks with reference counts. A free block with content worth keeping is reused last.
+
+Knows block numbers only: what is in them is the engine's, under which key is `prefixes`'.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+
+class Blocks:
+    def __init__(self, count: int, on_evict: Callable[[int], None] = lambda block: None) -> None:
+        self.count = count
+        self._on_evict = on_evict  # its content is lost
+        self._references = [0] * count
+        self._kept = bytearray(count)  # 1: its content is worth keeping
+        self._empty = list(range(count - 1, -1, -1))  # free; lowest number first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # free and kept; longest unused first
+
+    @property
+    def free(self) -> int:
+        return len(self._empty) + len(self._idle)
+
+    @property
+    def idle(self) -> int:
+        """Free blocks whose content is kept."""
+        return len(self._idle)
+
+    def references(self, block: int) -> int:
+        return self._references[block]
+
+    def take(self, count: int) -> list[int]:
+        """So many free blocks, their content lost, each referred to once."""
+        assert count <= self.free, f"{count} blocks asked for, {self.free} are free"
+        taken = []
+        for _ in range(count):
+            if self._empty:
+                block = self._empty.pop()
+            else:
+                block, _ = self._idle.popitem(last=False)
+                self._kept[block] = 0
+                self._on_evict(block)
+            self._references[block] = 1
+            taken.append(block)
+        return taken
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """One more sequence refers to each of them."""
+        for block in blocks:
+            if not self._references[block]:
+                del self._idle[block]
+            self._references[block] += 1
+
+    def keep(self, block: int) -> None:
+        """From now on its content is worth keeping while nothing else needs the block."""
+        assert self._references[block], f"block {block} is free"
+        self._kept[block] = 1
+
+    def release(self, blocks: list[int]) -> None:
+        """One sequence less refers to each. Last first: a prefix outlives what follows it."""
+        for block in reversed(blocks):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                if self._kept[block]:
+                    self._idle[block] = None
+                else:
+                    self._empty.append(block)
+            assert self._references[block] >= 0, f"block {block} was released twice"
+
+    def forget(self) -> None:
+        """No content is worth keeping any more."""
+        for block in self._idle:
+            self._empty.append(block)
+        self._idle.clear()
+        self._kept = bytearray(self.count)

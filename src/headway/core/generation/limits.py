@@ -1,0 +1,43 @@
+"""The levers of token-level batching, checked once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headway.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    blocks: int  # KV blocks in all
+    block_size: int = 16  # tokens
+    max_context: int = 2048  # prompt and answer together
+    max_sequences: int = 64  # running at once
+    step_tokens: int = 512  # computed in one step
+    max_queue: int = 4096  # sequences waiting
+    chunking: bool = True  # False: a prompt is computed in one step
+    max_stretch: float = 1.8  # a prompt's chunk makes a step of decodes at most so much longer
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)  # absent: 1
+    ageing_s: float = 1.0  # waited longer: a share of the admissions is yours, whatever your class
+
+    def __post_init__(self) -> None:
+        names = ("blocks", "block_size", "max_context", "max_sequences", "step_tokens", "max_queue")
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"must be a whole number from 1 on, not {value!r}", field=name)
+        if self.step_tokens <= self.max_sequences:
+            raise ConfigError(
+                f"must be more than max_sequences ({self.max_sequences}), for every running "
+                f"sequence may take a token of a step, not {self.step_tokens}",
+                field="step_tokens",
+            )
+        if self.max_stretch <= 1.0:
+            raise ConfigError(f"must be more than 1, not {self.max_stretch}", field="max_stretch")
+        for tenant, weight in self.tenant_weights.items():
+            if weight <= 0:
+                raise ConfigError(
+                    f"must be more than 0, not {weight}", field=f"tenants[{tenant!r}]"
+                )
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)

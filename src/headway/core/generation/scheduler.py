@@ -1,0 +1,384 @@
+"""Decide each step: which sequences decode, which prompts are computed how far, who must wait.
+
+Pure: no clock, no tensors. Decodes come first; what is left of the step's token budget computes
+prompts, in chunks. Admission is optimistic: a prompt enters when its own blocks are there. When a
+running sequence finds no block for its next token, the one that came last gives up its blocks and
+is computed again later; since none is let in that could not run alone, the first always gets on.
+
+`next_step` may be called again before `complete` has told the last step's tokens: sequences then
+count the tokens that are on their way. Steps run in the order in which they were made.
+"""
+
+import math
+from bisect import insort
+from collections.abc import Sequence as Tokens
+
+from headway.core.generation.limits import Limits
+from headway.core.generation.pace import Pace
+from headway.core.generation.sequence import Finished, FinishReason, Progress, Sequence
+from headway.core.generation.step import Decode, Prefill, Step
+from headway.core.generation.tables import Tables
+from headway.core.generation.waiting import Waiting
+from headway.core.items import Priority, Wait
+from headway.core.queueing.deadlines import Deadlines
+from headway.errors import DeadlineExceeded, InputTooLarge, InvalidInput, QueueFull
+
+
+class GenerationScheduler:
+    def __init__(self, limits: Limits, *, model: str = "") -> None:
+        self.limits = limits
+        self._tables = Tables(limits, model)
+        self._blocks = self._tables.blocks
+        self._waiting = Waiting(limits.tenant_weights, limits.ageing_s)
+        self._running: list[tuple[tuple[int, float, int], Progress]] = []  # most senior first
+        self._all: dict[int, Progress] = {}
+        self._slots = list(range(limits.max_sequences - 1, -1, -1))
+        self._begun: dict[int, Progress] = {}  # running; their prompts are not yet computed
+        self._deadlines = Deadlines(self._all)
+        self._ended: list[Finished] = []  # for the next step to name
+        self._in_flight: dict[int, tuple[int, ...]] = {}  # who gets a token, by step
+        self._steps = 0
+        self._pace = Pace(limits.max_stretch)
+        self.preemptions = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def blocks_used(self) -> int:
+        """Blocks that a running sequence refers to."""
+        return self._blocks.count - self._blocks.free
+
+    @property
+    def blocks_free(self) -> int:
+        """Those that hold a cached prefix count as free: they are given up when needed."""
+        return self._blocks.free
+
+    def blocks_in_tables(self) -> set[int]:
+        """The same, one by one. It walks all tables: for tests and reports."""
+        return {block for _, progress in self._running for block in progress.blocks}
+
+    # ---- coming and going
+
+    def submit(self, sequence: Sequence) -> None:
+        self._check(sequence)
+        if len(self._waiting) >= self.limits.max_queue:
+            limit = self.limits.max_queue
+            raise QueueFull(f"the queue is full ({limit} sequences)", limit=limit)
+        root = self._tables.prefixes.root(sequence.adapter, sequence.salt)
+        progress = self._all[sequence.id] = Progress(sequence, root)
+        self._waiting.enter(progress)
+        if sequence.deadline < math.inf:
+            self._deadlines.add(sequence.deadline, sequence.id)
+
+    def _check(self, sequence: Sequence) -> None:
+        assert sequence.id not in self._all, f"sequence {sequence.id} is here; an id is used once"
+        if not sequence.prompt:
+            raise InvalidInput("the prompt has no tokens")
+        if sequence.max_tokens < 1:
+            raise InvalidInput(f"max_tokens must be at least 1, not {sequence.max_tokens}")
+        if sequence.deadline <= sequence.arrived_at:
+            raise DeadlineExceeded("the deadline had passed before the sequence was queued")
+        asked = len(sequence.prompt) + sequence.max_tokens
+        room = min(self.limits.max_context, self.limits.blocks * self.limits.block_size)
+        if asked > room:
+            raise InputTooLarge(
+                f"{len(sequence.prompt)} tokens of prompt and {sequence.max_tokens} to generate; "
+                f"there is room for {room}",
+                limit=room,
+            )
+
+    def cancel(self, sequence_id: int) -> None:
+        """Its caller is gone: its blocks are free for the next step. Harmless once it ended."""
+        progress = self._all.get(sequence_id)
+        if progress is not None:
+            self._ended.append(self._end(progress, FinishReason.CANCELLED))
+
+    def complete(self, step: Step, tokens: Tokens[int], seconds: float = 0.0) -> list[Finished]:
+        """The tokens of a step, in the order of `step.sampled`. Returns who ended with them."""
+        sampled = self._in_flight.pop(step.id, ())
+        if seconds > 0.0:
+            self._pace.observe(step.tokens, seconds)
+        ended = []
+        for sequence_id, token in zip(sampled, tokens, strict=bool(sampled)):
+            progress = self._all.get(sequence_id)
+            if progress is None:
+                continue  # it ended while the step ran
+            progress.pending -= 1
+            known = progress.tokens
+            known.append(token)
+            sequence = progress.sequence
+            generated = len(known) - len(sequence.prompt)
+            if token in sequence.stop_ids and generated > sequence.min_tokens:
+                ended.append(self._end(progress, FinishReason.STOP))
+            elif generated >= sequence.max_tokens:
+                ended.append(self._end(progress, FinishReason.LENGTH))
+            elif progress.computed // self.limits.block_size > progress.registered:
+                self._tables.register(progress)
+        return ended
+
+    def reset(self) -> None:
+        """The engine was lost, and every block's content: all start again from what is known."""
+        self._in_flight.clear()
+        for _, progress in reversed(self._running[:]):
+            self._preempt(progress)
+        for progress in self._all.values():
+            progress.pending = 0
+        self._tables.prefixes.forget()
+
+    # ---- one step
+
+    def next_step(self, now: float) -> Step | Wait:
+        self._expire(now)
+        plan = _Plan()
+        self._decode(plan)
+        if self._begun or len(self._waiting):
+            plan.left = self._budget(len(plan.decode))
+            self._prefill(now, plan)
+        finished, self._ended = tuple(self._ended), []
+        if not (plan.decode or plan.prompts or plan.preempted or finished):
+            return Wait(self._deadlines.next_at())
+        self._steps += 1
+        step = Step(
+            self._steps,
+            decode=tuple(plan.decode.values()),
+            prefill=tuple(_prefill_of(*each) for each in plan.prompts.values()),
+            preempted=tuple(plan.preempted),
+            finished=finished,
+        )
+        if step.has_work:
+            self._in_flight[step.id] = step.sampled
+        return step
+
+    def _budget(self, decodes: int) -> int:
+        left = self.limits.step_tokens - decodes
+        return self._pace.chunk(decodes, left) if self.limits.chunking else left
+
+    def _decode(self, plan: "_Plan") -> None:
+        """One token for every running sequence whose prompt is computed, the most senior first.
+
+        So whoever is preempted for a block came later than all that have their place in the step.
+        """
+        size = self.limits.block_size
+        charge = self._waiting.charge
+        decode, running, index = plan.decode, self._running, 0
+        while index < len(running):
+            progress = running[index][1]
+            index += 1
+            if not progress.is_decoding or progress.has_all:
+                continue
+            position = progress.computed
+            if position == len(progress.blocks) * size:
+                if not self._free_a_block(progress, plan):
+                    break
+                self._tables.grow(progress)
+            progress.computed += 1
+            progress.pending += 1
+            sequence = progress.sequence
+            charge(progress, 1)
+            added = _new_blocks(progress) if progress.new_blocks else ()
+            decode[sequence.id] = Decode(sequence.id, progress.slot, position, added)
+
+    def _free_a_block(self, progress: Progress, plan: "_Plan") -> bool:
+        """Preempt from the end until a block is free. False: that was the sequence itself."""
+        while not self._blocks.free:
+            victim = self._running[-1][1]
+            self._preempt(victim, plan)
+            if victim is progress:
+                return False
+        return True
+
+    # ---- prompts
+
+    def _prefill(self, now: float, plan: "_Plan") -> None:
+        """Share what is left among prompts: class by class, first those begun, then newcomers.
+
+        A prompt in progress leaves half of the budget to prompts that are shorter than what it
+        still needs; what they do not take is its own again.
+        """
+        is_short = bool(plan.preempted)  # of blocks: newcomers would be the next to be preempted
+        for kind in Priority:
+            may_admit = len(self._waiting) and (kind is Priority.HIGH or not is_short)
+            begun = sorted(
+                (each for each in self._begun.values() if each.seniority[0] == kind),
+                key=lambda each: each.seniority,
+            )
+            shortest = min((each.length - each.computed for each in begun), default=math.inf)
+            self._grant(begun, plan, keep=plan.left // 2 if begun and may_admit else 0)
+            if may_admit:
+                self._admit(now, kind, plan, shortest)
+            self._grant(begun, plan)
+
+    def _grant(self, prompts: list[Progress], plan: "_Plan", *, keep: int = 0) -> None:
+        for progress in prompts:
+            left = progress.length - progress.computed
+            count = min(plan.left - keep, left) if self.limits.chunking else left
+            if progress.is_decoding or count <= 0:
+                continue
+            plan.prompts.setdefault(progress.sequence.id, (progress, progress.computed))
+            plan.left -= count
+            progress.computed += count
+            self._waiting.charge(progress, count)
+            self._tables.register(progress)
+            if count == left:
+                progress.pending += 1
+                progress.is_decoding = True
+                del self._begun[progress.sequence.id]
+
+    def _admit(self, now: float, kind: Priority, plan: "_Plan", shortest: float) -> None:
+        """Let in who is next, while the budget, the slots and the blocks last."""
+        while plan.left > 0:
+            head = self._waiting.head(now)
+            if head is None or head[1] > kind or head[0].pending:
+                return
+            progress = head[0]
+            cached = self._tables.cached(progress)
+            left = len(progress.tokens) - len(cached) * self.limits.block_size
+            if left > shortest or not self._may_begin(left, plan):
+                return
+            if self._should_wait(progress, cached, kind) or progress.sequence.id in plan.preempted:
+                return
+            if not self._has_room(progress, cached):
+                if not self._make_room(progress, cached, plan):
+                    return
+                cached = self._tables.cached(progress)
+            self._start(progress, kind, cached, now)
+            self._grant([progress], plan)
+
+    def _may_begin(self, tokens: int, plan: "_Plan") -> bool:
+        """Without chunks a prompt waits until it has the step to itself, or fits into it."""
+        return self.limits.chunking or tokens <= plan.left or not plan.prompts
+
+    def _should_wait(self, progress: Progress, cached: list[int], kind: Priority) -> bool:
+        """Is its next block just being computed, for somebody who does not come after it?"""
+        other = self._tables.computes(progress, cached)
+        return other is not None and other.seniority[0] <= kind
+
+    def _start(self, progress: Progress, kind: Priority, cached: list[int], now: float) -> None:
+        sequence = progress.sequence
+        self._waiting.admitted(progress)
+        self._tables.open(progress, cached)
+        if progress.admitted_at is None:
+            progress.admitted_at = now
+            progress.cached_tokens = progress.computed
+        progress.slot = self._slots.pop()
+        progress.is_new = True
+        progress.seniority = (kind, sequence.arrived_at, sequence.id)
+        insort(self._running, (progress.seniority, progress), key=lambda entry: entry[0])
+        self._begun[sequence.id] = progress
+
+    # ---- room
+
+    def _has_room(self, progress: Progress, cached: list[int]) -> bool:
+        needed = self._tables.needed(progress, cached)
+        if self._running:  # a block for each one's next token: else they would be preempted soon
+            needed += max(len(self._running), self.limits.blocks // 100)
+        return bool(self._slots) and needed <= self._blocks.free
+
+    def _make_room(self, progress: Progress, cached: list[int], plan: "_Plan") -> bool:
+        """Preempt lower classes, or tenants above their share; nobody, if that is not enough."""
+        victims = [each for each in self._victims(progress) if each.sequence.id not in plan.prompts]
+        needed = self._tables.needed(progress, cached)
+        if needed > self._blocks.free + sum(len(each.blocks) for each in victims):
+            return False
+        for victim in victims:
+            self._preempt(victim, plan)
+            if self._has_room(progress, self._tables.cached(progress)):
+                return True
+        return False
+
+    def _victims(self, progress: Progress) -> list[Progress]:
+        """Who may be preempted for it, the last that came first."""
+        kind = progress.sequence.priority
+        lower = [each for (rank, _, _), each in reversed(self._running) if rank > kind]
+        if lower or len(self._waiting.tenants) < 2:
+            return lower
+        excess = self._excess(progress.sequence.tenant)
+        victims = []
+        for (rank, _, _), each in reversed(self._running):
+            tenant = each.sequence.tenant
+            if rank == kind and excess.get(tenant, 0) >= 1:
+                excess[tenant] -= 1
+                victims.append(each)
+        return victims
+
+    def _excess(self, candidate: str) -> dict[str, float]:
+        """Running sequences of each tenant above its share; empty if the candidate has its own."""
+        counts: dict[str, int] = {}
+        for _, each in self._running:
+            counts[each.sequence.tenant] = counts.get(each.sequence.tenant, 0) + 1
+        weights = {name: self._waiting.weight(name) for name in self._waiting.tenants}
+        unit = len(self._running) / sum(weights.values())
+        if counts.get(candidate, 0) + 1 > max(1.0, unit * weights[candidate]):
+            return {}
+        return {name: count - max(1.0, unit * weights[name]) for name, count in counts.items()}
+
+    # ---- leaving
+
+    def _preempt(self, progress: Progress, plan: "_Plan | None" = None) -> None:
+        """Take its blocks; it waits at its old place. What the plan had for it is dropped."""
+        self._stop(progress)
+        if plan is not None:
+            plan.preempted.append(progress.sequence.id)
+            if plan.decode.pop(progress.sequence.id, None):
+                progress.pending -= 1
+        progress.preemptions += 1
+        self.preemptions += 1
+        self._waiting.push(progress)
+
+    def _stop(self, progress: Progress) -> None:
+        self._running.remove((progress.seniority, progress))
+        self._begun.pop(progress.sequence.id, None)
+        self._tables.close(progress)
+        self._slots.append(progress.slot)
+        progress.slot = -1
+        progress.is_decoding = False
+
+    def _end(self, progress: Progress, reason: FinishReason) -> Finished:
+        sequence = progress.sequence
+        if not self._waiting.leave(progress):
+            self._stop(progress)
+        del self._all[sequence.id]
+        return progress.end(reason)
+
+    def _expire(self, now: float) -> None:
+        while self._deadlines.next_at() <= now:
+            progress = self._all[self._deadlines.pop()]
+            self._ended.append(self._end(progress, FinishReason.DEADLINE))
+
+
+class _Plan:
+    """A step in the making."""
+
+    __slots__ = ("decode", "left", "preempted", "prompts")
+
+    def __init__(self) -> None:
+        self.decode: dict[int, Decode] = {}
+        self.prompts: dict[int, tuple[Progress, int]] = {}  # each from which position on
+        self.preempted: list[int] = []
+        self.left = 0  # tokens
+
+
+def _prefill_of(progress: Progress, start: int) -> Prefill:
+    progress.chunks += 1
+    is_first, progress.is_new = progress.is_new, False
+    return Prefill(
+        progress.sequence.id,
+        progress.slot,
+        start,
+        tuple(progress.tokens[start : progress.computed]),
+        _new_blocks(progress),
+        is_first,
+        progress.is_decoding,
+    )
+
+
+def _new_blocks(progress: Progress) -> tuple[int, ...]:
+    added = tuple(progress.new_blocks)
+    progress.new_blocks.clear()
+    return added

@@ -1,0 +1,119 @@
+"""A sequence: what its caller asked for, how far it has come, and how it ended."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from headway.core.items import Priority
+
+
+class Sequence(NamedTuple):
+    """What a caller asked for. `n` answers to one prompt are `n` sequences with the same tokens."""
+
+    id: int
+    arrived_at: float
+    prompt: tuple[int, ...]
+    max_tokens: int
+    min_tokens: int = 0  # a stop id before that many tokens does not end it
+    stop_ids: frozenset[int] = frozenset()
+    priority: Priority = Priority.NORMAL
+    tenant: str = ""
+    deadline: float = math.inf  # the caller's own; nobody wants the answer afterwards
+    adapter: str = ""
+    salt: str = ""  # sequences share cached blocks only within one salt
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"  # it produced a stop id
+    LENGTH = "length"  # it has all the tokens that were asked for
+    CANCELLED = "cancelled"  # its caller left, or has seen enough
+    DEADLINE = "deadline_exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A sequence ended, and what it met on its way: enough to explain its latency."""
+
+    sequence: int
+    reason: FinishReason
+    tokens: int  # generated
+    cached_tokens: int  # of the prompt, taken from the prefix cache at its first admission
+    chunks: int  # steps that computed part of its prompt
+    preemptions: int
+    admitted_at: float | None  # first; None: it never ran
+
+
+class Progress:
+    """How far one sequence has come. Owned and changed by the scheduler alone.
+
+    `tokens` are known. `pending` more were sampled by steps whose results have not come back.
+    `computed` counts the positions whose keys and values are in the cache once every issued step
+    has run.
+    """
+
+    __slots__ = (
+        "admitted_at",
+        "blocks",
+        "cached_tokens",
+        "chunks",
+        "computed",
+        "is_decoding",
+        "is_new",
+        "keys",
+        "new_blocks",
+        "pending",
+        "preemptions",
+        "registered",
+        "root",
+        "seniority",
+        "sequence",
+        "slot",
+        "tokens",
+    )
+
+    def __init__(self, sequence: Sequence, root: bytes) -> None:
+        self.sequence = sequence
+        self.seniority = (sequence.priority, sequence.arrived_at, sequence.id)
+        self.tokens: list[int] = list(sequence.prompt)
+        self.pending = 0
+        self.computed = 0
+        self.is_decoding = False  # all it knew is computed: from here on it goes token by token
+        self.blocks: list[int] = []  # its table; empty unless it is running
+        self.new_blocks: list[int] = []  # of the table, not yet named by a step
+        self.slot = -1
+        self.is_new = False  # no step has named its slot yet
+        self.root = root  # the key that its first block's key is chained to
+        self.keys: list[bytes] = []  # of its full blocks, as far as they were asked for
+        self.registered = 0  # blocks of the table that the prefix cache knows, or had already
+        self.admitted_at: float | None = None
+        self.cached_tokens = 0
+        self.chunks = 0
+        self.preemptions = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens, known or on their way."""
+        return len(self.tokens) + self.pending
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - len(self.sequence.prompt)
+
+    @property
+    def has_all(self) -> bool:
+        """Nothing more is to be sampled, though results may be on their way."""
+        return self.length - len(self.sequence.prompt) >= self.sequence.max_tokens
+
+    def end(self, reason: FinishReason) -> Finished:
+        return Finished(
+            sequence=self.sequence.id,
+            reason=reason,
+            tokens=self.generated,
+            cached_tokens=self.cached_tokens,
+            chunks=self.chunks,
+            preemptions=self.preemptions,
+            admitted_at=self.admitted_at,
+        )

@@ -1,0 +1,57 @@
+"""What the engine does next: one step, in named parts.
+
+A step names changes only (blocks added to a table, tokens to compute), never whole tables: their
+engine-side copies stay where they are, on the device too. A decode names no token: the engine has
+sampled it, perhaps in a step whose result has not come back yet.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headway.core.generation.sequence import Finished
+
+
+class Decode(NamedTuple):
+    """Compute the last sampled token of a sequence, and sample the next."""
+
+    sequence: int
+    slot: int  # its row in the engine's state
+    position: int  # of the token that is computed
+    blocks: tuple[int, ...]  # appended to its table
+
+
+class Prefill(NamedTuple):
+    """Compute known tokens of a sequence: a chunk of its prompt, or what preemption lost."""
+
+    sequence: int
+    slot: int
+    position: int  # of the first token
+    tokens: tuple[int, ...]
+    blocks: tuple[int, ...]
+    is_first: bool  # the slot is this sequence's from now on; its table starts with `blocks`
+    is_last: bool  # a token is sampled after it
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    id: int
+    decode: tuple[Decode, ...]
+    prefill: tuple[Prefill, ...]
+    preempted: tuple[int, ...]  # their blocks are free; they come back as a prefill
+    finished: tuple[Finished, ...]  # cancelled or late since the last step
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.decode or self.prefill)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it computes."""
+        return len(self.decode) + sum(len(each.tokens) for each in self.prefill)
+
+    @property
+    def sampled(self) -> tuple[int, ...]:
+        """The sequences that get a token from it, in the order in which `complete` wants them."""
+        return tuple(each.sequence for each in self.decode) + tuple(
+            each.sequence for each in self.prefill if each.is_last
+        )

@@ -1,0 +1,68 @@
+"""Block tables of running sequences: opened on cached prefixes, grown, registered, closed."""
+
+from headway.core.generation.limits import Limits
+from headway.core.generation.prefixes import Prefixes
+from headway.core.generation.sequence import Progress
+
+
+class Tables:
+    def __init__(self, limits: Limits, model: str) -> None:
+        self._size = limits.block_size
+        self.prefixes = Prefixes(blocks=limits.blocks, block_size=limits.block_size, model=model)
+        self.blocks = self.prefixes.blocks
+        self._promised: dict[bytes, Progress] = {}  # prefixes being computed, by whom
+
+    def cached(self, progress: Progress) -> list[int]:
+        """The blocks of its longest cached prefix; the last token is always computed."""
+        most = (len(progress.tokens) - 1) // self._size
+        if len(progress.keys) < most:
+            self.prefixes.extend(progress.keys, progress.root, progress.tokens, most)
+        return self.prefixes.match(progress.keys[:most])
+
+    def needed(self, progress: Progress, cached: list[int]) -> int:
+        """Free blocks that opening its table uses up."""
+        idle = sum(1 for block in cached if not self.blocks.references(block))
+        return -(-len(progress.tokens) // self._size) - len(cached) + idle
+
+    def computes(self, progress: Progress, cached: list[int]) -> Progress | None:
+        """Who is just computing the block that it would have to compute first."""
+        if len(cached) < (len(progress.tokens) - 1) // self._size:
+            return self._promised.get(progress.keys[len(cached)])
+        return None
+
+    def open(self, progress: Progress, cached: list[int]) -> None:
+        self.blocks.share(cached)
+        fresh = self.blocks.take(-(-len(progress.tokens) // self._size) - len(cached))
+        progress.blocks = cached + fresh
+        progress.new_blocks = list(progress.blocks)
+        progress.computed = len(cached) * self._size
+        progress.registered = len(cached)
+        for key in progress.keys[len(cached) :]:
+            self._promised.setdefault(key, progress)
+
+    def grow(self, progress: Progress) -> None:
+        block = self.blocks.take(1)[0]
+        progress.blocks.append(block)
+        progress.new_blocks.append(block)
+
+    def register(self, progress: Progress) -> None:
+        """Make its full blocks known, as far as they are computed and their tokens are known."""
+        full = min(progress.computed, len(progress.tokens)) // self._size
+        if full <= progress.registered:
+            return
+        self.prefixes.extend(progress.keys, progress.root, progress.tokens, full)
+        for index in range(progress.registered, full):
+            key = progress.keys[index]
+            self.prefixes.register(key, progress.blocks[index])
+            if self._promised.get(key) is progress:
+                del self._promised[key]
+        progress.registered = full
+
+    def close(self, progress: Progress) -> None:
+        for key in progress.keys[progress.registered :]:
+            if self._promised.get(key) is progress:
+                del self._promised[key]
+        self.blocks.release(progress.blocks)
+        progress.blocks = []
+        progress.new_blocks = []
+        progress.computed = progress.registered = 0

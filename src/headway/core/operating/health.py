@@ -1,0 +1,67 @@
+"""Whether models complete work: which batches run too long, and what that means for the server.
+
+Pure: running batches and the time come in. A model that has begun to answer is dead when nothing
+it is given completes any more: its scheduler has crashed, its workers were given up, or each of
+them runs a batch that is over its limit.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+# Long enough for a first run that compiles kernels; a slower model raises its own limit.
+RUN_LIMIT_S = 300.0
+
+
+class Health(Enum):
+    """Of one model."""
+
+    STARTING = "starting"  # being loaded or warmed up, or closed on purpose
+    READY = "ready"
+    DEAD = "dead"  # until it is loaded again, or a stuck batch comes back
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A batch on a worker. `since`: its start or, of a stream, its latest step."""
+
+    batch_id: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """The batches that are over their limit, and when to look again; None: when one starts."""
+
+    batch_ids: frozenset[int]
+    look_at: float | None
+
+
+def find_overdue(running: Iterable[Running], limit_s: float, now: float) -> Overdue:
+    late, next_at = set[int](), None
+    for each in running:
+        due_at = each.since + limit_s
+        if due_at <= now:
+            late.add(each.batch_id)
+        elif next_at is None or due_at < next_at:
+            next_at = due_at
+    return Overdue(frozenset(late), next_at)
+
+
+def is_stuck(overdue: int, workers: int) -> bool:
+    """Of several workers one that is stuck costs capacity; the others still answer."""
+    return overdue >= workers > 0
+
+
+def health_of(*, is_warm: bool, is_open: bool, is_in_trouble: bool) -> Health:
+    """`is_in_trouble`: it has crashed, or no worker completes anything."""
+    if is_in_trouble:
+        return Health.DEAD
+    return Health.READY if is_warm and is_open else Health.STARTING
+
+
+def is_live(models: Iterable[Health]) -> bool:
+    """Can anything complete? Not if every model that was loaded is dead: then only a new process
+    helps. One dead model among others makes the server unready, not dead."""
+    found = list(models)
+    return not found or any(each is not Health.DEAD for each in found)

@@ -1,0 +1,58 @@
+"""The paged KV cache, and every sequence's block table beside it, on the device."""
+
+from dataclasses import dataclass
+
+import torch
+
+from headway.core.generation.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of a model decides how large its cache is."""
+
+    layers: int
+    kv_heads: int
+    head_size: int
+
+    def block_bytes(self, block_size: int, dtype: torch.dtype) -> int:
+        size = 2 * self.layers * block_size * self.kv_heads * self.head_size
+        return size * int(dtype.itemsize)
+
+
+class KvCache:
+    """Keys and values of every layer, in blocks: `[block, position, head, feature]`."""
+
+    def __init__(self, shape: Shape, limits: Limits, *, dtype: torch.dtype, device: str) -> None:
+        self.block_size = limits.block_size
+        size = (limits.blocks, limits.block_size, shape.kv_heads, shape.head_size)
+        # Zeros, for what is masked is still multiplied, and must not be NaN. The system gives out
+        # zeroed memory page by page, when something is written: an unused block costs nothing.
+        self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+        self.values = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+
+    def write(
+        self, layer: int, places: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """Put each token's key and value at its place: block number × block size + position."""
+        for cache, new in ((self.keys[layer], keys), (self.values[layer], values)):
+            cache.view(-1, *cache.shape[2:]).index_copy_(0, places, new)
+
+
+class Tables:
+    """Block tables by slot, and the token that each slot sampled last. Fixed size, never copied."""
+
+    def __init__(self, limits: Limits, *, device: str) -> None:
+        columns = limits.blocks_for(limits.max_context) + 1
+        self.blocks = torch.zeros(limits.max_sequences, columns, dtype=torch.int64, device=device)
+        self.last = torch.zeros(limits.max_sequences, dtype=torch.int64, device=device)
+        self._lengths = [0] * limits.max_sequences
+
+    def start(self, slot: int) -> None:
+        self._lengths[slot] = 0
+
+    def append(self, slot: int, blocks: tuple[int, ...]) -> None:
+        if blocks:
+            start = self._lengths[slot]
+            self._lengths[slot] = start + len(blocks)
+            self.blocks[slot, start : start + len(blocks)] = torch.tensor(blocks)

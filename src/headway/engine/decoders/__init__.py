@@ -1,0 +1,1 @@
+"""Language models on packed tokens: our own for Llama's kin, transformers' for the others."""

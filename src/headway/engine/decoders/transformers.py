@@ -1,0 +1,77 @@
+"""Any decoder of `transformers` that supports its attention interface, on our cache.
+
+An attention function is registered under our name, and no mask function: transformers then builds
+no mask and hands our keyword through every layer.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.engine.attention.plain import PlainAttention
+from headway.engine.cache import Shape
+from headway.errors import ConfigError
+
+_NAME = "headway_paged"
+
+
+class TransformersDecoder:
+    def __init__(self, folder: Path, *, dtype: torch.dtype) -> None:
+        from transformers import AttentionInterface, AutoModelForCausalLM
+
+        AttentionInterface.register(_NAME, _attention)
+        self._model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation=_NAME,
+            local_files_only=True,
+            trust_remote_code=False,
+        ).eval()
+        kind = type(self._model)
+        if not getattr(kind, "_supports_attention_backend", False):
+            raise ConfigError(
+                f"{folder}: {kind.__name__} does not support transformers' attention interface"
+            )
+        config = self._model.config.get_text_config()
+        heads = config.num_attention_heads
+        features = getattr(config, "head_dim", None) or config.hidden_size // heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        self.vocabulary: int = config.vocab_size
+        self.shape = Shape(config.num_hidden_layers, kv_heads, features)
+        self.dtype = dtype
+
+    def __call__(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        attention: PlainAttention,
+        rows: torch.Tensor,
+    ) -> torch.Tensor:
+        """The logits after these rows."""
+        answer = self._model(
+            input_ids=ids[None],
+            position_ids=positions[None],
+            use_cache=False,
+            logits_to_keep=rows,
+            headway_attention=attention,
+        )
+        logits: torch.Tensor = answer.logits[0]
+        return logits
+
+
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    headway_attention: PlainAttention,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """`[1, head, token, feature]`, queries and keys already rotated."""
+    packed = (each[0].transpose(0, 1).contiguous() for each in (query, key, value))
+    out = headway_attention(module.layer_idx, *packed, scale=scaling)
+    return out[None], None

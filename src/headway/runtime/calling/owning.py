@@ -1,0 +1,227 @@
+"""Whose data it is: what passes between callers and a model is copied on the way.
+
+A model may write into what it is given and go on writing into what it has returned. Plain data is
+copied: builtin containers, arrays, tensors, and classes that declare their fields (dataclasses and
+their like). What cannot change needs no copy, nor does a large array that nobody else can reach.
+An object of any other class is passed as it is: what belongs to it, nobody can tell.
+"""
+
+import array
+import collections
+import copy
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_IMMUTABLE = frozenset([type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis)])
+_SETS = frozenset([set, frozenset])  # what is hashable counts as immutable
+# Below, a copy costs less than a look at who else might hold the array.
+_LARGE_BYTES = 2**16
+
+
+def own(value: Any) -> Any:
+    """The same for one owner alone. What cannot be copied is returned as it is."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    try:
+        # Most values are flat: these need none of what follows.
+        if kind is dict:
+            if _IMMUTABLE.issuperset(map(type, value.values())):
+                return value.copy()
+        elif kind is list:
+            if _IMMUTABLE.issuperset(map(type, value)):
+                return value.copy()
+        elif kind is _ndarray() and not value.dtype.hasobject:
+            return value.copy()
+        return _Copying().whole(value)
+    except Exception:  # noqa: BLE001  user code: how a class of theirs is copied
+        return value
+
+
+def own_all(values: list[Any]) -> list[Any]:
+    """A new list of what belongs to each of several owners alone."""
+    if _IMMUTABLE.issuperset(map(type, values)):
+        return values.copy()
+    return [own(value) for value in values]
+
+
+def own_results(results: Any) -> list[Any]:
+    """`own_all` of what a model has just returned: a sequence of results, or an array of rows."""
+    if type(results) is not list:
+        ndarray = _ndarray()
+        is_array = ndarray is not None and isinstance(results, ndarray)
+        return list(own(results)) if is_array else own_all(list(results))
+    is_shared = sys.getrefcount(results) > _FRESH
+    if _IMMUTABLE.issuperset(map(type, results)):
+        return results.copy()
+    if is_shared or _ndarray() not in set(map(type, results)):
+        return [own(result) for result in results]
+    return [
+        results[place] if _is_unreachable(results, place) else own(results[place])
+        for place in range(len(results))
+    ]
+
+
+def own_outputs(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for named arrays."""
+    if type(outputs) is not dict or sys.getrefcount(outputs) > _FRESH:
+        return {name: own(array) for name, array in outputs.items()}
+    return {
+        name: outputs[name] if _is_unreachable(outputs, name) else own(outputs[name])
+        for name in outputs
+    }
+
+
+def _is_unreachable(container: Any, key: Any) -> bool:
+    """Does nobody but this container hold a large array and its memory? A view, a memoryview or a
+    tensor of its memory holds the array; a weak reference alone does not show in the count."""
+    if type(container[key]) is not _ndarray() or container[key].nbytes < _LARGE_BYTES:
+        return False
+    return bool(
+        container[key].flags.owndata
+        and container[key].base is None
+        and not container[key].dtype.hasobject
+        and sys.getrefcount(container[key]) <= _FRESH_INSIDE
+        and not weakref.getweakrefcount(container[key])
+    )
+
+
+def _ndarray() -> Any:
+    """None where nobody has imported numpy: then there are no arrays."""
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else getattr(numpy, "ndarray", None)
+
+
+class _Copying:
+    """One value on its way. Lists and dicts are walked without recursion: JSON may be nested
+    deeper than Python's stack. What occurs twice, or contains itself, does so in the copy."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, Any] = {}  # by the id of the original, which its holder keeps
+        self._todo: list[Any] = []  # copies whose members are still the originals
+
+    def whole(self, value: Any) -> Any:
+        copied = self._one(value)
+        while self._todo:
+            self._fill(self._todo.pop())
+        return copied
+
+    def _fill(self, container: Any) -> None:
+        if isinstance(container, dict):
+            if not _IMMUTABLE.issuperset(map(type, container.values())):
+                for name, member in container.items():
+                    if type(member) not in _IMMUTABLE:
+                        container[name] = self._one(member)
+        elif not _IMMUTABLE.issuperset(map(type, container)):
+            for place, member in enumerate(container):
+                if type(member) not in _IMMUTABLE:
+                    container[place] = self._one(member)
+
+    def _one(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _IMMUTABLE:
+            return value
+        if id(value) in self._copies:
+            return self._copies[id(value)]
+        if kind is list or kind is dict:
+            copied: Any = value.copy()
+            self._todo.append(copied)
+        elif isinstance(value, tuple):
+            copied = self._tuple(value)
+        else:
+            copied = self._other(value)
+        self._copies[id(value)] = copied
+        return copied
+
+    def _tuple(self, value: tuple[Any, ...]) -> Any:
+        if _IMMUTABLE.issuperset(map(type, value)):
+            return value
+        members = [self._one(member) for member in value]
+        return tuple.__new__(type(value), members)  # a named tuple's, too
+
+    def _other(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _SETS or kind is bytearray or kind is array.array:
+            return copy.copy(value)
+        if kind is memoryview:
+            return _memory_of(value)
+        if isinstance(value, dict | list | collections.deque):
+            members = copy.copy(value)
+            self._todo.append(members)
+            return members
+        if isinstance(value, collections.UserDict):
+            copied = copy.copy(value)
+            copied.data = self._one(value.data)
+            return copied
+        if (names := _fields(kind)) is not None:
+            return self._record(value, names)
+        return self._array(value)
+
+    def _record(self, value: Any, names: list[str]) -> Any:
+        copied = copy.copy(value)
+        for name in names:
+            member = getattr(value, name, None)
+            if type(member) not in _IMMUTABLE:
+                object.__setattr__(copied, name, self._one(member))  # a frozen one's, too
+        return copied
+
+    def _array(self, value: Any) -> Any:
+        numpy: Any = sys.modules.get("numpy")
+        torch: Any = sys.modules.get("torch")
+        if numpy is not None and isinstance(value, numpy.ndarray | numpy.void):
+            copied = value.copy()
+            if value.dtype.kind == "O" and value.ndim:
+                self._fill_objects(copied.reshape(-1))
+            for name, member in getattr(value, "__dict__", {}).items():  # a subclass has more
+                copied.__dict__[name] = self._one(member)
+            return copied
+        tensor = getattr(torch, "Tensor", None)
+        is_tensor = tensor is not None and isinstance(value, tensor)
+        return value.clone() if is_tensor else value
+
+    def _fill_objects(self, flat: Any) -> None:
+        members = flat.tolist()
+        if not _IMMUTABLE.issuperset(map(type, members)):
+            for place, member in enumerate(members):
+                if type(member) not in _IMMUTABLE:
+                    flat[place] = self._one(member)
+
+
+def _fields(kind: type) -> list[str] | None:
+    """Of a class that declares them: a dataclass, msgspec's, attrs', pydantic's."""
+    for declared in ("__dataclass_fields__", "__struct_fields__", "__pydantic_fields__"):
+        if (names := getattr(kind, declared, None)) is not None:
+            return list(names)
+    attributes = getattr(kind, "__attrs_attrs__", None)
+    return None if attributes is None else [each.name for each in attributes]
+
+
+def _memory_of(view: memoryview) -> memoryview:
+    if view.readonly and type(view.obj) is bytes:
+        return view
+    copied = memoryview(bytearray(view.tobytes()))
+    as_before: Any = copied.cast
+    return copied if view.format == "B" and view.ndim == 1 else as_before(view.format, view.shape)
+
+
+# ---- how many references there are where nobody else holds one: counted, for it is the
+# interpreter's affair; counted once too many times means a copy, never a shared array
+
+
+def _references(container: Any) -> int:
+    return sys.getrefcount(container)
+
+
+def _member_references(container: Any) -> int:
+    return sys.getrefcount(container["y"])
+
+
+def _as_called(count: Callable[[Any], int]) -> int:
+    container = {"y": object()}  # held by a variable of the caller's, as the model's results are
+    return count(container)
+
+
+_FRESH = _as_called(_references)
+_FRESH_INSIDE = _as_called(_member_references)

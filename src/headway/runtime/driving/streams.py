@@ -1,0 +1,241 @@
+"""Streams: many chunks for one caller, handed over a step of the model at a time.
+
+The model's side writes into each stream from whatever thread it is in; the reader's event loop is
+told once for all streams of a step (`deliver_step`), and wakes each reader once.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from headway.errors import ModelFailed, Shed
+from headway.model import END
+from headway.runtime.driving.calls import Ran
+from headway.runtime.driving.digests import Trail
+
+MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off
+
+
+class StreamCall:
+    """One value and the chunks of its answer, read by one caller in that caller's event loop."""
+
+    __slots__ = (
+        "_chunks",
+        "_ended",
+        "_error",
+        "_is_told",
+        "_pushed",
+        "_retrace",
+        "_trail",
+        "_waiter",
+        "is_abandoned",
+        "item_ids",
+        "loop",
+        "ran",
+        "reader",
+        "value",
+    )
+
+    def __init__(self, item_id: int, value: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.item_ids = (item_id,)
+        self.value = value
+        self.ran: tuple[Ran, ...] = ()
+        self.is_abandoned = False  # the reader left
+        self.loop = loop
+        self.reader: Callable[[], None] | None = None  # told in place of whoever waits
+        self._chunks: deque[Any] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+        self._ended = False  # there will be no more chunks
+        self._is_told = False  # its loop has been asked to wake the reader, and has not yet
+        self._pushed = 0
+        self._trail: Trail | None = None  # of what was pushed, where the model may start over
+        self._retrace: Trail | None = None  # of what comes once more, until it is as far
+
+    @property
+    def is_done(self) -> bool:
+        return self._ended or self.is_abandoned
+
+    # From any thread.
+
+    def start(self, *, may_rerun: bool) -> None:
+        """The model begins, or starts over: what the reader has seen already is compared, and not
+        given again."""
+        if not self._pushed:
+            self._trail = Trail() if may_rerun else None
+        elif self._trail is None:
+            self.fail(self._broken_off())
+        else:
+            self._retrace = Trail()
+
+    def put(self, entry: Any) -> bool:
+        """One entry of a step: a chunk, None for nothing, END, or this item's own error. True: its
+        reader is to be woken."""
+        if entry is None or self.is_done:
+            return False
+        if entry is END:
+            self._finish()
+        elif isinstance(entry, Exception):
+            self._end(entry)
+        elif self._retrace is not None:
+            self._follow(self._retrace, entry)
+            return self._ended
+        elif len(self._chunks) >= MAX_BACKLOG:
+            self._end(Shed(f"the reader fell {MAX_BACKLOG} chunks behind its stream"))
+        else:
+            self._pushed += 1
+            if self._trail is not None:
+                self._trail.add(entry)
+            self._chunks.append(entry)
+        return True
+
+    def _follow(self, retrace: Trail, entry: Any) -> None:
+        retrace.add(entry)
+        trail = self._trail
+        assert trail is not None
+        if retrace.length == trail.length:
+            self._retrace = None
+            if retrace.digest() != trail.digest():
+                self._end(self._broken_off())
+
+    def _broken_off(self) -> ModelFailed:
+        return ModelFailed("the stream broke off, and the model does not stream the same twice")
+
+    def succeed(self, result: Any) -> None:
+        if not self._ended:
+            self._finish()
+            wake([self])
+
+    def fail(self, error: BaseException) -> None:
+        if not self._ended:
+            self._end(error)
+            wake([self])
+
+    def detach(self) -> None:
+        """It always finds its reader's loop."""
+
+    def _finish(self) -> None:
+        # It may have ended earlier than the first time.
+        self._end(None if self._retrace is None else self._broken_off())
+
+    def _end(self, error: BaseException | None) -> None:
+        self._error = error
+        self._ended = True  # last: the reader looks at it first
+
+    def is_to_be_told(self) -> bool:
+        """Whether its loop does not know yet that there is something to read."""
+        if self._is_told:
+            return False
+        self._is_told = True
+        return True
+
+    # In the reader's loop.
+
+    def wake(self) -> None:
+        self._is_told = False  # first: what comes from now on is told anew
+        if self.reader is not None:
+            self.reader()
+            return
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def take(self) -> list[Any]:
+        """All chunks that are there."""
+        chunks, taken = self._chunks, []
+        while chunks:
+            taken.append(chunks.popleft())
+        return taken
+
+    def is_at_end(self) -> bool:
+        """Whether all has been read; raises what went wrong."""
+        if not self._ended or self._chunks:
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    async def wait_chunk(self) -> Any:
+        """The next chunk; END when there is none; raises what went wrong."""
+        chunks = self._chunks
+        while not chunks:
+            if self.is_at_end():
+                return END
+            if chunks:  # they came with the end
+                break
+            self._waiter = self.loop.create_future()
+            await self._waiter
+        return chunks.popleft()
+
+
+class OpenStream:
+    """A stream as its reader has it: an async iterator; or, attached, chunks without a task."""
+
+    __slots__ = ("_call", "_deadline", "_withdraw", "is_at_end", "take")
+
+    def __init__(
+        self,
+        call: StreamCall,
+        withdraw: Callable[[StreamCall], None],
+        deadline: asyncio.TimerHandle | None = None,
+    ) -> None:
+        self._call = call
+        self._withdraw = withdraw
+        self._deadline = deadline
+        self.take = call.take
+        self.is_at_end = call.is_at_end
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        chunk = await self._call.wait_chunk()
+        if chunk is END:
+            raise StopAsyncIteration
+        return chunk
+
+    def attach(self, reader: Callable[[], None] | None) -> None:
+        """Call this, in the loop, whenever there may be something to take, or the end."""
+        self._call.reader = reader
+
+    def close(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        call = self._call
+        if not call.is_done:
+            call.is_abandoned = True
+            self._withdraw(call)
+
+
+def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
+    """The entries of one step, each to its stream. From any thread; each loop is told once."""
+    wake([call for call, entry in step if entry is not None and call.put(entry)])
+
+
+def wake(calls: list[StreamCall]) -> None:
+    told = [call for call in calls if call.is_to_be_told()]
+    if not told:
+        return
+    loop = told[0].loop
+    if any(call.loop is not loop for call in told):
+        for other in {call.loop for call in told}:
+            _wake_in(other, [call for call in told if call.loop is other])
+    else:
+        _wake_in(loop, told)
+
+
+def _wake_in(loop: asyncio.AbstractEventLoop, calls: list[StreamCall]) -> None:
+    if asyncio._get_running_loop() is loop:
+        _wake_all(calls)
+        return
+    try:
+        loop.call_soon_threadsafe(_wake_all, calls)
+    except RuntimeError:  # the readers' loop is closed: nobody reads any more
+        for call in calls:
+            call.is_abandoned = True
+
+
+def _wake_all(calls: list[StreamCall]) -> None:
+    for call in calls:
+        call.wake()

@@ -1,0 +1,177 @@
+"""One request of many values, or of more rows than the queue should hold: fed to it as it has room.
+
+The first value decides whether the request is accepted. From then on a full queue, or an SLO that
+cannot be kept just now, only holds the next values back. One deadline holds for all of them.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from headway.errors import DeadlineExceeded, HeadwayError, QueueFull, Shed
+from headway.runtime.driving.calls import Call, Ran
+from headway.runtime.driving.room import Room
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+_NEVER = -1
+
+
+class FanOut:
+    """`width` is how many values are under way at a time."""
+
+    def __init__(self, room: Room, *, width: int, deadline_ms: float | None = None) -> None:
+        self._room = room
+        self._width = max(1, width)
+        self._deadline_ms = deadline_ms
+        self._ends_at: float | None = None
+        self._is_begun = False
+        self._is_accepted = False
+        self._under_way = 0
+        self._refused_at = _NEVER  # the number of batches started then
+        self._gate = asyncio.Lock()  # of those who wait for room, one watches
+        self._held_back: deque[asyncio.Future[None]] = deque()
+
+    async def gather(
+        self,
+        call: Callable[[In, float | None], Awaitable[Out]],
+        values: Sequence[In],
+        *,
+        keep_errors: bool = False,
+    ) -> list[Out | HeadwayError]:
+        """The results of `call(value, milliseconds left)`, in order.
+
+        The first error withdraws the rest and is raised; with `keep_errors` it stands in its
+        value's place, unless it refuses the whole request.
+        """
+        late = DeadlineExceeded("the deadline passed before all of the request was answered")
+        results: list[Out | HeadwayError] = [late] * len(values)
+        todo = iter(enumerate(values))
+        answer = self._answer_or_error if keep_errors else self._answer
+
+        async def feed() -> None:
+            for index, value in todo:
+                results[index] = await answer(call, value)
+
+        try:
+            async with asyncio.timeout(self._limit_s()) as limit:
+                self._ends_at = limit.when()
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(len(values), self._width)):
+                        group.create_task(feed())
+        except TimeoutError:
+            if not keep_errors:
+                raise late from None
+        except BaseExceptionGroup as errors:
+            error = errors.exceptions[0]
+            raise error from error.__cause__
+        return results
+
+    async def _answer_or_error(
+        self, call: Callable[[In, float | None], Awaitable[Out]], value: In
+    ) -> Out | HeadwayError:
+        try:
+            return await self._answer(call, value)
+        except HeadwayError as error:
+            if isinstance(error, QueueFull | Shed) and not self._is_accepted:
+                raise  # the whole request is refused
+            return error
+
+    async def _answer(self, call: Callable[[In, float | None], Awaitable[Out]], value: In) -> Out:
+        while True:
+            await self._wait_turn()
+            self._under_way += 1
+            try:
+                result = await call(value, self._left_ms())
+            except BaseException as error:
+                self._under_way -= 1
+                if not (isinstance(error, QueueFull | Shed) and self._may_wait()):
+                    self._tell_next()
+                    raise
+            else:
+                self._under_way -= 1
+                self._is_accepted = True
+                self._tell_next()
+                return result
+            self._refused_at = self._room.starts
+            await self._wait_for_change()
+
+    async def _wait_turn(self) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            return
+        if self._room.has_some(self._refused_at):
+            return
+        async with self._gate:
+            if not self._room.has_some(self._refused_at):
+                await self._room.wait(self._refused_at)
+
+    def _may_wait(self) -> bool:
+        """Refused: will something happen that can change that?"""
+        return self._under_way > 0 or (self._is_accepted and not self._room.is_idle)
+
+    async def _wait_for_change(self) -> None:
+        """Refused: until one of our own is answered; if none is under way, until a batch starts."""
+        if not self._under_way:
+            await self._room.wait(self._refused_at)
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._held_back.append(waiter)
+        await waiter
+
+    def _tell_next(self) -> None:
+        while self._held_back:
+            waiter = self._held_back.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _limit_s(self) -> float | None:
+        deadline_ms = self._deadline_ms
+        if deadline_ms is None or not math.isfinite(deadline_ms):
+            return None
+        return deadline_ms / 1e3
+
+    def _left_ms(self) -> float | None:
+        if self._ends_at is None:
+            return self._deadline_ms
+        return max(0.001, (self._ends_at - asyncio.get_running_loop().time()) * 1e3)
+
+
+class LongCall:
+    """A value of more rows than may be queued at once, in place of its `Call`."""
+
+    def __init__(
+        self,
+        pieces: Sequence[tuple[int, int]],  # rows from, and up to
+        fan_out: FanOut,
+        enqueue: Callable[[tuple[int, int], float | None], Call],
+        withdraw: Callable[[Call], None],
+        join: Callable[[list[Any]], Any],
+    ) -> None:
+        self.item_ids: tuple[int, ...] = ()  # its pieces have their own
+        self.ran: tuple[Ran, ...] = ()
+        self._answered_ids: list[int] = []
+        self._pieces = pieces
+        self._fan_out = fan_out
+        self._enqueue = enqueue
+        self._withdraw = withdraw
+        self._join = join
+
+    async def answer(self) -> Any:
+        results = await self._fan_out.gather(self._answer, self._pieces)
+        self.item_ids = tuple(self._answered_ids)
+        return self._join(results)
+
+    async def _answer(self, piece: tuple[int, int], left_ms: float | None) -> Any:
+        call = self._enqueue(piece, left_ms)
+        try:
+            result = await call.answer()
+        except asyncio.CancelledError:
+            self._withdraw(call)
+            raise
+        self.ran += call.ran
+        self._answered_ids += call.item_ids
+        return result

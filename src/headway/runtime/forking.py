@@ -1,0 +1,34 @@
+"""What a process that was forked can do with its parent's batchers: their threads, loops and worker
+processes are the parent's.
+
+Prefork servers load an application and fork. A decorated function starts over in the child at its
+next call; a batcher that somebody opened refuses, and says what to do.
+"""
+
+import os
+import weakref
+from typing import Protocol
+
+
+class Forked(Protocol):
+    def after_fork(self) -> None:
+        """In the child, where no other thread runs. Locks may be held by threads that are not."""
+        ...
+
+
+_everyone: "weakref.WeakSet[Forked]" = weakref.WeakSet()
+# What the parent's things would do at their end (stop threads, end processes) is not for the child
+# to do: they never end here.
+left_behind: list[object] = []
+
+
+def tell_when_forked(one: Forked) -> None:
+    _everyone.add(one)
+
+
+def _after_fork() -> None:
+    for one in list(_everyone):
+        one.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,234 @@
+"""Drives token-level batching: a thread that asks the scheduler, runs the step, and reports.
+
+One report a step for all sequences, never one a token. Knows no text: prompts and answers are
+token ids here.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headway.core.generation.limits import Limits
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.scheduler import GenerationScheduler
+from headway.core.generation.sequence import Finished
+from headway.core.generation.sequence import Sequence as Asked
+from headway.core.generation.step import Step
+from headway.core.items import Wait
+from headway.errors import Closed, HeadwayError, ModelFailed
+
+_log = logging.getLogger(__name__)
+_MOST_FAILURES = 3  # steps in a row: then it is the engine that is broken, not a step
+
+
+class StepResult(Protocol):
+    """What a step brings: as many of each as sequences sampled, in that order."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def logprobs(self) -> "list[Any]": ...
+
+
+class StepRunner(Protocol):
+    """The engine's face."""
+
+    limits: Limits
+    vocabulary: int  # token ids are below it
+
+    def add(self, sequence: int, prompt: tuple[int, ...], sampling: Sampling) -> None: ...
+    def drop(self, sequence: int) -> None: ...
+    def run(self, step: Step) -> StepResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one sequence got from one step: a token, its end, or both."""
+
+    sequence: int
+    token: int | None = None
+    logprobs: Any = None
+    finished: Finished | None = None
+    error: HeadwayError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLoad:
+    running: int
+    waiting: int
+    blocks: int
+    blocks_used: int
+    preemptions: int
+
+
+class GenerationThread:
+    """Owns scheduler and engine: nobody else touches them."""
+
+    def __init__(
+        self, make_engine: Callable[[], StepRunner], report: Callable[[Sequence[Output]], None]
+    ) -> None:
+        self._make_engine = make_engine
+        self._report = report
+        self._changed = threading.Condition()
+        self._inbox: list[tuple[Asked, Sampling] | int] = []  # a sequence, or whom to cancel
+        self._is_closing = False
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._alive: set[int] = set()
+        self._thread = threading.Thread(target=self._main, name="headway-generation", daemon=True)
+
+    def start(self) -> None:
+        """Load the engine. Raises what loading raised."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def limits(self) -> Limits:
+        return self._engine.limits
+
+    @property
+    def vocabulary(self) -> int:
+        return self._engine.vocabulary
+
+    @property
+    def load(self) -> GenerationLoad:
+        scheduler = self._scheduler
+        return GenerationLoad(
+            running=scheduler.running,
+            waiting=scheduler.waiting,
+            blocks=scheduler.limits.blocks,
+            blocks_used=scheduler.blocks_used,
+            preemptions=scheduler.preemptions,
+        )
+
+    def submit(self, sequence: Asked, sampling: Sampling) -> None:
+        """From any thread. What the scheduler refuses is reported like any other end."""
+        self._tell((sequence, sampling))
+
+    def cancel(self, sequence: int) -> None:
+        self._tell(sequence)
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Stop after the running step. Whoever has not ended gets `Closed`."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+
+    def _tell(self, message: tuple[Asked, Sampling] | int) -> None:
+        with self._changed:
+            if self._is_closing or self._failure is not None:
+                raise Closed("the generator has stopped")
+            self._inbox.append(message)
+            self._changed.notify()
+
+    # ---- in the thread
+
+    def _main(self) -> None:
+        try:
+            self._engine = self._make_engine()
+            self._scheduler = GenerationScheduler(self._engine.limits)
+        except BaseException as error:  # noqa: BLE001  whoever called `start` is told
+            self._failure = error
+            self._ready.set()
+            return
+        self._ready.set()
+        closed = Closed("the generator has stopped")
+        try:
+            self._drive()
+        except Exception as failure:  # noqa: BLE001  everyone who waits is told, below
+            _log.exception("the generator's loop has died")
+            self._failure = failure
+            closed = Closed(f"the generator's loop has died: {failure}")
+        with self._changed:
+            self._is_closing = True
+            rest = self._alive | {each[0].id for each in self._inbox if isinstance(each, tuple)}
+        self._report([Output(each, error=closed) for each in sorted(rest)])
+
+    def _drive(self) -> None:
+        failures = 0
+        until = math.inf
+        while self._wait(until):
+            action = self._scheduler.next_step(time.monotonic())
+            if isinstance(action, Wait):
+                until = action.until
+                continue
+            until = -math.inf
+            outputs = [self._end(each) for each in action.finished]
+            if action.has_work:
+                try:
+                    outputs += self._run(action)
+                    failures = 0
+                except Exception as error:
+                    failures += 1
+                    if failures == _MOST_FAILURES:
+                        raise
+                    outputs += self._fail(action, error)
+            self._report(outputs)
+
+    def _wait(self, until: float) -> bool:
+        """Take in what was sent; where there is nothing to do, wait for it. False: closing."""
+        refused = []
+        with self._changed:
+            while not self._inbox and not self._is_closing and until > time.monotonic():
+                left = until - time.monotonic()
+                self._changed.wait(None if left == math.inf else left)
+            messages, self._inbox = self._inbox, []
+            is_closing = self._is_closing
+        for message in messages:
+            if isinstance(message, int):
+                self._scheduler.cancel(message)
+            else:
+                refused += self._enter(*message)
+        if refused:
+            self._report(refused)
+        return not is_closing
+
+    def _enter(self, sequence: Asked, sampling: Sampling) -> list[Output]:
+        try:
+            self._scheduler.submit(sequence)
+        except HeadwayError as error:
+            return [Output(sequence.id, error=error)]
+        self._engine.add(sequence.id, sequence.prompt, sampling)
+        self._alive.add(sequence.id)
+        return []
+
+    def _run(self, step: Step) -> list[Output]:
+        began = time.perf_counter()
+        result = self._engine.run(step)
+        seconds = time.perf_counter() - began
+        ended = {
+            each.sequence: each for each in self._scheduler.complete(step, result.tokens, seconds)
+        }
+        outputs = []
+        for sequence, token, logprobs in zip(
+            step.sampled, result.tokens, result.logprobs, strict=True
+        ):
+            finished = ended.get(sequence)
+            if finished is not None:
+                self._end(finished)
+            outputs.append(Output(sequence, token, logprobs, finished))
+        return outputs
+
+    def _end(self, finished: Finished) -> Output:
+        self._alive.discard(finished.sequence)
+        self._engine.drop(finished.sequence)
+        return Output(finished.sequence, finished=finished)
+
+    def _fail(self, step: Step, error: Exception) -> list[Output]:
+        """The step's sequences get the error; the others are computed again."""
+        _log.error("a step failed", exc_info=error)
+        hit = {each.sequence for each in step.decode} | {each.sequence for each in step.prefill}
+        self._scheduler.reset()
+        failed = ModelFailed(f"the step failed: {error}")
+        failed.__cause__ = error
+        for sequence in hit:
+            self._scheduler.cancel(sequence)
+            self._alive.discard(sequence)
+        return [Output(each, error=failed) for each in sorted(hit)]

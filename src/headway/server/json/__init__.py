@@ -1,0 +1,1 @@
+"""JSON bodies of any size: small ones in one go, large ones in steps that hold nobody up."""

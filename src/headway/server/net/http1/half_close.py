@@ -1,0 +1,46 @@
+"""A client that has ended its sending: has it left, or does it still read?
+
+Both look alike until something is sent to them: the kernel of one that has left answers with a
+reset. So something harmless is sent, and the kernel is asked what came back.
+"""
+
+import os
+import socket
+import struct
+from enum import Enum
+from typing import Any
+
+_STATE_AND_UNACKED = struct.Struct("=B23xI")  # of Linux's tcp_info
+_TCP_CLOSE = 7
+CHECKS_S = (0.01, 0.05, 0.25, 1.0, 5.0)  # when to ask again, while nothing has come back yet
+
+
+class Peer(Enum):
+    READS = "it has taken what was sent"
+    LEFT = "it is gone"
+    UNKNOWN = "nothing has come back yet"
+
+
+def send_interim(sock: Any, interim: bytes) -> Peer:
+    """Past the transport, which may wait with it: only while the transport has nothing to send."""
+    try:
+        if os.write(sock.fileno(), interim) != len(interim):
+            return Peer.LEFT  # half an interim answer would spoil the one that follows
+    except BlockingIOError:
+        return Peer.UNKNOWN
+    except OSError:
+        return Peer.LEFT
+    return peer_of(sock)
+
+
+def peer_of(sock: Any) -> Peer:
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return Peer.READS  # a local socket's write fails at once where nobody is left
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    except (OSError, AttributeError):  # closed meanwhile; a system without it
+        return Peer.LEFT
+    state, unacked = _STATE_AND_UNACKED.unpack_from(info)
+    if state == _TCP_CLOSE:
+        return Peer.LEFT
+    return Peer.UNKNOWN if unacked else Peer.READS

@@ -1,0 +1,206 @@
+"""The life of an HTTP/2 connection: what it owes, who is answered or dropped, how it ends, and what
+time does to it. It knows no frames that come in."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import grpc
+
+from headway.config import ServerConfig
+from headway.server.grpc.calls import Refusal
+from headway.server.net.holding import BodyRoom
+from headway.server.net.http2 import frames
+from headway.server.net.http2.budget import Account, Budget
+from headway.server.net.http2.call import Call
+from headway.server.net.http2.frames import Code, ConnectionFailed
+from headway.server.net.http2.heads import Metadata
+from headway.server.net.http2.sending import Sending
+
+LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can read why
+PING_TIMEOUT_S = 20.0
+RESET_COSTS = 4  # a call that was begun for nothing, or refused
+_ANSWER_EARNS = 8
+
+
+class Owner(Protocol):
+    """The server that holds the connections."""
+
+    room: BodyRoom
+    unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
+
+    @property
+    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
+        """Why a caller with this metadata may not call the method at this path (None: it may); None
+        where everybody may."""
+        ...
+
+    def budget_of(self, address: str) -> Budget:
+        """What all connections of that host share."""
+        ...
+
+    def opened(self, connection: "Lifetime", address: str) -> bool:
+        """Whether there is room for it, from that host."""
+        ...
+
+    def closed(self, connection: "Lifetime") -> None: ...
+
+    def left(self, task: "asyncio.Task[None]") -> None:
+        """A call's task that has been cancelled, and may still be cleaning up."""
+        ...
+
+
+class Lifetime(Sending):
+    """Between the sending half and the one that hears."""
+
+    def __init__(self, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner) -> None:
+        super().__init__(loop)
+        self._config = config
+        self._owner = owner
+        self._account: Account = None  # type: ignore[assignment]  # until connected
+        self._open_calls = 0  # those that need no key
+        self._highest_id = 0
+        self._only: int | None = frames.SETTINGS  # the only kind of frame that may come now
+        self._is_last = False  # no call after those that have begun
+        self._is_over = False  # what still comes in is thrown away
+        self._heard_at = self._only_since = 0.0
+        self._pinged_at = 0.0
+        limits = (
+            *(config.header_timeout_s, config.body_timeout_s),
+            *(config.write_timeout_s, config.keep_alive_s),
+        )
+        self._tick_s = min(5.0, *(each / 2 for each in limits))
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- what it costs
+
+    def _charge(self, cost: int = 1) -> None:
+        """A frame that brings no work. Work that is done makes up for it."""
+        if self._account.is_overdrawn(cost, self._heard_at):
+            raise ConnectionFailed(Code.ENHANCE_YOUR_CALM, "too many frames for nothing")
+
+    def charge_refused(self) -> None:
+        """A request that could not be read, found out outside of `data_received`."""
+        if not self._is_over and self._account.is_overdrawn(RESET_COSTS, self.loop.time()):
+            self._fail(Code.ENHANCE_YOUR_CALM, "too many calls for nothing")
+
+    def hold(self, more_bytes: int) -> None:
+        self._account.hold(more_bytes)
+
+    def left(self, task: "asyncio.Task[None]") -> None:
+        self._owner.left(task)
+
+    # ---- work and what is none
+
+    def earn(self, units: int) -> None:
+        self._account.earn(units)
+
+    def _forget(self, call: Call) -> None:
+        self._calls.pop(call.id, None)
+        if call.method.is_open:
+            self._open_calls -= 1
+        if not call.is_refused:
+            self._account.earn(_ANSWER_EARNS)
+        call.close()
+        if self._is_last:
+            self._close_if_done()
+
+    def _drop(self, stream_id: int) -> None:
+        call = self._calls.pop(stream_id, None)
+        self._blocked.pop(stream_id, None)
+        if call is not None:
+            if call.method.is_open:
+                self._open_calls -= 1
+            call.cancel()
+            self._close_if_done()
+
+    def _charge_reset(self, stream_id: int) -> None:
+        """Of a call that was begun for nothing, its head as well."""
+        call = self._calls.get(stream_id)
+        self._charge(RESET_COSTS + (0 if call is None else call.head_cost))
+
+    def _reset(self, stream_id: int, code: Code) -> None:
+        self._charge_reset(stream_id)
+        self._transport.write(frames.rst_stream(stream_id, code))
+        self._drop(stream_id)
+
+    # ---- ending
+
+    def finish_calls(self) -> None:
+        """Take no call after those that have begun."""
+        if self._is_last or self._is_over:
+            return
+        self._is_last = True
+        self._transport.write(frames.goaway(self._highest_id, Code.NO_ERROR, "the server stops"))
+        self._close_if_done()
+
+    def cut(self) -> None:
+        """Time is up: whoever still waits is told so."""
+        for call in list(self._calls.values()):
+            call.end(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+            call.cancel()
+        self._calls.clear()
+        self._blocked.clear()
+        self._close()
+
+    def _close_if_done(self) -> None:
+        if self._is_last and not self._calls and not self._is_over:
+            self._close()
+
+    def _close(self) -> None:
+        self._is_over = True
+        self._paused_at = self.loop.time()  # what is unsent has its time to leave
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._transport.close()
+
+    def _fail(self, code: Code, message: str) -> None:
+        """It cannot go on. Its calls are lost, as the peer knows."""
+        self._is_over = True
+        for stream_id in list(self._calls):
+            self._drop(stream_id)
+        if self._transport.is_closing():
+            return
+        self._transport.write(frames.goaway(self._highest_id, code, message))
+        if self._transport.can_write_eof():
+            # Closing on unread bytes makes the kernel reset the connection, and the peer would
+            # never see the reason: stay a while and throw away what comes.
+            self._transport.write_eof()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_later(LINGER_S, self._transport.abort)
+        else:
+            self._close()
+
+    # ---- the clock
+
+    def _tick(self) -> None:
+        """Now and then: no call sets a timer of its own."""
+        self._timer = self.loop.call_later(self._tick_s, self._tick)
+        now, config = self.loop.time(), self._config
+        if (self.is_paused or self._is_over) and self._is_stuck(now, config.write_timeout_s):
+            self._transport.abort()
+        elif self._is_over:
+            return
+        elif self._only is not None and now - self._only_since > config.header_timeout_s:
+            self._fail(Code.ENHANCE_YOUR_CALM, "the head takes too long")
+        elif now - self._heard_at > config.keep_alive_s:
+            self._ping(now)
+        self._check_calls(now)
+
+    def _ping(self, now: float) -> None:
+        """Is there still somebody?"""
+        if self._pinged_at <= self._heard_at:
+            self._pinged_at = now
+            self._transport.write(frames.frame(frames.PING, 0, 0, b"headway?"))
+        elif now - self._pinged_at > PING_TIMEOUT_S:
+            self._transport.abort()
+
+    def _check_calls(self, now: float) -> None:
+        config = self._config
+        for call in list(self._calls.values()):
+            limit_s = config.header_timeout_s if call.method.is_open else config.body_timeout_s
+            if call.is_late(now, limit_s):
+                call.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long to arrive")
+            elif call.outbox and now > call.due_at + config.write_timeout_s:
+                self._transport.write(frames.rst_stream(call.id, Code.CANCEL))
+                self._drop(call.id)

@@ -1,0 +1,73 @@
+"""What a call has to do with: the method that it calls, and the connection that it came by."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from headway.server.app import Pending
+from headway.server.grpc.calls import Refusal
+
+if TYPE_CHECKING:
+    from headway.server.net.http2.call import Call
+
+
+class Direct(Protocol):
+    """The commonest kind of request, answered without a task."""
+
+    def start(self, request: Any, call: "Call") -> Pending | None:
+        """None: it is not of that kind."""
+        ...
+
+    def refusal_of(self, error: BaseException) -> Refusal: ...
+
+
+class Method(NamedTuple):
+    """As the service has it. It is called with a request, or all requests, and a context."""
+
+    run: Callable[[Any, Any], Any]
+    parse: Callable[[bytes], Any]
+    serialise: Callable[[Any], bytes]
+    takes_stream: bool
+    gives_stream: bool
+    direct: Direct | None = None
+    is_open: bool = False  # it needs no key
+
+
+class Wire(Protocol):
+    """What a call needs of its connection."""
+
+    loop: asyncio.AbstractEventLoop
+    peer: str
+    limit_bytes: int  # of a message
+    unpacking: asyncio.Semaphore  # how many are unpacked at a time
+
+    @property
+    def is_paused(self) -> bool: ...
+
+    def send_answer(self, call: "Call", body: bytes) -> None:
+        """Head, one message, trailers: the whole of a plain answer."""
+        ...
+
+    def send(self, call: "Call", data: bytes) -> None: ...
+
+    def finish(self, call: "Call", trailers: bytes) -> None: ...
+
+    def give_back(self, call: "Call", size_bytes: int) -> None:
+        """It may send so much more."""
+        ...
+
+    def left(self, task: "asyncio.Task[None]") -> None:
+        """It has been cancelled, and may still be cleaning up."""
+        ...
+
+    def hold(self, more_bytes: int) -> None:
+        """So much more, or less, waits in memory. Raises QueueFull."""
+        ...
+
+    def earn(self, units: int) -> None:
+        """We have done something for the peer."""
+        ...
+
+    def charge_refused(self) -> None:
+        """A request could not be read. It may end the connection."""
+        ...

@@ -1,0 +1,207 @@
+"""One large body does not hold the others up: it is checked first, then decoded in short steps off
+the event loop. What counts here is where the work was done, not how long it took."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy
+import pytest
+
+import headway
+from headway.config import ModelConfig, ServerConfig
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Registry
+from headway.server.net.background import background
+from headway.server.net.messages import Request, Response
+from headway.server.run import make_app
+
+pytestmark = pytest.mark.real_time
+MIB = 2**20
+
+
+class Double(headway.TensorModel):
+    inputs = (headway.Tensor("x", "float32", (-1, -1)),)
+    outputs = (headway.Tensor("y", "float32", (-1, -1)),)
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        self.runs += 1
+        return {"y": batch["x"] * 2}
+
+
+class Lengths(headway.TensorModel):
+    inputs = (headway.Tensor("x", "object", (-1, -1)),)
+    outputs = (headway.Tensor("y", "int64", (-1, -1)),)
+
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"y": numpy.vectorize(len)(batch["x"])}
+
+
+class Echo(headway.Model[Any, Any]):
+    inputs = (headway.Tensor("input", "object", (-1,)),)
+    outputs = (headway.Tensor("output", "object", (-1,)),)
+
+    def predict(self, items: list[Any]) -> list[Any]:
+        return items
+
+
+class Site:
+    """An app over real models, and how often the loop turned while it answered."""
+
+    def __init__(self, app: Any, double: Double) -> None:
+        self.app = app
+        self.double = double
+
+    async def post(self, path: str, body: bytes, **headers: str) -> tuple[Response, int, int]:
+        """Its answer, how many times work left the event loop, and the turns of the loop."""
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        before, turns = background.started, 0
+        task = asyncio.ensure_future(self.app.handle(Request("POST", path, "", names, body, "id")))
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return await task, background.started - before, turns
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Site]:
+    registry, double = Registry(), Double()
+    hosted = []
+    for name, model in (("double", double), ("lengths", Lengths()), ("echo", Echo())):
+        served = Served(ModelConfig(name=name, target="t:t", warm_up=False), model=model)
+        await served.start()
+        registry.add(served)
+        hosted.append(served)
+    try:
+        yield Site(make_app(registry, ServerConfig()), double)
+    finally:
+        for served in hosted:
+            await served.close()
+
+
+def infer(data: bytes, shape: list[int], datatype: str = "FP32") -> bytes:
+    head = json.dumps({"name": "x", "datatype": datatype, "shape": shape})
+    return b'{"inputs":[' + head[:-1].encode() + b',"data":' + data + b"}]}"
+
+
+EMPTY_LISTS = b"[" + b"[]," * (6 * MIB // 3) + b"[]]"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/v2/models/double/infer", infer(EMPTY_LISTS, [4, 4]), 400, "not valid JSON"),
+        ("/v2/models/double/infer", infer(EMPTY_LISTS, [2**21 + 1, 0]), 413, "rows"),
+        ("/v2/models/double/infer", infer(EMPTY_LISTS, [0, 0]), 400, "no elements"),
+        (
+            "/v2/models/double/infer",
+            infer(b'["a"' + b" " * MIB + b"]", [1, 1], "BYTES"),
+            400,
+            "FP32",
+        ),
+        ("/v2/models/double/infer", infer(b"[1" + b" " * MIB + b"]", [9, 2**30]), 413, "elements"),
+        ("/v1/predict/echo", EMPTY_LISTS, 413, "524288 values"),
+        ("/v1/predict/echo", b"[" * MIB + b"]" * MIB, 400, "256 levels"),
+        ("/v1/embeddings", b'{"model":"echo","input":' + EMPTY_LISTS + b"}", 413, "values"),
+        ("/v2/models/echo/generate", b'{"text_input":' + EMPTY_LISTS + b"}", 413, "values"),
+        ("/v2/repository/index", b'{"ready":' + EMPTY_LISTS + b"}", 413, "values"),
+    ],
+)
+async def test_a_large_body_that_is_refused_is_read_off_the_loop(
+    path: str, body: bytes, status: int, words: str
+) -> None:
+    async with serving() as site:
+        answer, background_work, turns = await site.post(path, body)
+        assert (answer.status, background_work) == (status, 1)
+        assert words in answer.body.decode()
+        assert turns > 5  # the loop ran on meanwhile
+        assert site.double.runs == 0
+
+
+async def test_a_packed_body_is_unpacked_and_read_off_the_loop() -> None:
+    async with serving() as site:
+        body = gzip.compress(infer(EMPTY_LISTS, [4, 4]))
+        assert len(body) < 10_000
+        answer, background_work, _ = await site.post(
+            "/v2/models/double/infer", body, content_encoding="gzip"
+        )
+        assert (answer.status, background_work) == (400, 2)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+async def test_many_numbers_come_and_go_in_steps(is_nested: bool) -> None:
+    async with serving() as site:
+        rows = numpy.arange(400_000, dtype="f4").reshape(400, 1000) / 8
+        data = json.dumps((rows if is_nested else rows.ravel()).tolist()).encode()
+        answer, background_work, turns = await site.post(
+            "/v2/models/double/infer", infer(data, [400, 1000])
+        )
+        assert (answer.status, background_work) == (200, 2)  # decoded, encoded
+        assert turns > 20
+        (output,) = json.loads(answer.body)["outputs"]
+        assert output["shape"] == [400, 1000]
+        assert output["data"] == (rows * 2).ravel().tolist()
+
+
+async def test_many_texts_come_in_steps() -> None:
+    async with serving() as site:
+        texts = [["a,b", 'c"]', "é" * 90]] * 3_000
+        body = infer(json.dumps(texts).encode(), [3_000, 3], "BYTES")
+        answer, background_work, _ = await site.post("/v2/models/lengths/infer", body)
+        assert (answer.status, background_work) == (200, 1)
+        assert json.loads(answer.body)["outputs"][0]["data"] == [3, 3, 180] * 3_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[[1,2],[3" + b" " * MIB + b"]]",
+        b"[[1,2],[3,4]" + b" " * MIB + b",[5]]",
+        b"[[1,2]3,[4" + b" " * 300_000 + b"]]",
+        b"[1[,2],[3,4" + b" " * 300_000 + b"]]",
+        b"[1,2,3,4,5" + b" " * 300_000 + b"]",
+        b'[[1,2],[3,"4"' + b" " * 300_000 + b"]]",
+    ],
+)
+async def test_long_data_of_another_shape_is_refused(data: bytes) -> None:
+    async with serving() as site:
+        answer, _, _ = await site.post("/v2/models/double/infer", infer(data, [2, 2]))
+        assert answer.status == 400
+        assert site.double.runs == 0
+
+
+async def test_a_large_value_of_the_plain_route_comes_and_goes_in_steps() -> None:
+    async with serving() as site:
+        value = {"a": [["x", 1.5, None]] * 20_000, "b": "y" * 200_000}
+        answer, background_work, turns = await site.post(
+            "/v1/predict/echo", json.dumps(value).encode()
+        )
+        assert (answer.status, background_work) == (200, 2)
+        assert json.loads(answer.body) == value
+        assert turns > 20
+
+
+async def test_a_small_body_stays_in_the_loop() -> None:
+    async with serving() as site:
+        for path, body in (
+            ("/v2/models/double/infer", infer(b"[1,2]", [1, 2])),
+            ("/v1/predict/echo", b"[1,2]"),
+        ):
+            answer, background_work, _ = await site.post(path, body)
+            assert (answer.status, background_work) == (200, 0)
+
+
+async def test_a_deadline_that_passes_while_the_body_is_read_is_kept() -> None:
+    async with serving() as site:
+        body = infer(b"[" + b"1," * (4 * MIB) + b"1]", [1, 4 * MIB + 1])
+        for headers in ({"headway_timeout_ms": "1"}, {}):
+            sent = body if headers else body[:-1] + b',"parameters":{"timeout":1000}}'
+            answer, _, _ = await site.post("/v2/models/double/infer", sent, **headers)
+            assert answer.status == 504
+        assert site.double.runs == 0

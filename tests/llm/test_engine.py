@@ -1,0 +1,154 @@
+"""The engine against transformers, token by token, in every kind of company."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import CONFIGS, VOCABULARY, Engine, build, reference
+
+from headway.core.generation.sampling import Sampling
+
+BOUND = 1e-4
+PREFIX = tuple((17 * each + 3) % VOCABULARY for each in range(40))
+# Prompts of one token, of whole blocks, one more and one less, longer than a chunk, and with
+# beginnings that others have too.
+PROMPTS = [
+    (5,),
+    PREFIX[:4],
+    PREFIX[:15],
+    PREFIX[:17],
+    (*PREFIX, 9, 8, 7),
+    (*PREFIX, 9, 8, 6, 5, 4),
+    tuple((31 * each + 1) % VOCABULARY for each in range(70)),
+    PREFIX,
+    PREFIX,
+]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "roomy": {},
+    "chunks": {"step_tokens": 19, "max_sequences": 12},
+    "no chunks": {"chunking": False, "step_tokens": 40},
+    "preemption": {"blocks": 26, "max_context": 96},
+    "preemption and chunks": {"blocks": 26, "max_context": 96, "step_tokens": 17},
+    "one at a time": {"max_sequences": 1},
+    "large blocks": {"block_size": 32},
+}
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folders: dict[str, Path] = {}
+
+    def folder(kind: str) -> Path:
+        if kind not in folders:
+            folders[kind] = build(kind, tmp_path_factory.mktemp(kind))
+        return folders[kind]
+
+    return folder
+
+
+def check(folder: Path, prompt: tuple[int, ...], tokens: list[int]) -> None:
+    """Along this text, each token is the likeliest to transformers, or as good as."""
+    model = reference(folder)
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    best = logits.max(-1).values
+    chosen = logits[torch.arange(len(tokens)), torch.tensor(tokens)]
+    assert float((best - chosen).max()) <= BOUND
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    ("kind", "use_transformers"),
+    [*((kind, True) for kind in CONFIGS), *((kind, False) for kind in CONFIGS if kind != "gpt2")],
+)
+def test_greedy_text_is_transformers_own_in_any_company(
+    folder_of: Callable[[str], Path], kind: str, use_transformers: bool, setting: str
+) -> None:
+    folder = folder_of(kind)
+    engine = Engine(folder, use_transformers=use_transformers, **SETTINGS[setting])
+    numbers = [
+        engine.submit(prompt, max_tokens=4 + 3 * each) for each, prompt in enumerate(PROMPTS)
+    ]
+    engine.run()
+    again = [engine.submit(prompt) for prompt in PROMPTS]  # now with all prefixes cached
+    engine.run()
+    for number, prompt in zip((*numbers, *again), PROMPTS * 2, strict=True):
+        check(folder, prompt, engine.answers[number].tokens)
+    if "preemption" in setting:
+        assert engine.scheduler.preemptions
+    assert engine.scheduler.blocks_used == 0
+
+
+def test_a_cached_prefix_is_not_computed_again(folder_of: Callable[[str], Path]) -> None:
+    engine = Engine(folder_of("llama"))
+    for _ in range(2):
+        engine.submit(PREFIX, max_tokens=1)
+        engine.run()
+    assert engine.computed == len(PREFIX) + 4
+
+
+SAMPLINGS = [
+    Sampling(temperature=0.9, seed=1),
+    Sampling(temperature=1.3, top_p=0.8, seed=2),
+    Sampling(temperature=1.0, top_k=5, seed=3),
+    Sampling(temperature=1.0, min_p=0.1, seed=4),
+    Sampling(temperature=0.8, presence_penalty=1.0, frequency_penalty=0.5, seed=5),
+    Sampling(temperature=0.7, repetition_penalty=1.3, top_p=0.9, top_k=20, seed=6),
+    Sampling(temperature=0.0, logit_bias={7: 3.0, 11: -100.0}),
+]
+
+
+@pytest.mark.parametrize("setting", ["chunks", "preemption"])
+def test_a_seed_gives_the_same_text_in_any_company(
+    folder_of: Callable[[str], Path], setting: str
+) -> None:
+    folder = folder_of("llama")
+    alone = []
+    for sampling in SAMPLINGS:
+        engine = Engine(folder)
+        number = engine.submit(PREFIX, sampling, max_tokens=20)
+        engine.run()
+        alone.append(engine.answers[number].tokens)
+    engine = Engine(folder, **SETTINGS[setting])
+    numbers = [engine.submit(PREFIX, sampling, max_tokens=20) for sampling in SAMPLINGS]
+    for prompt in PROMPTS[:4]:
+        engine.submit(prompt, Sampling(seed=9), max_tokens=20)
+    engine.run()
+    assert [engine.answers[number].tokens for number in numbers] == alone
+    assert len({tuple(each) for each in alone}) == len(alone)
+
+
+def test_logprobs_are_those_of_transformers(folder_of: Callable[[str], Path]) -> None:
+    folder = folder_of("qwen3")
+    engine = Engine(folder, step_tokens=17)
+    number = engine.submit(PREFIX, Sampling(temperature=1.0, seed=3, logprobs=4), max_tokens=10)
+    engine.submit(PROMPTS[-3])
+    engine.run()
+    answer = engine.answers[number]
+    with torch.inference_mode():
+        logits = reference(folder)(torch.tensor([[*PREFIX, *answer.tokens]])).logits[0]
+    lines = logits[len(PREFIX) - 1 : -1].log_softmax(-1)
+    for line, token, logprobs in zip(lines, answer.tokens, answer.logprobs, strict=True):
+        assert logprobs is not None
+        assert logprobs.chosen == pytest.approx(float(line[token]), abs=1e-3)
+        values, tokens = line.topk(4)
+        assert [each for each, _ in logprobs.top] == tokens.tolist()
+        assert [each for _, each in logprobs.top] == pytest.approx(values.tolist(), abs=1e-3)
+
+
+def test_a_cancelled_sequence_does_not_touch_its_neighbours(
+    folder_of: Callable[[str], Path],
+) -> None:
+    folder = folder_of("llama")
+    engine = Engine(folder, step_tokens=19, max_sequences=12)
+    numbers = [engine.submit(prompt) for prompt in PROMPTS]
+    for _ in range(6):
+        engine.step()
+    for number in numbers[::2]:
+        engine.scheduler.cancel(number)
+    engine.run()
+    for number, prompt in list(zip(numbers, PROMPTS, strict=True))[1::2]:
+        assert len(engine.answers[number].tokens) == 12
+        check(folder, prompt, engine.answers[number].tokens)

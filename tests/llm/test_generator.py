@@ -1,0 +1,149 @@
+"""`headway.Generator` on a two-layer model: text in, text out, many at once."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import build, reference
+
+import headway
+from headway.engine.runner import Runner
+from headway.errors import Closed, DeadlineExceeded, InputTooLarge, InvalidInput, ModelFailed
+
+pytestmark = pytest.mark.real_time
+GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("llama", tmp_path_factory.mktemp("generator"))
+
+
+def generator(folder: Path, **options: Any) -> headway.Generator:
+    return headway.Generator(str(folder), threads=1, kv_cache_gib=0.01, **options)
+
+
+async def test_a_stream_is_the_answer_in_pieces(folder: Path) -> None:
+    async with generator(folder) as model:
+        answer = await model.generate("Hello", max_tokens=12, **GREEDY)
+        pieces = [each async for each in model.stream("Hello", max_tokens=12, **GREEDY)]
+    assert "".join(each.text for each in pieces) == answer.text
+    assert tuple(token for each in pieces for token in each.tokens) == answer.tokens
+    assert [each.finish_reason for each in pieces] == [None] * 11 + ["length"]
+    assert answer.finish_reason == "length"
+    assert answer.prompt_tokens == 5
+
+
+async def test_the_answer_is_transformers_own(folder: Path) -> None:
+    ids = [9, 40, 77]
+    async with generator(folder, dtype="float32") as model:
+        answer = await model.generate(ids, max_tokens=8, **GREEDY)
+    with torch.inference_mode():
+        logits = reference(folder)(torch.tensor([[*ids, *answer.tokens]])).logits[0]
+    assert tuple(logits.argmax(-1).tolist()[2:-1]) == answer.tokens
+
+
+async def test_many_prompts_are_answered_in_their_order(folder: Path) -> None:
+    prompts = ["a", "bc" * 20, "def", [1, 2, 3]]
+    async with generator(folder) as model:
+        together = await model.many(prompts, max_tokens=9, **GREEDY)
+        alone = [await model.generate(each, max_tokens=9, **GREEDY) for each in prompts]
+    assert [each.tokens for each in together] == [each.tokens for each in alone]
+
+
+async def test_a_seed_repeats_an_answer(folder: Path) -> None:
+    async with generator(folder) as model:
+        answers = [
+            await model.generate("x", max_tokens=12, ignore_eos=True, seed=seed)
+            for seed in (5, 5, 6)
+        ]
+    assert answers[0].tokens == answers[1].tokens != answers[2].tokens
+
+
+async def test_a_stop_string_ends_the_answer_before_it(folder: Path) -> None:
+    async with generator(folder) as model:
+        whole = await model.generate("Hello", max_tokens=40, **GREEDY)
+        stop = whole.text[10:14]
+        cut = await model.generate("Hello", max_tokens=40, stop=[stop], **GREEDY)
+    assert cut.text == whole.text[: whole.text.find(stop)]
+    assert cut.finish_reason == "stop"
+    assert len(cut.tokens) < 40
+
+
+async def test_whoever_leaves_gives_its_blocks_back(folder: Path) -> None:
+    async with generator(folder) as model:
+        stream = model.stream("Hello", max_tokens=200, **GREEDY)
+        await anext(stream)
+        assert model.load.blocks_used
+        await stream.aclose()
+        await model.generate("other", max_tokens=2, **GREEDY)
+        assert model.load.blocks_used == 0
+        assert model.load.running == 0
+
+
+async def test_what_cannot_be_done_is_refused_by_name(folder: Path) -> None:
+    async with generator(folder) as model:
+        with pytest.raises(InvalidInput, match="temprature"):
+            await model.generate("x", temprature=1)
+        with pytest.raises(InvalidInput, match="top_p"):
+            await model.generate("x", top_p=2.0)
+        with pytest.raises(InvalidInput, match="max_tokens"):
+            await model.generate("x", max_tokens=-3)
+        with pytest.raises(InvalidInput, match="max_tokens"):
+            await model.generate("x", max_tokens=0)
+        with pytest.raises(InvalidInput, match="messages"):
+            await model.generate([])
+        with pytest.raises(InvalidInput, match="role"):
+            await model.generate([{"content": "x"}])
+        with pytest.raises(InvalidInput, match="token 100000"):
+            await model.generate([5, 100_000])
+        with pytest.raises(InvalidInput, match="stop"):
+            await model.generate("x", stop=["a" * 10_000])
+        with pytest.raises(InputTooLarge, match="there is room for 256"):
+            await model.generate("x" * 300)
+
+
+async def test_an_answer_that_is_late_ends_with_its_deadline(folder: Path) -> None:
+    async with generator(folder) as model:
+        with pytest.raises(DeadlineExceeded):
+            await model.generate("x", max_tokens=240, deadline_ms=5, **GREEDY)
+        assert (await model.generate("x", max_tokens=2, **GREEDY)).tokens
+
+
+async def test_stopping_leaves_no_stream_waiting(folder: Path) -> None:
+    async with generator(folder) as model:
+        task = asyncio.create_task(model.generate("x", max_tokens=250, **GREEDY))
+        await model.generate("y", max_tokens=2, **GREEDY)  # after which the other is running
+    with pytest.raises(Closed):
+        await task
+    with pytest.raises(Closed):
+        await model.generate("x", **GREEDY)
+
+
+async def test_a_step_that_fails_is_its_own_callers_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Runner.run
+    calls = iter(range(100))
+
+    def broken(self: Runner, step: Any) -> Any:
+        if next(calls) == 3:
+            raise RuntimeError("out of luck")
+        return run(self, step)
+
+    async with generator(folder) as model:
+        before = await model.generate("x", max_tokens=2, **GREEDY)
+        monkeypatch.setattr(Runner, "run", broken)
+        with pytest.raises(ModelFailed, match="out of luck"):
+            await model.generate("x", max_tokens=20, **GREEDY)
+        again = await model.generate("x", max_tokens=2, **GREEDY)
+        assert again.tokens == before.tokens
+        assert model.load.blocks_used == 0
+
+
+async def test_what_cannot_be_loaded_is_told_to_whoever_starts_it(tmp_path: Path) -> None:
+    with pytest.raises(headway.ConfigError, match=r"tokenizer\.json"):
+        async with headway.Generator(str(tmp_path)):
+            pass

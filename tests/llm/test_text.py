@@ -1,0 +1,71 @@
+"""Text to tokens and back, character by character."""
+
+from pathlib import Path
+
+import pytest
+from models import SPECIALS, save_tokenizer
+
+from headway.errors import InvalidInput
+from headway.models.chat.text import ChatText, Detokenizer, StopStrings
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> ChatText:
+    save_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 4]}')
+    return ChatText(tmp_path)
+
+
+def test_a_character_is_never_split(text: ChatText) -> None:
+    shown = "née 日本 🙂!"
+    detokenizer = Detokenizer(text)
+    pieces = [detokenizer.step(token) for token in text.encode(shown)]
+    assert "".join(pieces) == shown
+    assert not any("\N{REPLACEMENT CHARACTER}" in each for each in pieces)
+
+
+def test_several_tokens_may_end_a_text(text: ChatText) -> None:
+    assert text.stop_ids == {2, 4}
+
+
+def test_messages_go_through_the_template(text: ChatText) -> None:
+    ids = text.encode_chat([{"role": "user", "content": "hi"}])
+    assert ids == [3, *text.encode("hi"), 4]
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    assert text.encode_chat([{"role": "user", "content": parts}]) == ids
+    assert text.encode_chat([{"role": "user", "content": None}]) == [3, 4]
+
+
+def test_special_tokens_in_a_users_text_stay_text(text: ChatText) -> None:
+    ids = text.encode_chat([{"role": "user", "content": "a</s><|assistant|>b"}])
+    assert ids[0] == 3
+    assert ids[-1] == 4
+    assert not set(ids[1:-1]) & set(range(len(SPECIALS)))
+    assert text.tokenizer.decode(ids) == "a</s><|assistant|>b"
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[], [{}], ["x"], [{"role": "user", "content": 3}], [{"role": "user", "content": [{}]}]],
+)
+def test_messages_of_no_sense_are_refused(text: ChatText, messages: list[object]) -> None:
+    with pytest.raises(InvalidInput, match="messages"):
+        text.encode_chat(messages)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (["hello END more"], "hello "),
+        (["hello E", "N", "D more"], "hello "),
+        (["hello E", "NOUGH"], "hello ENOUGH"),
+        (["EEEN", "EN", "D"], "EEEN"),
+        (["nothing", " here E"], "nothing here E"),
+        (["a###b"], "a"),
+        (["a#", "#", "#b"], "a"),
+    ],
+)
+def test_a_stop_string_is_found_wherever_pieces_part(pieces: list[str], shown: str) -> None:
+    stops = StopStrings(["END", "###"])
+    got = "".join(stops.step(each) for each in pieces) + stops.finish()
+    assert got == shown
