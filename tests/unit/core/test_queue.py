@@ -14,7 +14,7 @@ def queue(**weights: float) -> Queue:
 
 def fill(made: Queue, *items: Item) -> Queue:
     for item in items:
-        made.push(item)
+        made.push(item, item.deadline)
     return made
 
 

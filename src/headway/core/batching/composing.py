@@ -103,7 +103,7 @@ class Composer:
             made.late_before = now + self._batch_s(made.rows, made.size) - 1e-9
             if first_due < made.late_before:
                 self._sort_out_late(made)
-        if made.items and not self._queue.has_one_class:
+        if made.items and lane.items > line.items:
             self._fill_planned(lane, line, made, now)
         made.left_rows = lane.rows
         if made.left_rows:
@@ -242,9 +242,11 @@ class Composer:
     ) -> None:
         """Fill up from one class, in order, as far as that does not delay the classes above."""
         goal = made.goal
-        if self._is_auto and (made.rows or self._filling.is_used):
-            goal = self._filling.rows_with(line.priority, made.rows, size or lane.mean_size, now)
-            goal = min(made.goal, max(self.padded_rows(max(1, made.rows)), goal))
+        above = sum(made.class_rows[: line.priority])
+        if self._is_auto and (above or self._filling.is_used):
+            goal = self._filling.rows_with(line.priority, above, size or lane.mean_size, now)
+            goal = max(goal, self.padded_rows(above)) if above else goal
+            goal = min(made.goal, goal + made.rows - above)
         if size is None:
             taken = self._queue.take_while(line, lambda item: self._fits(made, item, goal))
             made.items += taken

@@ -7,10 +7,13 @@ rate that is needed: most of the best one while the higher classes use little of
 it when they use nearly all.
 """
 
+import math
+
 from headway.core.costs import Costs
 from headway.core.items import Priority
 from headway.core.queueing.priority import Usage
 
+_FREE = 1.01  # of a batch's time: what takes no longer than this delays nobody
 _MOST_ROWS = 1_000_000
 _REDRAW_EVERY = 64  # batches
 _STEPS = 32  # of the share of the classes above
@@ -54,7 +57,22 @@ class Filling:
         if portion is None:
             lost = lost_beside(step / _STEPS) if rows else lost_between(step / _STEPS)
             portion = self._portions[key] = self._portion(size, 1.0 - lost)
-        return max(rows, portion)
+        return max(rows, portion, self._free_rows(rows, size) if rows else 0)
+
+    def _free_rows(self, rows: int, size: int) -> int:
+        """How many rows take no longer than so many."""
+        costs = self._costs
+        seconds = costs.predict(rows, size)
+        if seconds is None:
+            return _MOST_ROWS
+        low, high = rows, max(rows, costs.best_rows(size))
+        while low < high:
+            middle = (low + high + 1) // 2
+            if (costs.predict(middle, size) or math.inf) <= _FREE * seconds:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def _portion(self, size: int, rate: float) -> int:
         """The smallest batch that has so much of the best rate."""
@@ -75,9 +93,9 @@ class Filling:
         return high
 
 
-# With batches of these two sizes the lower class gets four fifths of what the higher ones leave, and
-# a higher item waits for one of each at most. Found by simulation, on costs of 1 + 0.8 and 2 + 0.2
-# for each row.
+# With batches of these two sizes the lower class gets about four fifths of what the higher ones
+# leave, and a higher item waits for one of each at most. Found by simulation, where a batch takes
+# 1 + 0.8 or 2 + 0.2 for each row.
 
 
 def lost_between(share: float) -> float:

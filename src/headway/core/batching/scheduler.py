@@ -61,7 +61,6 @@ class Scheduler:
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
         self._is_packed = policy.compose is Compose.PACKED
-        self.has_sizes = False  # has there ever been an item with one?
         self._buckets: Buckets | None = None
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
@@ -129,10 +128,8 @@ class Scheduler:
                 self._refused += self._admission.admit(
                     item, rows, self.cap_rows, self._running.values()
                 )
-        if item.size:
-            self.has_sizes = True
-            if self._buckets is not None:
-                item = item._replace(bucket=self._buckets.bucket_of(item.size))
+        if item.size and self._buckets is not None:
+            item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item, min(item.deadline, item.arrived_at + self._slo_s))
 
     def cancel(self, item_id: int) -> bool:

@@ -49,7 +49,8 @@ class Admission:
                 victims = self._queue.make_way(item)
                 if not victims:
                     raise
-                return [Refusal(each, RefusalReason.SHED, shed.retry_after_s) for each in victims]
+                retry_s = shed.retry_after_s or 0.0
+                return [Refusal(each, RefusalReason.SHED, retry_s) for each in victims]
         if self._queue.rows + rows <= self._policy.max_queue:
             return []
         return self._push_out(item, rows, cap_rows)

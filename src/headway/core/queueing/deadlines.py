@@ -13,7 +13,7 @@ _SLACK = 64  # entries of the departed that are tolerated
 
 
 class Deadlines:
-    """Ids in the order of their moments: a run of those that came in order, and a heap of others."""
+    """Ids in the order of their moments: a run of those that came in order, and a heap."""
 
     __slots__ = ("_heap", "_live", "_run")
 

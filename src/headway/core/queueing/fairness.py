@@ -69,8 +69,10 @@ class Shares(Generic[A]):
         return account
 
     def enter(self, account: Account, held: int, charge: float = 0.0) -> float:
-        """So much more of this tenant (1 at least) waits, and so much is charged. Answers its tag: the smallest tag
-        of all tenants is next; of equal tags, the one that came first."""
+        """So much more of this tenant (1 at least) waits, and so much is charged.
+
+        Answers its tag: the smallest of all tenants is next; of equal ones, the first that came.
+        """
         if not account.held:
             self.active_weight += account.weight
         account.held += held

@@ -11,7 +11,7 @@ serve is paid back.
 import bisect
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from headway.core.items import Item, Priority
@@ -64,7 +64,7 @@ class Flow:
 
 
 # Key, id of the item that took it, tag, rows that were charged, flow. Ordered by key, then arrival.
-# The key is the tag, plus a penalty for being long live the shortest go first.
+# The key is the tag, plus a penalty for being long where the shortest go first.
 Slot: TypeAlias = tuple[float, int, float, int, Flow]
 
 
@@ -107,7 +107,7 @@ class Shelf:
             bisect.insort(slots, slot)
 
     def first(self, shares: Shares[Account], live: dict[int, Item]) -> tuple[Slot, Item] | None:
-        """The slot whose turn it is, and whom it serves. Slots that serve nobody are cleared away."""
+        """The slot whose turn it is, and whom it serves. Slots that serve nobody are cleared."""
         slots, gone = self.slots, 0
         found: tuple[Slot, Item] | None = None
         for slot in slots:
@@ -155,7 +155,7 @@ class Shelf:
         return taken
 
     def take_singles(self, most: int, shares: Shares[Account], live: dict[int, Item]) -> list[Item]:
-        """As `take`, live all items are of one row: the way that most go, so it is unrolled."""
+        """As `take`, where all items are of one row: the way that most go, so it is unrolled."""
         slots, flows, pop = self.slots, self.flows, live.pop
         shares.advance(slots[0][2])
         if len(flows) == 1 and len(slots) == self.items:
@@ -166,11 +166,7 @@ class Shelf:
             flow = slot[4]
             items = flow.items
             used += 1
-            if flow.gone or flow.spent:
-                if flow.spent or _oldest(flow, live) is None:
-                    self._clear(slot, shares)
-                    continue
-            elif not items:
+            if (flow.gone and _oldest(flow, live) is None) or flow.spent or not items:
                 self._clear(slot, shares)
                 continue
             item = items.popleft()
@@ -307,6 +303,10 @@ class Line:
         self.due = Deadlines(live)  # when their answers are wanted
         self._live = live
 
+    def add_shelf(self, size: int) -> Shelf:
+        shelf = self.shelves[size] = Shelf(size, self)
+        return shelf
+
     def oldest(self) -> Item | None:
         arrivals, live = self.arrivals, self._live
         while arrivals and arrivals[0].id not in live:
@@ -326,7 +326,56 @@ class Line:
                 best = (*found, shelf)
         return best
 
-    def compact(self) -> None:
+    def take_each(self, shelves: Sequence[Shelf], most: int, shares: Shares[Account]) -> list[Item]:
+        """From one shelf; or all that there are, in no order."""
+        live = self._live
+        virtual = min(shelf.slots[0][2] for shelf in shelves)
+        virtual = max(shares.virtual, virtual)  # it moves on to the first of all, not further
+        taken: list[Item] = []
+        for shelf in shelves:
+            if most >= shelf.rows:
+                taken += shelf.drain(shares, live)
+            elif shelf.rows == shelf.items:
+                taken += shelf.take_singles(most, shares, live)
+            else:
+                taken += shelf.take(most, shares, live)
+        shares.virtual = virtual
+        return taken
+
+    def take_merged(
+        self, shelves: Sequence[Shelf], most: int, shares: Shares[Account]
+    ) -> list[Item]:
+        """In the order of slots, from several shelves."""
+        live = self._live
+        heads: list[tuple[Slot, Item, Shelf]] = []
+        for shelf in shelves:
+            found = shelf.first(shares, live)
+            if found is not None:
+                heads.append((*found, shelf))
+        heapq.heapify(heads)
+        taken: list[Item] = []
+        rows, virtual = 0, max(shares.virtual, heads[0][0][2])
+        while heads and rows < most:
+            _, item, shelf = heads[0]
+            if item.rows > most - rows:
+                break
+            taken += shelf.take(item.rows, shares, live)
+            rows += item.rows
+            found = shelf.first(shares, live)
+            if found is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (*found, shelf))
+        shares.virtual = virtual
+        return taken
+
+    def tidy(self, shelves: Iterable[Shelf], shares: Shares[Account]) -> None:
+        """Some have left these shelves: clear away what they left behind, where it is much."""
+        for shelf in shelves:
+            if len(shelf.slots) > 2 * shelf.items + SLACK or (shelf.slots and not shelf.items):
+                shelf.compact(shares, self._live)
+            if not shelf.items:
+                self.shelves.pop(shelf.size, None)
         if len(self.arrivals) > 2 * self.items + SLACK:
             self.arrivals = deque(each for each in self.arrivals if each.id in self._live)
 
@@ -365,120 +414,6 @@ class FairLane:
     def oldest(self) -> Item | None:
         waiting = [line.oldest() for line in self.lines if line.items]
         return min(filter(None, waiting), key=_age, default=None)
-
-
-class PlainLane:
-    """Items that differ in nothing but id and time: one deque, and nobody to be told apart.
-
-    Most queues are this, most of the time.
-    """
-
-    __slots__ = ("_arrivals", "kind", "live", "partition", "priority", "size_rows")
-
-    def __init__(self) -> None:
-        self.kind: Sequence[object] = ()  # what all of them have in common; empty: nobody may come
-        self.partition: Hashable = None
-        self.priority = Priority.NORMAL
-        self.size_rows = 0
-        self.live: dict[int, Item] = {}
-        self._arrivals: deque[Item] = deque()  # some may have left
-
-    @property
-    def items(self) -> int:
-        return len(self.live)
-
-    @property
-    def rows(self) -> int:
-        return len(self.live)
-
-    @property
-    def mean_size(self) -> int:
-        return 0
-
-    def oldest(self) -> Item | None:
-        arrivals, live = self._arrivals, self.live
-        while arrivals and arrivals[0].id not in live:
-            arrivals.popleft()
-        return arrivals[0] if arrivals else None
-
-    def push(self, item: Item) -> None:
-        item_id = item.id
-        assert item_id not in self.live, f"item {item_id} is queued; an id is used once"
-        self.live[item_id] = item
-        self._arrivals.append(item)
-
-    def push_many(self, items: Sequence[Item]) -> None:
-        self.live.update({item.id: item for item in items})
-        self._arrivals.extend(items)
-
-    def take(self, most: int) -> list[Item]:
-        pop, live = self._arrivals.popleft, self.live
-        taken: list[Item] = []
-        while len(taken) < most:
-            item = pop()
-            if live.pop(item.id, None) is not None:
-                taken.append(item)
-        if not live:
-            self._arrivals.clear()
-        return taken
-
-    def remove(self, item_id: int) -> Item | None:
-        item = self.live.pop(item_id, None)
-        if not self.live:
-            self._arrivals.clear()
-        elif len(self._arrivals) > 2 * len(self.live) + SLACK:
-            self._arrivals = deque(self.in_order())
-        return item
-
-    def in_order(self) -> Iterator[Item]:
-        return (item for item in self._arrivals if item.id in self.live)
-
-    def clear(self) -> None:
-        self.kind = ()
-        self.live.clear()
-        self._arrivals.clear()
-
-
-class LaneHeap:
-    """Finds the lane that comes first by some rank, when there are many.
-
-    Ranks are noted when a lane may have moved up and checked when it surfaces.
-    """
-
-    def __init__(self, rank: Callable[[FairLane], tuple[float, ...] | None]) -> None:
-        self._rank = rank
-        self._heap: list[tuple[tuple[float, ...], int, FairLane]] = []
-        self._sequence = 0
-
-    def note(self, lane: FairLane, lanes: dict[Hashable, FairLane]) -> None:
-        if len(self._heap) > 4 * len(lanes) + SLACK:
-            self._heap.clear()
-            for each in lanes.values():
-                self._push(each)
-        else:
-            self._push(lane)
-
-    def _push(self, lane: FairLane) -> None:
-        rank = self._rank(lane)
-        if rank is not None:
-            self._sequence += 1
-            heapq.heappush(self._heap, (rank, self._sequence, lane))
-
-    def clear(self) -> None:
-        self._heap.clear()
-
-    def first(self, lanes: dict[Hashable, FairLane]) -> FairLane | None:
-        heap = self._heap
-        while heap:
-            rank, _, lane = heap[0]
-            current = self._rank(lane)
-            if current == rank and lanes.get(lane.partition) is lane:
-                return lane
-            heapq.heappop(heap)
-            if current is not None and lanes.get(lane.partition) is lane:
-                self._sequence += 1
-                heapq.heappush(heap, (current, self._sequence, lane))
-        return None
 
 
 def _age(item: Item) -> tuple[float, int]:

@@ -8,7 +8,6 @@ The queue owns its state: others read its figures, and change it only by calling
 out of a line is one step that leaves every figure right.
 """
 
-import heapq
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, mul
@@ -19,18 +18,18 @@ from headway.core.queueing.crowding import Crowding
 from headway.core.queueing.deadlines import Deadlines
 from headway.core.queueing.fairness import Account, Shares
 from headway.core.queueing.lanes import (
-    SLACK,
     FairLane,
     Lane,
-    LaneHeap,
     Line,
-    PlainLane,
     Shelf,
-    Slot,
 )
+from headway.core.queueing.plain import PlainLane
 from headway.core.queueing.priority import Ageing
+from headway.core.queueing.ranking import LaneHeap
 
-HURRIED_ROWS = 16  # no more than these wait: who is due first goes first. In a longer queue that would
+HURRIED_ROWS = (
+    16  # no more than these wait: who is due first goes first. In a longer queue that would
+)
 # only choose who is late, and fill it with those who can be answered at the last moment.
 _rows, _size = attrgetter("rows"), attrgetter("size")
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
@@ -155,10 +154,8 @@ class Queue:
         if lane is None:
             lane = self._fair_lanes[partition] = FairLane(partition, self._live)
         line = lane.lines[priority]
-        shelf_size = self._shelf_of(size) if size and self._shelf_of is not None else 0
-        shelf = line.shelves.get(shelf_size)
-        if shelf is None:
-            shelf = line.shelves[shelf_size] = Shelf(shelf_size, line)
+        shelf_size = self.shelf_of(item) if size else 0
+        shelf = line.shelves.get(shelf_size) or line.add_shelf(shelf_size)
         shares = self._shares[priority]
         tenant = shares.accounts.get(item.tenant) or shares.account(item.tenant)
         penalty = self._long_penalty(size) if self._shortest_first else 0.0
@@ -175,10 +172,10 @@ class Queue:
         lane.rows += rows
         if size:
             lane.size_rows += rows * size
-        if item.deadline != math.inf:
-            self._expiry.add(item.deadline, item_id)
         if due != math.inf:
             line.due.add(due, item_id)
+            if item.deadline != math.inf:
+                self._expiry.add(item.deadline, item_id)
         if lane.rows >= self._full_rows:
             self.full_lanes[partition] = lane
         if len(self._fair_lanes) > 1:
@@ -214,55 +211,14 @@ class Queue:
         """
         if most <= 0:
             return []
-        held = line.shelves
+        held, shares = line.shelves, self._shares[line.priority]
         chosen = list(held.values()) if shelves is None else [held[size] for size in shelves]
         if len(chosen) == 1 or sum(shelf.rows for shelf in chosen) <= most:
-            taken = self._take_each(line, chosen, most)
+            taken = line.take_each(chosen, most, shares)
         else:
-            taken = self._take_merged(line, chosen, most)
+            taken = line.take_merged(chosen, most, shares)
         if taken:
             self._count_out(line, taken, chosen)
-        return taken
-
-    def _take_each(self, line: Line, shelves: Sequence[Shelf], most: int) -> list[Item]:
-        """From one shelf; or all that there are, in no order."""
-        shares, live = self._shares[line.priority], self._live
-        virtual = min(shelf.slots[0][2] for shelf in shelves)
-        virtual = max(shares.virtual, virtual)  # it moves on to the first of all, not further
-        taken: list[Item] = []
-        for shelf in shelves:
-            if most >= shelf.rows:
-                taken += shelf.drain(shares, live)
-            elif shelf.rows == shelf.items:
-                taken += shelf.take_singles(most, shares, live)
-            else:
-                taken += shelf.take(most, shares, live)
-        shares.virtual = virtual
-        return taken
-
-    def _take_merged(self, line: Line, shelves: Sequence[Shelf], most: int) -> list[Item]:
-        """In the order of slots, from several shelves."""
-        shares, live = self._shares[line.priority], self._live
-        heads: list[tuple[Slot, Item, Shelf]] = []
-        for shelf in shelves:
-            found = shelf.first(shares, live)
-            if found is not None:
-                heads.append((*found, shelf))
-        heapq.heapify(heads)
-        taken: list[Item] = []
-        rows, virtual = 0, max(shares.virtual, heads[0][0][2])
-        while heads and rows < most:
-            _, item, shelf = heads[0]
-            if item.rows > most - rows:
-                break
-            taken += shelf.take(item.rows, shares, live)
-            rows += item.rows
-            found = shelf.first(shares, live)
-            if found is None:
-                heapq.heappop(heads)
-            else:
-                heapq.heapreplace(heads, (*found, shelf))
-        shares.virtual = virtual
         return taken
 
     def take_while(self, line: Line, fits: Callable[[Item], bool]) -> list[Item]:
@@ -316,8 +272,7 @@ class Queue:
             self.full_lanes.clear()
 
     def _count_out(self, line: Line, taken: Sequence[Item], shelves: Iterable[Shelf]) -> None:
-        lane, shares, live = line.lane, self._shares[line.priority], self._live
-        rows = len(taken)
+        lane, rows = line.lane, len(taken)
         if lane.rows != lane.items:
             rows = sum(map(_rows, taken))
             lane.size_rows -= sum(map(mul, map(_rows, taken), map(_size, taken)))
@@ -327,14 +282,9 @@ class Queue:
         self._class_rows[line.priority] -= rows
         line.rows -= rows
         line.items -= len(taken)
-        line.compact()
         lane.rows -= rows
         lane.items -= len(taken)
-        for shelf in shelves:
-            if len(shelf.slots) > 2 * shelf.items + SLACK or (shelf.slots and not shelf.items):
-                shelf.compact(shares, live)
-            if not shelf.items:
-                line.shelves.pop(shelf.size, None)
+        line.tidy(shelves, self._shares[line.priority])
         self.is_overflowing = False
         if self.full_lanes and lane.rows < self._full_rows:
             self.full_lanes.pop(lane.partition, None)
@@ -506,11 +456,10 @@ class Queue:
         Empty: there is not enough of that, and the newcomer must be refused instead.
         """
         if self._is_plain:
-            if self._plain.kind and newcomer.priority >= self._plain.priority:
-                first = self._plain.oldest()
-                if first is None or first.tenant == newcomer.tenant:
-                    self.is_overflowing = True
-                    return []  # its equals, or those above it
+            first = self._plain.oldest()
+            if first and newcomer.priority >= first.priority and newcomer.tenant == first.tenant:
+                self.is_overflowing = True
+                return []  # its equals, or those above it
             self._tell_apart()
         self._is_crowded = True
         needed = self.rows + newcomer.rows - limit
@@ -523,11 +472,15 @@ class Queue:
                 victims.append(victim)
                 needed -= victim.rows
         if needed > 0:
-            for victim in reversed(victims):  # not enough: they keep their places
-                self._push_in_order(victim, math.inf)
+            self._put_back(victims)
             victims = []
         self.is_overflowing = not victims
         return victims
+
+    def _put_back(self, victims: Sequence[Item]) -> None:
+        """They are not enough: they keep their places."""
+        for victim in reversed(victims):
+            self._push_in_order(victim, math.inf)
 
     def make_way(self, newcomer: Item) -> list[Item]:
         """Push out as much of those of its class who hold more than their share, newest first."""
