@@ -17,7 +17,7 @@ from headway.core import (
     Policy,
     Priority,
     Scheduler,
-    probe_rows,
+    probe_order,
 )
 from headway.core.faults.bisecting import MAX_RERUNS
 from headway.core.faults.supervision import MAX_RESTARTS
@@ -814,7 +814,8 @@ class Batcher(Generic[In, Out]):
             self._runner,
             home.clock,
             sized,
-            rows=list(self._policy.batch_sizes) or probe_rows(self._policy.max_batch_size),
+            rows=self._policy.batch_sizes
+            or probe_order(self._policy.max_batch_size, coarse=list(sized) != [0]),
             repeats=repeats,
             limit_s=limit_s,
             watcher=_watcher,

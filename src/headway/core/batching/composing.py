@@ -18,6 +18,8 @@ from headway.core.policy import Compose, Firing, Order, Policy
 from headway.core.queueing.priority import FLOOR
 from headway.core.queueing.queue import FairLane, Line, Queue
 
+HOPELESS = 10.0  # percent of batches run so fast: who would be late even then has no chance
+DOUBTFUL = 85.0  # who is in time in so many percent of cases has a good chance
 MOST_DROPPED = 32  # late items in one decision; whoever asks again gets the next
 _CLASSES = tuple(Priority)
 _rows, _size = operator.attrgetter("rows"), operator.attrgetter("size")
@@ -29,6 +31,7 @@ class Composition:
 
     goal: int = 0  # rows
     late_before: float = -math.inf  # whoever is due before this would be late, leaving now
+    error: float = 0.0  # batches are reckoned to take so much longer than predicted
     items: list[Item] = field(default_factory=list)
     rows: int = 0
     size: int = 0
@@ -68,17 +71,24 @@ class Composer:
         self._planner = Planner(costs, self._limits)
         self._filling = Filling(costs, policy.workers)
 
-    def compose(self, lane: FairLane, now: float, *, cap_rows: int) -> Composition:
-        """Take the next batch out of the lane. `cap_rows`: no more rows than this pay.
+    def compose(
+        self, lane: FairLane, now: float, *, cap_rows: int, is_flooded: bool = False
+    ) -> Composition:
+        """Take the next batch out of the lane.
 
-        No items, but some that are late: ask again.
+        `cap_rows`: no more rows than this pay; `is_flooded`: more comes than can be served. No
+        items, but some that are late: ask again.
         """
         is_mixed = not self._queue.has_one_class
         size = _common_size(lane)
         if size is None and self._may_plan:
             made = self._compose_planned(lane, now)
         else:
-            made = self._compose_in_order(lane, now, cap_rows, size)
+            # In a flood the place of an item with a small chance goes to one with a good chance.
+            # Otherwise the others have their turn all the same, and it costs nobody anything.
+            is_short = is_flooded and lane.rows > cap_rows
+            error = self._costs.error_at(DOUBTFUL if is_short else HOPELESS)
+            made = self._compose_in_order(lane, now, cap_rows, size, error)
         if made.items and is_mixed:
             self._queue.ageing.served(made.class_rows)
             if self._is_auto:
@@ -216,14 +226,14 @@ class Composer:
     # ---- in order
 
     def _compose_in_order(
-        self, lane: FairLane, now: float, cap_rows: int, size: int | None
+        self, lane: FairLane, now: float, cap_rows: int, size: int | None, error: float
     ) -> Composition:
         """`size`: of all of them, if it is one."""
-        goal = self._allowed_rows(min(lane.rows, cap_rows))
-        made = Composition(goal)
+        made = Composition(self._allowed_rows(min(lane.rows, cap_rows)), error=error)
         is_urged = self._is_auto and (self._slo_s < math.inf or self._queue.has_deadlines)
         if is_urged:
-            made.late_before = self._late_before(lane, now, goal)
+            made.goal = self._timely_rows(lane, now, made)
+            made.late_before = self._late_before(lane, now, made.goal, error)
             if self._drop_late(lane, made, now) or not lane.items:
                 return made
         aged = self._queue.aged_line(lane, now)
@@ -350,11 +360,36 @@ class Composer:
     def padded_rows(self, rows: int) -> int:
         return self._limits.padded_rows(rows) if self._batch_sizes else rows
 
-    def _late_before(self, lane: FairLane, now: float, rows: int) -> float:
+    def _late_before(self, lane: FairLane, now: float, rows: int, error: float) -> float:
         seconds = self._costs.predict(rows, lane.mean_size)
         if seconds is None:
             return -math.inf  # nothing is known: nobody is late
-        return now + seconds + self._costs.margin_s(rows, lane.mean_size) - 1e-9
+        return now + seconds * (1.0 + error) - 1e-9
+
+    def _timely_rows(self, lane: FairLane, now: float, made: Composition) -> int:
+        """The most rows, the newest ones, that a batch of just so many answers in time.
+
+        In a flood most of the queue is too old to be saved, and those who are not may be fewer
+        than a full batch: a batch of their number is shorter, and saves more of them.
+        """
+        rows, line = made.goal, lane.top
+        oldest = line.oldest()
+        if self._slo_s == math.inf or oldest is None:
+            return rows
+        late_before = self._late_before(lane, now, rows, made.error)
+        if late_before == -math.inf or oldest.arrived_at + self._slo_s >= late_before:
+            return rows
+        arrivals, each = line.arrivals, line.rows / line.items
+        low, high = 0, min(len(arrivals), int(rows / each))
+        while low < high:
+            count = (low + high + 1) // 2
+            batch_rows = min(rows, max(1, round(count * each)))
+            due = arrivals[-count].arrived_at + self._slo_s
+            if due >= self._late_before(lane, now, batch_rows, made.error):
+                low = count
+            else:
+                high = count - 1
+        return min(rows, max(1, round(low * each)))
 
     def _drop_late(self, lane: FairLane, made: Composition, now: float | None = None) -> bool:
         """Drop whoever would be late. True: there are more than one decision may drop.
@@ -368,7 +403,7 @@ class Composer:
             made.late.append(item)
             if now is not None and 0 < lane.rows < made.goal:
                 made.goal = self._allowed_rows(lane.rows)
-                made.late_before = self._late_before(lane, now, made.goal)
+                made.late_before = self._late_before(lane, now, made.goal, made.error)
             if len(made.late) >= MOST_DROPPED:
                 return True
         return False
@@ -376,7 +411,8 @@ class Composer:
     def _batch_s(self, rows: int, size: int) -> float:
         if self._is_padded:
             rows, size = self._limits.padded_rows(rows), self._limits.padded_size(size)
-        return (self._costs.predict(rows, size) or 0.0) + self._costs.margin_s(rows, size)
+        seconds = self._costs.predict(rows, size) or 0.0
+        return seconds * (1.0 + self._costs.error_at(HOPELESS))
 
     def _obstacle(self, made: Composition, item: Item) -> FireReason | None:
         """The limit that keeps the item out of the batch, if one does."""

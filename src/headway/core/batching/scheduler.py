@@ -12,6 +12,7 @@ from headway.core.batching.composing import MOST_DROPPED, Composer, Composition,
 from headway.core.batching.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
 from headway.core.batching.linger import Linger
 from headway.core.batching.planning import shelf_of
+from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.memory import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
@@ -32,7 +33,6 @@ from headway.core.queueing.queue import FairLane, Lane, PlainLane, Queue
 from headway.errors import HeadwayError, InvalidInput
 
 _NOTHING_TO_DO = Wait(math.inf)
-LONG_QUEUE = 2  # knees: beyond that the rate counts, not the wait
 
 
 class Scheduler:
@@ -65,6 +65,7 @@ class Scheduler:
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._auto = AutoRule(policy, self.costs, self._linger, self._fitting)
+        self._sizing = self._auto.sizing = Sizing(policy, self.costs, self._linger)
         self._rule = self._choose_rule()
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
@@ -74,7 +75,6 @@ class Scheduler:
         self._idle_since: float | None = None
         self._batches = 0
         self._draining = False
-        self._slo = _SloWatch(policy)
         self._max_queue = policy.max_queue
         self._learns = self._rule is self._auto  # the others wait as they are told
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
@@ -150,9 +150,6 @@ class Scheduler:
             self._clear(batch)
         if self._learns:
             self._linger.completed(now, now - batch.fired_at)
-            if self._slo.is_set:
-                self._slo.saw(batch, now)
-                self._auto.allowed = not self._slo.is_missed
 
     def lost(
         self,
@@ -196,7 +193,7 @@ class Scheduler:
     def set_workers(self, workers: int) -> None:
         """So many there are now. With none, everything waits; the queue stays bounded."""
         self._workers = workers
-        self._admission.workers = self._auto.workers = max(1, workers)
+        self._admission.workers = self._auto.workers = self._sizing.workers = max(1, workers)
 
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
@@ -267,7 +264,7 @@ class Scheduler:
 
     def _fire(self, fire: Fire, now: float) -> Action:
         lane, reason = fire
-        cap_rows = self._lane_cap(lane)
+        cap_rows = self._lane_cap(lane, now)
         if self._fitting.limits:
             cap_rows = min(cap_rows, self._fitting.rows_at(0))  # those with a size: the composer
         if isinstance(lane, PlainLane):
@@ -276,7 +273,8 @@ class Scheduler:
             items = self._queue.take_alike(lane, cap_rows)
             return self._start(items, len(items), 0, reason, cap_rows, now)
         assert isinstance(lane, FairLane)
-        made = self._composer.compose(lane, now, cap_rows=cap_rows)
+        is_flooded = self._admission.is_flooded(now, self.cap_rows)
+        made = self._composer.compose(lane, now, cap_rows=cap_rows, is_flooded=is_flooded)
         if made.late:
             self._note_late(made, now)
         if not made.items:
@@ -317,7 +315,7 @@ class Scheduler:
             now,
             self._idle_since,
             cap_rows,
-            self._rule.linger_cap_s if self._auto.allowed else 0.0,
+            self._rule.linger_cap_s,
             self.costs.predict(padded_rows, size),
             self._is_packed,
         )
@@ -376,15 +374,21 @@ class Scheduler:
         """The most rows of one item; a larger request is to be split."""
         return min(self.cap_rows, self._fitting.rows_at(size))
 
-    def _lane_cap(self, lane: Lane) -> int:
-        """A short queue is served up to the knee; a long one needs the best rate there is."""
+    def _lane_cap(self, lane: Lane, now: float) -> int:
+        """How many rows leave now, at most."""
         if self._rule is not self._auto:
             return self.policy.max_batch_size
-        size = lane.mean_size
-        if self.policy.slo_s is not None:
-            return self.costs.best_rows(size)  # in time or not is what counts
-        knee = self.costs.knee_rows(size)
-        return knee if lane.rows <= LONG_QUEUE * knee else self.costs.best_rows(size)
+        if self._workers == 1:
+            return self._sizing.rows_to_take(lane.rows, lane.mean_size)
+        return self._sizing.rows_beside(lane.rows, lane.mean_size, self._next_free_s(now))
+
+    def _next_free_s(self, now: float) -> list[float]:
+        """In how many seconds each of the other workers will be free."""
+        running = [
+            max(0.0, each.fired_at + (each.predicted_s or 0.0) - now)
+            for each in self._running.values()
+        ]
+        return running + [0.0] * (self._workers - 1 - len(running))
 
     @property
     def queued_items(self) -> int:
@@ -422,24 +426,3 @@ class Scheduler:
         if self.policy.firing is Firing.STATIC:
             return StaticRule(self.policy, self.costs)
         return self._auto
-
-
-class _SloWatch:
-    """Is the SLO's percentile being missed? Then lingering stops until it recovers."""
-
-    _MEMORY = 0.998  # about the last 500 items
-
-    def __init__(self, policy: Policy) -> None:
-        self.is_set = policy.slo_s is not None
-        self._slo_s = policy.slo_s or math.inf
-        self._allowed = 1.0 - policy.slo_percentile / 100.0
-        self._missed = 0.0
-
-    def saw(self, batch: Batch, now: float) -> None:
-        for item in batch.items:
-            late = now - item.arrived_at > self._slo_s
-            self._missed = self._missed * self._MEMORY + (1.0 - self._MEMORY if late else 0.0)
-
-    @property
-    def is_missed(self) -> bool:
-        return self._missed > self._allowed

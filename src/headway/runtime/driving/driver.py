@@ -69,6 +69,7 @@ from headway.runtime.jobs.jobs import BatchJob, Job, Worker
 
 _PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
 _item_id = operator.itemgetter(0)
+_TIMER_RESOLUTION_S = 1e-3
 
 
 class JobFactory(Protocol):
@@ -124,6 +125,7 @@ class Driver:
         self._drive_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._due_at = -math.inf  # what a timer that rang early was set for
         self.room = Room(self)
         self._losses = losses = Losses(self)
         self._ending = ending = Ending(self)
@@ -447,8 +449,10 @@ class Driver:
         if self._is_over:
             return jobs, []
         self.take_in()
+        due_at, self._due_at = self._due_at, -math.inf
         while True:
-            action = self.scheduler.next_action(home.clock())
+            action = self.scheduler.next_action(max(home.clock(), due_at))
+            due_at = -math.inf
             if isinstance(action, Run):
                 jobs.append(self._make_job(action.batch, home))
                 if not self._free_workers and not refused and not self.scheduler.may_refuse:
@@ -620,6 +624,10 @@ class Driver:
 
     def _on_timer(self, home: Home) -> None:
         if home is self.home:
+            # uvloop counts in milliseconds and rings early: what is due within one is due now.
+            # Asked with the clock's time, the scheduler would say "wait" again, and again.
+            is_early = 0.0 < self._timer_at - home.clock() <= _TIMER_RESOLUTION_S
+            self._due_at = self._timer_at if is_early else -math.inf
             self._timer_at = math.inf
             self.drive()
 

@@ -1,0 +1,156 @@
+"""How many of the waiting rows leave in the next batch.
+
+All of them is right where a row more costs little. Elsewhere a queue is better served in several
+batches: the first callers are answered earlier, and the last no later than the time lost between
+batches. And where rows are computed in tiles, a batch that ends with a full tile beats one that
+begins another for a row or two, if those who stay will have company.
+"""
+
+import math
+from collections.abc import Sequence
+
+from headway.core.batching.linger import Linger
+from headway.core.costs import Costs
+from headway.core.policy import Policy
+
+LOSS = 0.03  # of the time until the queue is empty: what serving the first ones earlier may cost …
+LOSS_BUSY = 0.1  # … and of the time that workers are idle, where that is less
+PRICE = 1.0
+HEADROOM = 0.25
+_REMEMBERED = 1024
+
+
+class Sizing:
+    def __init__(self, policy: Policy, costs: Costs, linger: Linger) -> None:
+        self._max_rows = policy.max_batch_size
+        self._costs = costs
+        self._linger = linger
+        self._version = -1
+        self._taken: dict[tuple[int, int], int] = {}
+        self.workers = policy.workers  # those that are there
+        self._ladders: dict[int, list[int]] = {}
+
+    def rows_to_take(self, rows: int, size: int) -> int:
+        """Of so many waiting rows of that size, on average."""
+        if self._version != self._costs.version or len(self._taken) > _REMEMBERED:
+            self._version = self._costs.version
+            self._taken.clear()
+            self._ladders.clear()
+        taken = self._taken.get((rows, size))
+        if taken is None:
+            taken = self._taken[rows, size] = self._choose(rows, size)
+        return taken
+
+    def _choose(self, rows: int, size: int) -> int:
+        costs = self._costs
+        most = min(rows, self._max_rows)
+        best = costs.best_rows(size)
+        all_s = costs.predict(min(most, best), size)
+        if all_s is None or most == 1:
+            return best
+        if best <= rows and costs.is_trial(best, size):
+            return best
+        # Those who come meanwhile keep company to those who stay; on a worker that is often idle
+        # they may as well come later.
+        coming = self._linger.rate_rps * all_s * self._linger.busy
+        rows += min(int(coming), self._max_rows)
+        choices: list[tuple[float, float, int]] = []
+        for take in self._candidates(most, size):
+            batch_s = costs.predict(take, size)
+            if batch_s is None:
+                continue
+            batches, rest = divmod(rows, take)
+            rest_s = (costs.predict(rest, size) or 0.0) if rest else 0.0
+            end_s = batches * batch_s + rest_s
+            waited_s = take * batch_s * batches * (batches + 1) / 2 + rest * end_s
+            choices.append((end_s, waited_s, take))
+        if not choices:
+            return best
+        loss = min(LOSS, LOSS_BUSY * (1.0 - self._linger.busy))
+        enough_s = min(choices)[0] * (1.0 + loss)
+        return min((waited_s, take) for end_s, waited_s, take in choices if end_s <= enough_s)[1]
+
+    def rows_beside(self, rows: int, size: int, free_in_s: Sequence[float]) -> int:
+        """The same where other workers will be free in so many seconds, each, and share the rest.
+
+        So many that all who wait are answered at the same time, whoever takes them; but no fewer
+        than keep up with what comes.
+        """
+        most = self.rows_to_take(rows, size)
+        all_s = self._costs.predict(most, size)
+        if most == 1 or all_s is None or min(free_in_s) >= all_s:
+            return most
+        enough = min(most, self.sustaining(size)[0])
+        shared = self._shared(rows, most, size, free_in_s)
+        return max(enough, shared)
+
+    def _shared(self, rows: int, most: int, size: int, free_in_s: Sequence[float]) -> int:
+        for take in sorted(self._candidates(most, size)):
+            batch_s = self._costs.predict(take, size)
+            if batch_s is None:
+                return most
+            others = sum(self._rows_within(batch_s - each, size) for each in free_in_s)
+            if take + others >= rows:
+                return take
+        return most
+
+    def _rows_within(self, seconds: float, size: int) -> int:
+        """How many rows a batch of so many seconds has."""
+        ladder, found = self._ladder(size), 0
+        for rows in ladder:
+            if (self._costs.predict(rows, size) or 0.0) > seconds:
+                break
+            found = rows
+        return found
+
+    def sustaining(self, size: int) -> tuple[int, float]:
+        """The smallest batch with which the workers keep up with what comes, and some room to
+        spare; and how long it takes to come together."""
+        came_rps = self._linger.rate_rps
+        best = self._costs.best_rows(size)
+        best_s = self._costs.predict(best, size)
+        if best_s is None or came_rps <= 0.0:
+            return 1, 0.0
+        most_rps = self.workers * best / best_s
+        wanted_rps = came_rps + min(HEADROOM * came_rps, 0.5 * (most_rps - came_rps))
+        if came_rps >= most_rps:
+            return 1, 0.0
+        for rows in self._ladder(size):
+            seconds = self._costs.predict(rows, size)
+            if seconds is None or self.workers * rows >= wanted_rps * seconds:
+                half_s = self._costs.predict(-(-rows // 2), size) or 0.0
+                saved = min(1.0, max(0.0, 2 * half_s - (seconds or 0.0)) / (seconds or 1.0))
+                return rows, (rows - 1) / came_rps * saved
+        return 1, 0.0
+
+    def _seconds(self, rows: float, size: int) -> float:
+        """Of a batch of so many rows on average: less than one is one now and then."""
+        if rows < 1.0:
+            return rows * (self._costs.predict(1, size) or 0.0)
+        more = math.ceil(rows)
+        seconds = self._costs.predict(min(more, self._max_rows), size) or 0.0
+        return seconds if more <= self._max_rows else seconds * rows / self._max_rows
+
+    def _price(self, batch_s: float) -> float:
+        """Rows held up by one second more of one worker's time."""
+        busy = self._linger.busy_share(self.workers)
+        return PRICE * self._linger.rate_rps * batch_s / self.workers * busy ** (self.workers - 1)
+
+    def _candidates(self, most: int, size: int) -> set[int]:
+        parts = {-(-most // batches) for batches in (1, 2, 3, 4)}
+        return parts.union(each for each in self._ladder(size) if each <= most)
+
+    def _ladder(self, size: int) -> list[int]:
+        ladder = self._ladders.get(size)
+        if ladder is None:
+            ladder = self._ladders[size] = self._draw_ladder(size)
+        return ladder
+
+    def _draw_ladder(self, size: int) -> list[int]:
+        """Sizes worth a look: a few an octave, and those where a tile is full."""
+        costs, ladder, rows = self._costs, set(), 1
+        while rows <= self._max_rows:
+            ladder.add(rows)
+            rows = max(rows + 1, int(rows * math.sqrt(2)))
+        ladder.add(self._max_rows)
+        return sorted(ladder.union(costs.peaks(size)))
