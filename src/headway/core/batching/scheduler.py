@@ -93,14 +93,14 @@ class Scheduler:
         if queue.rows >= self._max_queue or not queue.push_alike(item):
             self._submit_carefully(item, request_rows)
         if self._learns:
-            self._linger.arrived(item.arrived_at, len(queue) + self._running_items)
+            self._linger.arrived(item.arrived_at, queue.items + self._running_items)
 
     def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
         """Queue several items that differ in nothing but id and time; who was refused, and why."""
         if len(items) == 1:
             return self._try_submit(items[0])
         queue = self._queue
-        here = len(queue) + self._running_items
+        here = queue.items + self._running_items
         if queue.rows + len(items) <= self._max_queue and queue.push_many_alike(items):
             if self._learns:
                 self._linger.arrived_together([item.arrived_at for item in items], here)
@@ -223,7 +223,7 @@ class Scheduler:
             action = self._retry(now)
             if action is not None:
                 return action
-        if not len(queue):
+        if not queue.items:
             self._idle_since = None
             return self._wait_for_deadline() if self._suspects.cases else _NOTHING_TO_DO
         if len(self._running) >= self._workers:

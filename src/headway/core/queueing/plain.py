@@ -14,7 +14,7 @@ class PlainLane:
     Most queues are this, most of the time.
     """
 
-    __slots__ = ("_arrivals", "kind", "live", "partition", "priority", "size_rows")
+    __slots__ = ("arrivals", "kind", "live", "partition", "priority", "size_rows")
 
     def __init__(self) -> None:
         self.kind: Sequence[object] = ()  # what all of them have in common; empty: nobody may come
@@ -22,7 +22,7 @@ class PlainLane:
         self.priority = Priority.NORMAL
         self.size_rows = 0
         self.live: dict[int, Item] = {}
-        self._arrivals: deque[Item] = deque()  # some may have left
+        self.arrivals: deque[Item] = deque()  # some may have left
 
     @property
     def items(self) -> int:
@@ -37,44 +37,38 @@ class PlainLane:
         return 0
 
     def oldest(self) -> Item | None:
-        arrivals, live = self._arrivals, self.live
+        arrivals, live = self.arrivals, self.live
         while arrivals and arrivals[0].id not in live:
             arrivals.popleft()
         return arrivals[0] if arrivals else None
 
-    def push(self, item: Item) -> None:
-        item_id = item.id
-        assert item_id not in self.live, f"item {item_id} is queued; an id is used once"
-        self.live[item_id] = item
-        self._arrivals.append(item)
-
     def push_many(self, items: Sequence[Item]) -> None:
         self.live.update({item.id: item for item in items})
-        self._arrivals.extend(items)
+        self.arrivals.extend(items)
 
     def take(self, most: int) -> list[Item]:
-        pop, live = self._arrivals.popleft, self.live
+        pop, live = self.arrivals.popleft, self.live
         taken: list[Item] = []
         while len(taken) < most:
             item = pop()
             if live.pop(item.id, None) is not None:
                 taken.append(item)
         if not live:
-            self._arrivals.clear()
+            self.arrivals.clear()
         return taken
 
     def remove(self, item_id: int) -> Item | None:
         item = self.live.pop(item_id, None)
         if not self.live:
-            self._arrivals.clear()
-        elif len(self._arrivals) > 2 * len(self.live) + _SLACK:
-            self._arrivals = deque(self.in_order())
+            self.arrivals.clear()
+        elif len(self.arrivals) > 2 * len(self.live) + _SLACK:
+            self.arrivals = deque(self.in_order())
         return item
 
     def in_order(self) -> Iterator[Item]:
-        return (item for item in self._arrivals if item.id in self.live)
+        return (item for item in self.arrivals if item.id in self.live)
 
     def clear(self) -> None:
         self.kind = ()
         self.live.clear()
-        self._arrivals.clear()
+        self.arrivals.clear()

@@ -51,6 +51,7 @@ class Queue:
         shelf_of: Callable[[int], int] | None = None,
     ) -> None:
         """`shelf_of`: the class of sizes an item is kept under; None: they are not told apart."""
+        self.items = 0
         self.rows = 0
         self.is_overflowing = False  # somebody was refused for want of room
         self.lanes: Mapping[Hashable, Lane] = {}
@@ -74,7 +75,7 @@ class Queue:
         self._is_plain = True
 
     def __len__(self) -> int:
-        return len(self._plain.live) + len(self._live)
+        return self.items
 
     def __iter__(self) -> Iterator[Item]:
         yield from self._plain.in_order()
@@ -106,7 +107,11 @@ class Queue:
         plain = self._plain
         if kind_of(item) != plain.kind:
             return False
-        plain.push(item)
+        item_id, live = item.id, plain.live
+        assert item_id not in live, f"item {item_id} is queued; an id is used once"
+        live[item_id] = item
+        plain.arrivals.append(item)
+        self.items += 1
         self.rows += 1
         if self.rows >= self._full_rows:
             self.full_lanes[plain.partition] = plain
@@ -118,6 +123,7 @@ class Queue:
         if kind_of(items[0]) != plain.kind:
             return False
         plain.push_many(items)
+        self.items += len(items)
         self.rows += len(items)
         if self.rows >= self._full_rows:
             self.full_lanes[plain.partition] = plain
@@ -140,7 +146,7 @@ class Queue:
         waiting = list(self._plain.in_order())
         self._is_plain = False
         self._plain.clear()
-        self.rows = 0
+        self.items = self.rows = 0
         self.full_lanes.clear()
         self.lanes = self._fair_lanes
         for item in waiting:
@@ -163,6 +169,7 @@ class Queue:
         self._live[item_id] = item
         if self._is_crowded:
             self._crowding[priority].grew(tenant.name)
+        self.items += 1
         self.rows += rows
         self._class_rows[priority] += rows
         line.items += 1
@@ -266,6 +273,7 @@ class Queue:
         self._count_out(line, (item,), (shelf,))
 
     def _count_out_plain(self, rows: int) -> None:
+        self.items -= rows
         self.rows -= rows
         self.is_overflowing = False
         if self.full_lanes and self.rows < self._full_rows:
@@ -278,6 +286,7 @@ class Queue:
             lane.size_rows -= sum(map(mul, map(_rows, taken), map(_size, taken)))
         elif lane.size_rows:
             lane.size_rows -= sum(map(_size, taken))
+        self.items -= len(taken)
         self.rows -= rows
         self._class_rows[line.priority] -= rows
         line.rows -= rows
