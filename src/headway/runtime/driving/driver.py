@@ -436,8 +436,6 @@ class Driver:
         self._start(jobs)
         if refusals:
             self._in_this(home, lambda: self.tell_refused(refusals))
-        if self.scheduler.has_sizes:
-            self._order_plan(home)
         if self._is_closing:
             self._ending.check_drained()
         elif self._is_over:
@@ -551,8 +549,6 @@ class Driver:
         self._start(jobs)
         deliver = self._deliver if job.lost is None else self._tell_lost
         self._in_this(home, lambda: deliver(job, refusals))
-        if self.scheduler.has_sizes:
-            self._in_this(home, self._plan_ahead)
 
     def _deliver(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
         """Answer everyone in a finished batch: the one place where results reach callers."""
@@ -577,26 +573,6 @@ class Driver:
             self._tell_finished(job, failed)
         if self._is_closing:
             self._ending.check_drained()
-
-    def _order_plan(self, home: Home) -> None:
-        """In the home loop, but behind the first step of what has just been started there."""
-        try:
-            with self.lock:
-                is_due = not self._is_over and self.scheduler.needs_plan(home.clock())
-        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-            self._ending.crashed(error)
-            return
-        if is_due:
-            self._post(home, self._plan_ahead)
-
-    def _plan_ahead(self) -> None:
-        """While the workers are busy: their next batch, so that none waits for its plan."""
-        try:
-            with self.lock:
-                if not self._is_over:
-                    self.scheduler.plan_ahead(self.current_home().clock())
-        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-            self._ending.crashed(error)
 
     def _tell_finished(self, job: BatchJob, failed: int) -> None:
         batch = job.batch
