@@ -204,10 +204,6 @@ class Linger:
         seen_s = self._last_arrival - self._first_arrival
         return (self.arrivals - 1) / seen_s if seen_s > 0.0 and self.arrivals > 2 else 0.0
 
-    def busy_share(self, workers: int) -> float:
-        """The share of the workers' time that they have been running lately."""
-        return min(1.0, self._ran_s / self._elapsed_s / workers) if self._elapsed_s else 0.0
-
     @property
     def busy(self) -> float:
         """The share of the time that a worker has been running lately."""

@@ -15,8 +15,8 @@ from headway.core.policy import Policy
 
 LOSS = 0.03  # of the time until the queue is empty: what serving the first ones earlier may cost …
 LOSS_BUSY = 0.1  # … and of the time that workers are idle, where that is less
-PRICE = 1.0
-HEADROOM = 0.25
+KEEPS_UP = 0.7  # of their capacity
+HEADROOM = 0.25  # of what comes: what the workers can do beyond it, where they can
 _REMEMBERED = 1024
 
 
@@ -27,7 +27,7 @@ class Sizing:
         self._linger = linger
         self._version = -1
         self._taken: dict[tuple[int, int], int] = {}
-        self.workers = policy.workers  # those that are there
+        self.workers: float = policy.workers  # of the usual speed
         self._ladders: dict[int, list[int]] = {}
 
     def rows_to_take(self, rows: int, size: int) -> int:
@@ -70,27 +70,39 @@ class Sizing:
         enough_s = min(choices)[0] * (1.0 + loss)
         return min((waited_s, take) for end_s, waited_s, take in choices if end_s <= enough_s)[1]
 
-    def rows_beside(self, rows: int, size: int, free_in_s: Sequence[float]) -> int:
-        """The same where other workers will be free in so many seconds, each, and share the rest.
+    def rows_beside(
+        self, rows: int, size: int, times: float, others: Sequence[tuple[float, float]]
+    ) -> int:
+        """The same for a worker on which a batch takes so many times as long, where others will be
+        free in so many seconds, and take so many times as long.
 
         So many that all who wait are answered at the same time, whoever takes them; but no fewer
         than keep up with what comes.
         """
         most = self.rows_to_take(rows, size)
         all_s = self._costs.predict(most, size)
-        if most == 1 or all_s is None or min(free_in_s) >= all_s:
+        if most == 1 or all_s is None or min(free_s for free_s, _ in others) >= all_s * times:
             return most
-        enough = min(most, self.sustaining(size)[0])
-        shared = self._shared(rows, most, size, free_in_s)
-        return max(enough, shared)
+        enough = self.sustaining(size)[0]
+        if times != 1.0:
+            enough = self._rows_within((self._costs.predict(enough, size) or 0.0) / times, size)
+        return max(1, min(most, enough), self._shared(rows, most, size, times, others))
 
-    def _shared(self, rows: int, most: int, size: int, free_in_s: Sequence[float]) -> int:
+    def _shared(
+        self,
+        rows: int,
+        most: int,
+        size: int,
+        times: float,
+        others: Sequence[tuple[float, float]],
+    ) -> int:
         for take in sorted(self._candidates(most, size)):
             batch_s = self._costs.predict(take, size)
             if batch_s is None:
                 return most
-            others = sum(self._rows_within(batch_s - each, size) for each in free_in_s)
-            if take + others >= rows:
+            end_s = batch_s * times
+            shares = (self._rows_within((end_s - free_s) / slow, size) for free_s, slow in others)
+            if take + sum(shares) >= rows:
                 return take
         return most
 
@@ -102,6 +114,12 @@ class Sizing:
                 break
             found = rows
         return found
+
+    def keeps_up(self, power: float, size: int) -> bool:
+        """Would so many workers be enough for what comes?"""
+        best = self._costs.best_rows(size)
+        best_s = self._costs.predict(best, size)
+        return best_s is not None and self._linger.rate_rps * best_s <= KEEPS_UP * power * best
 
     def sustaining(self, size: int) -> tuple[int, float]:
         """The smallest batch with which the workers keep up with what comes, and some room to
@@ -122,19 +140,6 @@ class Sizing:
                 saved = min(1.0, max(0.0, 2 * half_s - (seconds or 0.0)) / (seconds or 1.0))
                 return rows, (rows - 1) / came_rps * saved
         return 1, 0.0
-
-    def _seconds(self, rows: float, size: int) -> float:
-        """Of a batch of so many rows on average: less than one is one now and then."""
-        if rows < 1.0:
-            return rows * (self._costs.predict(1, size) or 0.0)
-        more = math.ceil(rows)
-        seconds = self._costs.predict(min(more, self._max_rows), size) or 0.0
-        return seconds if more <= self._max_rows else seconds * rows / self._max_rows
-
-    def _price(self, batch_s: float) -> float:
-        """Rows held up by one second more of one worker's time."""
-        busy = self._linger.busy_share(self.workers)
-        return PRICE * self._linger.rate_rps * batch_s / self.workers * busy ** (self.workers - 1)
 
     def _candidates(self, most: int, size: int) -> set[int]:
         parts = {-(-most // batches) for batches in (1, 2, 3, 4)}
