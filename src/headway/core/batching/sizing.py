@@ -6,8 +6,10 @@ batches. And where rows are computed in tiles, a batch that ends with a full til
 begins another for a row or two, if those who stay will have company.
 """
 
+import bisect
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from headway.core.batching.linger import Linger
 from headway.core.costs import Costs
@@ -20,6 +22,13 @@ HEADROOM = 0.25  # of what comes: what the workers can do beyond it, where they 
 _REMEMBERED = 1024
 
 
+class _Ladder(NamedTuple):
+    """Sizes worth a look, and what a batch of each takes."""
+
+    rows: list[int]
+    seconds: list[float]
+
+
 class Sizing:
     def __init__(self, policy: Policy, costs: Costs, linger: Linger) -> None:
         self._max_rows = policy.max_batch_size
@@ -28,18 +37,22 @@ class Sizing:
         self._version = -1
         self._taken: dict[tuple[int, int], int] = {}
         self.workers: float = policy.workers  # of the usual speed
-        self._ladders: dict[int, list[int]] = {}
+        self._ladders: dict[int, _Ladder] = {}
+        self._sustaining: tuple[tuple[int, int, int], tuple[int, float]] = (-1, -1, -1), (1, 0.0)
 
     def rows_to_take(self, rows: int, size: int) -> int:
         """Of so many waiting rows of that size, on average."""
-        if self._version != self._costs.version or len(self._taken) > _REMEMBERED:
-            self._version = self._costs.version
-            self._taken.clear()
-            self._ladders.clear()
+        self._forget_if_changed()
         taken = self._taken.get((rows, size))
         if taken is None:
             taken = self._taken[rows, size] = self._choose(rows, size)
         return taken
+
+    def _forget_if_changed(self) -> None:
+        if self._version != self._costs.version or len(self._taken) > _REMEMBERED:
+            self._version = self._costs.version
+            self._taken.clear()
+            self._ladders.clear()
 
     def _choose(self, rows: int, size: int) -> int:
         costs = self._costs
@@ -96,24 +109,24 @@ class Sizing:
         times: float,
         others: Sequence[tuple[float, float]],
     ) -> int:
-        for take in sorted(self._candidates(most, size)):
-            batch_s = self._costs.predict(take, size)
-            if batch_s is None:
-                return most
-            end_s = batch_s * times
-            shares = (self._rows_within((end_s - free_s) / slow, size) for free_s, slow in others)
-            if take + sum(shares) >= rows:
-                return take
-        return most
+        choices = sorted(self._candidates(most, size))
+        low, high = 0, len(choices) - 1
+        while low < high:  # the smallest with which all are served by the same time
+            middle = (low + high) // 2
+            end_s = (self._costs.predict(choices[middle], size) or 0.0) * times
+            taken = choices[middle]
+            for free_s, slow in others:
+                taken += self._rows_within((end_s - free_s) / slow, size)
+            if taken >= rows:
+                high = middle
+            else:
+                low = middle + 1
+        return choices[low]
 
     def _rows_within(self, seconds: float, size: int) -> int:
         """How many rows a batch of so many seconds has."""
-        ladder, found = self._ladder(size), 0
-        for rows in ladder:
-            if (self._costs.predict(rows, size) or 0.0) > seconds:
-                break
-            found = rows
-        return found
+        at = bisect.bisect_right(self._ladder(size).seconds, seconds)
+        return self._ladder(size).rows[at - 1] if at else 0
 
     def keeps_up(self, power: float, size: int) -> bool:
         """Would so many workers be enough for what comes?"""
@@ -124,38 +137,46 @@ class Sizing:
     def sustaining(self, size: int) -> tuple[int, float]:
         """The smallest batch with which the workers keep up with what comes, and some room to
         spare; and how long it takes to come together."""
+        key = (self._costs.version, self._linger.batches, size)
+        if self._sustaining[0] != key:
+            self._forget_if_changed()
+            self._sustaining = key, self._find_sustaining(size)
+        return self._sustaining[1]
+
+    def _find_sustaining(self, size: int) -> tuple[int, float]:
         came_rps = self._linger.rate_rps
         best = self._costs.best_rows(size)
         best_s = self._costs.predict(best, size)
         if best_s is None or came_rps <= 0.0:
             return 1, 0.0
         most_rps = self.workers * best / best_s
-        wanted_rps = came_rps + min(HEADROOM * came_rps, 0.5 * (most_rps - came_rps))
         if came_rps >= most_rps:
             return 1, 0.0
-        for rows in self._ladder(size):
-            seconds = self._costs.predict(rows, size)
-            if seconds is None or self.workers * rows >= wanted_rps * seconds:
+        wanted_rps = came_rps + min(HEADROOM * came_rps, 0.5 * (most_rps - came_rps))
+        for rows, seconds in zip(*self._ladder(size), strict=True):
+            if self.workers * rows >= wanted_rps * seconds:
                 half_s = self._costs.predict(-(-rows // 2), size) or 0.0
-                saved = min(1.0, max(0.0, 2 * half_s - (seconds or 0.0)) / (seconds or 1.0))
+                saved = min(1.0, max(0.0, 2 * half_s - seconds) / seconds)
                 return rows, (rows - 1) / came_rps * saved
         return 1, 0.0
 
     def _candidates(self, most: int, size: int) -> set[int]:
         parts = {-(-most // batches) for batches in (1, 2, 3, 4)}
-        return parts.union(each for each in self._ladder(size) if each <= most)
+        return parts.union(each for each in self._ladder(size).rows if each <= most)
 
-    def _ladder(self, size: int) -> list[int]:
+    def _ladder(self, size: int) -> _Ladder:
         ladder = self._ladders.get(size)
         if ladder is None:
             ladder = self._ladders[size] = self._draw_ladder(size)
         return ladder
 
-    def _draw_ladder(self, size: int) -> list[int]:
+    def _draw_ladder(self, size: int) -> _Ladder:
         """Sizes worth a look: a few an octave, and those where a tile is full."""
-        costs, ladder, rows = self._costs, set(), 1
+        ladder, rows = {self._max_rows}, 1
         while rows <= self._max_rows:
             ladder.add(rows)
             rows = max(rows + 1, int(rows * math.sqrt(2)))
-        ladder.add(self._max_rows)
-        return sorted(ladder.union(costs.peaks(size)))
+        sizes = sorted(ladder.union(self._costs.peaks(size)))
+        seconds = [self._costs.predict(each, size) for each in sizes]
+        known = [(each, each_s) for each, each_s in zip(sizes, seconds, strict=True) if each_s]
+        return _Ladder([each for each, _ in known], [each_s for _, each_s in known])
