@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from models import CONFIGS, VOCABULARY, Engine, build, reference
+from transformers import AutoModelForCausalLM, Gemma2Config
 
 from headway.core.generation.sampling import Sampling
+from headway.errors import ConfigError
 
 BOUND = 1e-4
 PREFIX = tuple((17 * each + 3) % VOCABULARY for each in range(40))
@@ -166,3 +168,13 @@ def test_a_cancelled_sequence_does_not_touch_its_neighbours(
     for number, prompt in list(zip(numbers, PROMPTS, strict=True))[1::2]:
         assert len(engine.answers[number].tokens) == 12
         check(folder, prompt, engine.answers[number].tokens)
+
+
+def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "head_dim": 8}
+    config = Gemma2Config(
+        **sizes, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="cap attention's logits"):
+        Engine(tmp_path)
