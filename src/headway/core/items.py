@@ -112,6 +112,7 @@ class Batch(NamedTuple):
     linger_cap_s: float
     predicted_s: float | None  # None: nothing is known about this size yet
     is_packed: bool = False  # nobody is padded; `size` is the mean
+    worker: int = 0  # by number: where it is to run
 
     @property
     def padding(self) -> float:

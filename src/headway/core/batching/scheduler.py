@@ -12,6 +12,7 @@ from headway.core.batching.composing import MOST_DROPPED, Composer, Composition,
 from headway.core.batching.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
 from headway.core.batching.linger import Linger
 from headway.core.batching.planning import shelf_of
+from headway.core.batching.pool import Pool
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.memory import Fitting, Misfit
@@ -69,6 +70,7 @@ class Scheduler:
         self._rule = self._choose_rule()
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
+        self._pool = self._auto.pool = Pool(policy.workers, self._running)
         self._running_items = 0
         self._workers = policy.workers
         self._refused: list[Refusal] = []
@@ -143,13 +145,23 @@ class Scheduler:
         about its speed (it failed, or was cut short)."""
         self._leave_worker(batch)
         if ran_s is not None:
-            self.costs.observe(batch.padded_rows, batch.size, ran_s)
+            self._observe(batch, ran_s)
             if self._fitting.limits:
                 self._fitting.ran(batch.padded_rows, batch.size)
         if self._suspects.cases:
             self._clear(batch)
         if self._learns:
             self._linger.completed(now, now - batch.fired_at)
+
+    def _observe(self, batch: Batch, ran_s: float) -> None:
+        pool = self._pool
+        if self._workers > 1:
+            usual_s = self.costs.predict(batch.padded_rows, batch.size)
+            if usual_s:
+                pool.observe(batch.worker, ran_s / usual_s)
+                self._sizing.workers = pool.power
+            ran_s /= pool.times(batch.worker)
+        self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
     def lost(
         self,
@@ -190,10 +202,14 @@ class Scheduler:
         self._auto.running_batches -= 1
         self._auto.running_items = self._running_items
 
-    def set_workers(self, workers: int) -> None:
-        """So many there are now. With none, everything waits; the queue stays bounded."""
-        self._workers = workers
-        self._admission.workers = self._auto.workers = self._sizing.workers = max(1, workers)
+    def set_workers(self, workers: int | Sequence[int]) -> None:
+        """So many there are now, or these, by number. With none, everything waits; the queue stays
+        bounded."""
+        numbers = range(workers) if isinstance(workers, int) else workers
+        self._pool.set(numbers)
+        self._workers = len(numbers)
+        count = max(1, len(numbers))
+        self._admission.workers = self._auto.workers = self._sizing.workers = count
 
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
@@ -305,6 +321,10 @@ class Scheduler:
         if size:
             size = self._composer.run_size(items, rows, size)
         assert self._idle_since is not None
+        predicted_s = self.costs.predict(padded_rows, size)
+        worker = self._pool.next_worker()
+        if predicted_s is not None and self._workers > 1:
+            predicted_s *= self._pool.times(worker)
         batch = Batch(
             self._batches,
             tuple(items),
@@ -316,8 +336,9 @@ class Scheduler:
             self._idle_since,
             cap_rows,
             self._rule.linger_cap_s,
-            self.costs.predict(padded_rows, size),
+            predicted_s,
             self._is_packed,
+            worker,
         )
         self._running[batch.id] = batch
         self._running_items += len(items)
@@ -380,15 +401,9 @@ class Scheduler:
             return self.policy.max_batch_size
         if self._workers == 1:
             return self._sizing.rows_to_take(lane.rows, lane.mean_size)
-        return self._sizing.rows_beside(lane.rows, lane.mean_size, self._next_free_s(now))
-
-    def _next_free_s(self, now: float) -> list[float]:
-        """In how many seconds each of the other workers will be free."""
-        running = [
-            max(0.0, each.fired_at + (each.predicted_s or 0.0) - now)
-            for each in self._running.values()
-        ]
-        return running + [0.0] * (self._workers - 1 - len(running))
+        times = self._pool.times(self._pool.next_worker())
+        others = self._pool.others(now)
+        return self._sizing.rows_beside(lane.rows, lane.mean_size, times, others)
 
     @property
     def queued_items(self) -> int:

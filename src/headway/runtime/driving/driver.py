@@ -179,7 +179,7 @@ class Driver:
 
     def _make_workers(self, home: Home) -> None:
         self.crew.hire(self._factory.make_workers(home, self.current_home))
-        self.scheduler.set_workers(self.crew.here)
+        self.scheduler.set_workers(self.crew.numbers_here)
 
     # ---- coming in
 
@@ -471,7 +471,7 @@ class Driver:
         calls: list[Answerable] = []
         try:
             calls.extend(map(self.calls.pop, map(_item_id, batch.items)))
-            job = self._factory.make_job(batch, calls, self._free_workers.pop(), home)
+            job = self._factory.make_job(batch, calls, self.crew.take(batch.worker), home)
         except Exception:
             self.calls.update(zip(map(_item_id, batch.items), calls, strict=False))
             raise
@@ -589,7 +589,7 @@ class Driver:
 
     def adopt(self, scheduler: Scheduler) -> None:
         """Under the lock, while nothing is queued or running: decide by this one from now on."""
-        scheduler.set_workers(self.crew.here)
+        scheduler.set_workers(self.crew.numbers_here)
         self.scheduler = scheduler
 
     def _tell_lost(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
