@@ -407,7 +407,6 @@ class _World:
             action = next_action(now)
             if isinstance(action, Wait):
                 if action.until > now:
-                    self._scheduler.plan_ahead(now)
                     return action.until
                 spins += 1
                 assert spins <= _SPINS_ALLOWED, f"{action} at {now}: a driver would spin"
