@@ -26,10 +26,8 @@ class KvCache:
     def __init__(self, shape: Shape, limits: Limits, *, dtype: torch.dtype, device: str) -> None:
         self.block_size = limits.block_size
         size = (limits.blocks, limits.block_size, shape.kv_heads, shape.head_size)
-        # Zeros, for what is masked is still multiplied, and must not be NaN. The system gives out
-        # zeroed memory page by page, when something is written: an unused block costs nothing.
-        self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+        self.keys = [_zeros(size, dtype, device) for _ in range(shape.layers)]
+        self.values = [_zeros(size, dtype, device) for _ in range(shape.layers)]
 
     def write(
         self, layer: int, places: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
@@ -56,3 +54,17 @@ class Tables:
             start = self._lengths[slot]
             self._lengths[slot] = start + len(blocks)
             self.blocks[slot, start : start + len(blocks)] = torch.tensor(blocks)
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Zeros, for what is masked is still multiplied, and must not be NaN.
+
+    On the CPU from numpy, whose zeros the system gives out page by page as they are written: a
+    block that was never used takes no memory. torch would write them all.
+    """
+    if device != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    import numpy as np
+
+    integers = {4: np.int32, 2: np.int16}[dtype.itemsize]
+    return torch.from_numpy(np.zeros(size, integers)).view(dtype)
