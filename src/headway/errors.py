@@ -3,7 +3,9 @@
 HeadwayError
 ├── ConfigError             the process must not start (exit 2)
 ├── RequestError            the caller must change the request
-│   ├── InvalidInput (ContextLengthExceeded), UnknownModel, InputTooLarge, Poison
+│   ├── InvalidInput
+│   │   └── ContextLengthExceeded
+│   ├── UnknownModel, InputTooLarge, Poison
 │   └── Unauthenticated, Forbidden
 ├── Unavailable             the request was fine; later may work (Retry-After)
 │   ├── QueueFull, Shed, NotReady, Closed, QuotaExceeded

@@ -46,7 +46,7 @@ def generating(
     def post(name: str, summary: str, kind: str, answer: Any, fails: Any, **example: Any) -> Any:
         return {
             "post": {
-                **operation_of("openai", name, summary),
+                **operation_of("openai" if fails is errors else "plain", name, summary),
                 "parameters": urgency,
                 "requestBody": body_of(ref(kind), example={"model": model, **example}),
                 "responses": {"200": answer, **fails},
