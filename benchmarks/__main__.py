@@ -10,6 +10,7 @@ from benchmarks import (
     composing,
     faults,
     gpu,
+    grid,
     http_overload,
     lengths,
     metrics,
@@ -25,6 +26,7 @@ from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
     **scheduling.BENCHMARKS,
+    **grid.BENCHMARKS,
     **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
     **serving.BENCHMARKS,

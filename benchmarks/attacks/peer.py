@@ -20,7 +20,6 @@ CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"
 _MOST_CONNECTIONS = 32  # of one flood
 _BATCH = 64  # frames in a write
-_MORE_S = 15.0  # for a server that has not cut anybody yet: the machine may be busy
 
 
 class Peer:
@@ -196,7 +195,7 @@ def flood(
     told, sent, made = Told(), 0, connections
     live: list[tuple[Peer, Iterator[int]]] = []
     ends_at = time.monotonic() + target.seconds
-    while time.monotonic() < ends_at or (not told.cuts and time.monotonic() < ends_at + _MORE_S):
+    while time.monotonic() < ends_at + (0.0 if told.cuts else target.patience_s):
         while len(live) < connections and made <= _MOST_CONNECTIONS:
             peer = Peer(target, **options)  # type: ignore[arg-type]
             peer.send(first(peer))

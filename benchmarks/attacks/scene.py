@@ -69,10 +69,11 @@ class Target:
         self.key = key  # of a tenant that may infer and turns bad; empty: it has none
         self.folder = folder
         self.seconds = 2.0  # for a flood
+        self.patience_s = 15.0  # more, where nobody has been cut yet: the machine may be busy
 
     def without_key(self) -> "Target":
         found = Target(self.port, self.grpc_port, "", self.folder)
-        found.seconds = self.seconds
+        found.seconds, found.patience_s = self.seconds, self.patience_s
         return found
 
     def connect(self, port: int | None = None) -> socket.socket:

@@ -23,6 +23,9 @@ FAST = settings(
 )
 
 
+GRACE_S = 0.001  # past its deadline, a caller whose batch still runs is told so
+
+
 @dataclass(frozen=True)
 class Caller:
     """What one caller will do. `id` makes its value unlike any other's."""
@@ -187,8 +190,11 @@ def check(outcome: Outcome, world: World, ran: bool) -> None:  # noqa: C901  one
                 assert caller.poison, "a neighbour of poison was not answered"
         case DeadlineExceeded():
             assert caller.deadline_ms is not None
-            assert not ran, "it was told that it expired, and ran all the same"
-            assert waited_s <= caller.deadline_ms / 1e3 + 1e-6
+            expired = waited_s - caller.deadline_ms / 1e3
+            if ran:  # and was not done by then
+                assert -1e-6 <= expired <= GRACE_S + 1e-6
+            else:
+                assert expired <= 1e-6
         case TimeoutError():
             assert caller.leaves_after_ms is not None
             assert abs(waited_s - caller.leaves_after_ms / 1e3) < 1e-6

@@ -22,10 +22,11 @@ async def test_the_table_holds_the_models_times_by_batch_size() -> None:
     model = FakeModel(cost_s=0.010, row_s=0.001)
     async with Batcher(model, max_batch_size=8) as batcher:
         table = await batcher.warm_up(1, repeats=2)
-    assert table.rows == (1, 2, 4, 8)
+    assert table.rows == (1, 2, 3, 4, 5, 6, 7, 8)
     assert table.sizes is None
-    assert ms(table) == [11, 12, 14, 18]
-    assert [len(batch) for batch in model.batches] == [1, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8]
+    assert ms(table) == [11, 12, 13, 14, 15, 16, 17, 18]
+    powers = [1, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8]
+    assert [len(batch) for batch in model.batches[:12]] == powers
 
 
 async def test_the_first_call_of_a_shape_does_not_count() -> None:
@@ -144,7 +145,7 @@ async def test_a_model_that_empties_its_list_is_timed_all_the_same() -> None:
         return results
 
     async with Batcher(empties, max_batch_size=4) as batcher:
-        assert (await batcher.warm_up(1)).rows == (1, 2, 4)
+        assert (await batcher.warm_up(1)).rows == (1, 2, 3, 4)
 
 
 async def test_a_model_whose_own_work_is_cancelled_during_its_warm_up_has_failed() -> None:
@@ -191,7 +192,7 @@ async def test_a_plain_model_is_timed_in_its_thread() -> None:
 
     async with Batcher(Plain(), max_batch_size=4) as batcher:
         table = await batcher.warm_up(1)
-        assert table.rows == (1, 2, 4)
+        assert table.rows == (1, 2, 3, 4)
         assert all(0 < cell < 1.0 for row in table.seconds for cell in row)
         assert await batcher.submit(3) == 3
 

@@ -1,7 +1,7 @@
 """Decisions. Pure: time is an argument, and nothing here reads a clock, a socket or a log."""
 
 from headway.core.batching.scheduler import Scheduler
-from headway.core.costs import Costs, CostTable, probe_rows
+from headway.core.costs import Costs, CostTable, next_probe, probe_order, probe_rows
 from headway.core.items import (
     Action,
     Batch,
@@ -38,6 +38,8 @@ __all__ = [
     "Scheduler",
     "Wait",
     "new_item",
+    "next_probe",
+    "probe_order",
     "probe_rows",
     "refusal_error",
     "split",

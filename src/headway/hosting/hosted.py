@@ -275,15 +275,19 @@ class Served:
         return result
 
     async def predict_many(
-        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+        self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
-        async def call(each: tuple[Any, Ask], left_ms: float | None) -> Any:
-            value, ask = each
+        # There may be many thousands: nothing is made for each before its turn has come.
+        one = asks if isinstance(asks, Ask) else None
+        each = () if isinstance(asks, Ask) else asks
+
+        async def call(index: int, left_ms: float | None) -> Any:
+            ask = each[index] if one is None else one
             if left_ms is not None:
                 ask = dataclasses.replace(ask, deadline_ms=left_ms)
             started = self.clock()
             try:
-                result = await self._predict(value, ask)
+                result = await self._predict(values[index], ask)
             except (QueueFull, Shed):  # only held back, unless it was the first
                 raise
             except BaseException as error:
@@ -292,14 +296,15 @@ class Served:
             self.record(1, started, None)
             return result
 
-        for _, ask in calls[:1]:  # they are the request's, not one value's
+        told = each if one is None else (one,)
+        for ask in told[:1]:  # they are the request's, not one value's
             self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()
-        deadline_ms = min((ask.deadline_ms or math.inf for _, ask in calls), default=math.inf)
+        deadline_ms = min((ask.deadline_ms or math.inf for ask in told), default=math.inf)
         fan_out = self.batcher.fan_out(deadline_ms=deadline_ms if deadline_ms < math.inf else None)
         with self.held():  # most of them come to the queue later
             try:
-                return await fan_out.gather(call, calls, keep_errors=keep_errors)
+                return await fan_out.gather(call, range(len(values)), keep_errors=keep_errors)
             except (QueueFull, Shed) as error:
                 self.record(1, started, error)
                 raise

@@ -126,7 +126,7 @@ class WarmUp:
         fits: list[int] = []
         try:
             with (
-                _progress(name, len(self.samples) * len(probe_rows(max_rows))) as count,
+                _progress(name, self._cells(max_rows)) as count,
                 suppress(TimeoutError),
             ):
                 async with asyncio.timeout_at(end_at):
@@ -145,6 +145,11 @@ class WarmUp:
         except HeadwayError as error:
             self._tell(name, error)
         return Warmth(merged(tables), min(fits, default=None)) if tables else None
+
+    def _cells(self, max_rows: int) -> int:
+        """How many there are to time, at most."""
+        is_sized = len(self.samples) > 1
+        return len(self.samples) * len(probe_rows(max_rows, coarse=is_sized))
 
     def _tell(self, name: str, error: HeadwayError) -> None:
         """A sample that we made up may be wrong; one that was given to us must work."""

@@ -6,30 +6,18 @@ apart from the scheduler; otherwise the scheduler itself runs every setting.
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
 from typing import NamedTuple
 
-import numpy as np
-
-from headway.core import Firing, Policy, probe_rows
+from headway.core import Compose, Firing, Policy
+from headway.lab.profiles import doubled
+from headway.lab.replay import Fixed, Replay, replay_window
 from headway.lab.simulate import Outcome, Scenario, percentile_s, simulate
-from headway.lab.workload import ClosedLoop, Times
 
-WINDOWS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.010)
+__all__ = ["Fixed", "Replay", "Score", "best_of", "oracle", "replay_window", "score_grid"]
 
-
-class Fixed(NamedTuple):
-    """Fire at `max_rows`, or when the oldest has waited `window_s`."""
-
-    window_s: float
-    max_rows: int
-
-    def __str__(self) -> str:
-        """As one types it after `--policy`."""
-        return f"window:{self.window_s * 1e3:g},{self.max_rows}"
+WINDOWS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.010, 0.020, 0.050)
 
 
 class Score(NamedTuple):
@@ -38,24 +26,31 @@ class Score(NamedTuple):
     dropped: float  # infinite: some were, and nobody counted
     p99_s: float
     mean_s: float
+    in_time: float = math.nan  # the share answered within the SLO, where there is one
+    span_s: float = math.nan  # from the first arrival to the last answer
 
 
-class Replay(NamedTuple):
-    latencies_s: Times  # by item, in the order of arrival
-    largest: int  # the most rows in one batch
-
-
-def oracle(scenario: Scenario, *, record: bool = False) -> tuple[Fixed, Outcome]:
+def oracle(
+    scenario: Scenario,
+    *,
+    record: bool = False,
+    by_mean: bool = False,
+    compose: Compose = Compose.DP,
+) -> tuple[Fixed, Outcome]:
     """The best setting of the grid for this scenario, and what the scheduler makes of it."""
-    best = best_of(score_grid(scenario))
-    return best, simulate(scenario, fixed_policy(scenario, best), record=record)
+    best = best_of(score_grid(scenario, compose=compose), by_mean=by_mean)
+    return best, simulate(scenario, fixed_policy(scenario, best, compose), record=record)
 
 
-def fixed_policy(scenario: Scenario, fixed: Fixed) -> Policy:
-    return scenario.policy(Firing.WINDOW, max_wait_s=fixed.window_s, max_rows=fixed.max_rows)
+def fixed_policy(scenario: Scenario, fixed: Fixed, compose: Compose = Compose.DP) -> Policy:
+    return scenario.policy(
+        Firing.WINDOW, max_wait_s=fixed.window_s, max_rows=fixed.max_rows, compose=compose
+    )
 
 
-def best_of(grid: Mapping[Fixed, Score]) -> Fixed:
+def best_of(grid: Mapping[Fixed, Score], *, by_mean: bool = False) -> Fixed:
+    if by_mean:
+        return min(grid, key=lambda fixed: (grid[fixed].dropped, grid[fixed].mean_s))
     return min(grid, key=lambda fixed: grid[fixed])
 
 
@@ -75,53 +70,22 @@ def best_single(grids: Sequence[Mapping[Fixed, Score]]) -> tuple[Fixed, float]:
     return best, worst_ratio(best)[1]
 
 
-def score_grid(scenario: Scenario, windows_s: Sequence[float] = WINDOWS_S) -> dict[Fixed, Score]:
+def score_grid(
+    scenario: Scenario,
+    windows_s: Sequence[float] = WINDOWS_S,
+    caps: Sequence[int] | None = None,
+    *,
+    compose: Compose = Compose.DP,
+) -> dict[Fixed, Score]:
     """Every window with every batch size: powers of two, and the largest."""
-    is_open = not isinstance(scenario.arrivals, ClosedLoop)
-    if scenario.workers == 1 and is_open and scenario.lengths is None:
-        scores = _score_all(scenario, windows_s, _replayed)
+    caps = caps or doubled(scenario.max_rows)
+    if scenario.is_plain:
+        scores = _score_all(scenario, windows_s, caps, _replayed)
         if any(score.dropped == 0 for score in scores.values()):
             return scores
-    return _score_all(scenario, windows_s, _simulated)
-
-
-def replay_window(
-    arrivals: Times,
-    seconds: Sequence[float],
-    fixed: Fixed,
-    *,
-    factors: Times | None = None,
-    max_queue: int | None = None,
-) -> Replay | None:
-    """The textbook rule with one worker, item by item. None: the queue ran over.
-
-    A batch leaves when it is full or its oldest item has waited the window; if the worker is
-    busy then, as soon as it is free, with whoever has come by that moment.
-    """
-    window_s, max_rows = fixed
-    count = len(arrivals)
-    limit = count if max_queue is None else min(max_queue, count)
-    times: list[float] = [*arrivals.tolist(), *repeat(math.inf, max(max_rows, limit))]
-    noise = iter(repeat(1.0) if factors is None else factors.tolist())
-    ends: list[float] = []
-    firsts: list[int] = []
-    free_at, first = -math.inf, 0
-    while first < count:
-        start = times[first] + window_s
-        full_at = times[first + max_rows - 1]
-        if full_at < start:
-            start = full_at
-        if free_at > start:
-            start = free_at
-        if times[first + limit] <= start:
-            return None
-        beyond = bisect_right(times, start, first + 1, first + max_rows)
-        free_at = start + seconds[beyond - first] * next(noise)
-        ends.append(free_at)
-        firsts.append(first)
-        first = beyond
-    rows = np.diff([*firsts, count])
-    return Replay(np.repeat(ends, rows) - arrivals, int(rows.max(initial=0)))
+    return _score_all(
+        scenario, windows_s, caps, lambda each, fixed: _simulated(each, fixed, compose)
+    )
 
 
 # ---- the grid
@@ -134,13 +98,15 @@ class _Scored(NamedTuple):
 
 
 def _score_all(
-    scenario: Scenario, windows_s: Sequence[float], score: Callable[[Scenario, Fixed], _Scored]
+    scenario: Scenario,
+    windows_s: Sequence[float],
+    caps: Sequence[int],
+    score: Callable[[Scenario, Fixed], _Scored],
 ) -> dict[Fixed, Score]:
     grid: dict[Fixed, Score] = {}
-    sizes = probe_rows(scenario.max_rows)
     for window_s in windows_s:
         last: _Scored | None = None
-        for max_rows in sizes:
+        for max_rows in caps:
             fixed = Fixed(window_s, max_rows)
             if last is None or last.largest >= last.max_rows:
                 last = score(scenario, fixed)
@@ -150,23 +116,34 @@ def _score_all(
 
 
 def _replayed(scenario: Scenario, fixed: Fixed) -> _Scored:
-    assert not isinstance(scenario.arrivals, ClosedLoop)
     replay = replay_window(
         scenario.arrivals,
         scenario.seconds,
         fixed,
-        factors=scenario.factors,
+        pace=scenario.pace,
         max_queue=scenario.max_queue,
     )
     if replay is None:
-        return _Scored(Score(math.inf, math.inf, math.inf), fixed.max_rows, fixed.max_rows)
+        score = Score(math.inf, math.inf, math.inf, 0.0)
+        return _Scored(score, fixed.max_rows, fixed.max_rows)
     latencies_s = replay.latencies_s
-    score = Score(0, percentile_s(latencies_s, 99), float(latencies_s.mean()))
+    in_time = math.nan
+    if scenario.slo_s is not None:
+        in_time = float((latencies_s <= scenario.slo_s + 1e-9).mean())
+    score = Score(
+        0, percentile_s(latencies_s, 99), float(latencies_s.mean()), in_time, replay.span_s
+    )
     return _Scored(score, replay.largest, fixed.max_rows)
 
 
-def _simulated(scenario: Scenario, fixed: Fixed) -> _Scored:
+def _simulated(scenario: Scenario, fixed: Fixed, compose: Compose) -> _Scored:
     quiet = replace(scenario, on_progress=None)  # only the run that is reported counts
-    outcome = simulate(quiet, fixed_policy(scenario, fixed))
-    score = Score(outcome.dropped, outcome.percentile_s(99), outcome.mean_s)
+    outcome = simulate(quiet, fixed_policy(scenario, fixed, compose))
+    score = Score(
+        outcome.dropped,
+        outcome.percentile_s(99),
+        outcome.mean_s,
+        outcome.within(scenario.slo_s) / max(1, len(outcome.latencies_s)),
+        outcome.span_s,
+    )
     return _Scored(score, outcome.largest_batch, fixed.max_rows)

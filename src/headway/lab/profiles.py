@@ -13,10 +13,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.core import CostTable, probe_rows
+from headway.core import CostTable, next_probe, probe_rows
 from headway.errors import ConfigError
 
 _PROBE_REPEATS = 5
+_SORTED = 4096  # items that a capacity is reckoned from
 
 
 class Profile(Protocol):
@@ -46,6 +47,34 @@ class PowerProfile:
 
     def seconds(self, rows: int) -> float:
         return self.alpha_s + self.beta_s * math.pow(rows, self.exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class TileProfile:
+    """Rows are computed in tiles: a tile that is begun takes as long as a full one."""
+
+    base: Profile
+    tile: int
+
+    def __post_init__(self) -> None:
+        if self.tile < 1:
+            raise ConfigError("a tile has at least one row")
+
+    def seconds(self, rows: int) -> float:
+        return self.base.seconds(-(-rows // self.tile) * self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class KneeProfile:
+    """Up to `best` rows as the base; each row beyond takes `penalty` times what one did there."""
+
+    base: Profile
+    best: int
+    penalty: float = 3.0
+
+    def seconds(self, rows: int) -> float:
+        at_best = self.base.seconds(min(rows, self.best))
+        return at_best + self.penalty * at_best / self.best * max(0, rows - self.best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +124,7 @@ def batch_seconds(profile: Profile, max_rows: int) -> tuple[float, ...]:
     return (0.0, *(profile.seconds(rows) for rows in range(1, max_rows + 1)))
 
 
-def capacity_rps(seconds: Sequence[float], workers: int = 1) -> float:
+def capacity_rps(seconds: Sequence[float], workers: float = 1) -> float:
     """The most rows per second that batches of the best size reach."""
     return workers * max(rows / seconds[rows] for rows in range(1, len(seconds)))
 
@@ -105,50 +134,126 @@ def packed_capacity_rps(
     mean_size: float,
     max_rows: int,
     max_cost: float = math.inf,
-    workers: int = 1,
+    workers: float = 1,
 ) -> float:
     """The most rows per second where nothing is padded: all as long as they are on average."""
     most = int(max(1, min(max_rows, max_cost // mean_size)))
     return workers * max(rows / profile.seconds_at(rows, mean_size) for rows in range(1, most + 1))
 
 
-def noise_factors(count: int, cv: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Lognormal factors with mean 1 and that coefficient of variation."""
+def sorted_capacity_rps(
+    profile: SizedProfile,
+    sizes: NDArray[np.int64],
+    max_rows: int,
+    max_cost: float = math.inf,
+    workers: float = 1,
+) -> float:
+    """The most items per second of a model that pads: full batches, in the order of sizes."""
+    ordered = np.sort(sizes)[:: max(1, len(sizes) // _SORTED)][::-1].tolist()
+    seconds, at = 0.0, 0
+    while at < len(ordered):
+        longest = ordered[at]
+        most = int(max(1, min(max_rows, max_cost // longest, len(ordered) - at)))
+        rows = max(range(1, most + 1), key=lambda rows: rows / profile.seconds_at(rows, longest))
+        seconds += profile.seconds_at(rows, longest)
+        at += rows
+    return workers * len(ordered) / seconds
+
+
+NOISE_LAWS = ("lognormal", "gamma", "uniform")
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How far a batch's time strays from its law: factors with mean 1, and stragglers."""
+
+    cv: float = 0.0
+    law: str = "lognormal"
+    stragglers: float = 0.0  # the share of batches that take …
+    times_slower: float = 10.0  # … so many times as long
+
+    def __bool__(self) -> bool:
+        return self.cv > 0.0 or self.stragglers > 0.0
+
+    def factors(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        factors = noise_factors(count, self.cv, rng, self.law)
+        if self.stragglers:
+            is_slow = rng.random(count) < self.stragglers
+            factors = np.where(is_slow, factors * self.times_slower, factors)
+        return factors
+
+
+def noise_factors(
+    count: int, cv: float, rng: np.random.Generator, law: str = "lognormal"
+) -> NDArray[np.float64]:
+    """Factors with mean 1 and that coefficient of variation."""
+    if cv == 0.0:
+        return np.ones(count)
+    if law == "gamma":
+        return rng.gamma(1.0 / cv**2, cv**2, count)
+    if law == "uniform":  # as wide as that cv needs, but never below a tenth
+        half = min(0.9, math.sqrt(3.0) * cv)
+        return rng.uniform(1.0 - half, 1.0 + half, count)
     variance = np.log1p(cv * cv)
     return rng.lognormal(-variance / 2, np.sqrt(variance), count)
 
 
-def probe(seconds: Sequence[float], noise_cv: float, rng: np.random.Generator) -> CostTable:
+def probe(
+    seconds: Sequence[float],
+    noise: "Noise | float",
+    rng: np.random.Generator,
+    rows: Sequence[int] | None = None,
+) -> CostTable:
     """What a warm-up would measure: each size a few times, its median, and the spread."""
-    rows = probe_rows(len(seconds) - 1)
-    return _probed(rows, None, [[seconds[each]] for each in rows], noise_cv, rng)
+    if rows is None:
+        rows = _rows_worth_timing(seconds)
+    return _probed(rows, None, [[seconds[each]] for each in rows], _noise(noise), rng)
+
+
+def _rows_worth_timing(seconds: Sequence[float]) -> list[int]:
+    timed: dict[int, float] = {}
+    while (rows := next_probe(timed, len(seconds) - 1)) is not None:
+        timed[rows] = seconds[rows]
+    return sorted(timed)
 
 
 def probe_sizes(
     profile: SizedProfile,
     max_rows: int,
     largest: int,
-    noise_cv: float,
+    noise: "Noise | float",
     rng: np.random.Generator,
 ) -> CostTable:
     """The same, at sizes that double up to the largest."""
-    rows, sizes = probe_rows(max_rows), probe_rows(largest)
+    rows, sizes = probe_rows(max_rows, coarse=True), doubled(largest)
     seconds = [[profile.seconds_at(each, size) for size in sizes] for each in rows]
-    return _probed(rows, tuple(sizes), seconds, noise_cv, rng)
+    return _probed(rows, tuple(sizes), seconds, _noise(noise), rng)
+
+
+def doubled(largest: int) -> list[int]:
+    """1, 2, 4, … and the largest."""
+    sizes = [1]
+    while sizes[-1] * 2 < largest:
+        sizes.append(sizes[-1] * 2)
+    return sizes if largest == 1 else [*sizes, largest]
+
+
+def _noise(noise: "Noise | float") -> Noise:
+    return noise if isinstance(noise, Noise) else Noise(noise)
 
 
 def _probed(
     rows: Sequence[int],
     sizes: tuple[int, ...] | None,
     seconds: Sequence[Sequence[float]],
-    noise_cv: float,
+    noise: Noise,
     rng: np.random.Generator,
 ) -> CostTable:
     medians, errors = [], []
     for line in seconds:
         cells = []
         for true_s in line:
-            factors = noise_factors(_PROBE_REPEATS, noise_cv, rng)
+            factors = noise.factors(_PROBE_REPEATS, rng)
             repeats = [true_s * float(factor) for factor in factors]
             cells.append(median(repeats))
             errors += [repeat / cells[-1] - 1.0 for repeat in repeats]

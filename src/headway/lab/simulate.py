@@ -7,11 +7,10 @@ cost of Python, threads and models.
 
 import heapq
 import math
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +22,26 @@ from headway.core import (
     FireReason,
     Firing,
     Item,
+    Order,
     Policy,
+    Priority,
     Run,
     Scheduler,
     Wait,
 )
 from headway.errors import Unavailable
 from headway.lab.profiles import (
+    Noise,
     Profile,
     SizedProfile,
     batch_seconds,
     capacity_rps,
-    noise_factors,
     packed_capacity_rps,
     probe,
     probe_sizes,
 )
+from headway.lab.replay import Pace
+from headway.lab.sources import source_of
 from headway.lab.workload import ClosedLoop, Sizes, Times
 
 DEFAULT_MAX_QUEUE = 4096
@@ -60,6 +63,38 @@ class Lengths:
         return float(self.sizes.mean())
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """From that moment on, batches take so many times as long."""
+
+    at: float
+    factor: float
+
+    def __call__(self, now: float) -> float:
+        return 1.0 if now < self.at else self.factor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Callers:
+    """Who the items belong to, by item in the order of arrival; None: all alike."""
+
+    priorities: Sequence[Priority] | None = None
+    tenants: Sequence[str] | None = None
+    weights: tuple[tuple[str, float], ...] = ()  # of tenants; absent: 1
+    deadlines_s: Times | None = None  # after the arrival; infinite: none
+    order: Order = Order.FIFO
+
+    def item(self, item: Item) -> Item:
+        number = item.id
+        if self.priorities is not None:
+            item = item._replace(priority=self.priorities[number])
+        if self.tenants is not None:
+            item = item._replace(tenant=self.tenants[number])
+        if self.deadlines_s is not None:
+            item = item._replace(deadline=item.arrived_at + float(self.deadlines_s[number]))
+        return item
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
     """One point to simulate. Every policy meets the same arrivals, noise and probes."""
@@ -73,6 +108,10 @@ class Scenario:
     slo_s: float | None = None
     on_progress: Callable[[int], object] | None = None  # told how many more have arrived
     lengths: Lengths | None = None  # None: all alike
+    speeds: tuple[float, ...] = ()  # by worker: a batch takes so many times as long; empty: alike
+    drift: Callable[[float], float] | None = None  # by time: all batches take so many times as long
+    slo_percentile: float = 99.0
+    callers: Callers | None = None
 
     @classmethod
     def build(
@@ -83,31 +122,51 @@ class Scenario:
         max_rows: int,
         seed: int = 0,
         noise_cv: float = 0.0,
+        noise: Noise | None = None,
         workers: int = 1,
         max_queue: int = DEFAULT_MAX_QUEUE,
         slo_s: float | None = None,
         on_progress: Callable[[int], object] | None = None,
         lengths: Lengths | None = None,
+        speeds: tuple[float, ...] = (),
+        drift: Callable[[float], float] | None = None,
+        slo_percentile: float = 99.0,
+        callers: Callers | None = None,
+        probed_rows: Sequence[int] | None = None,  # None: as a warm-up would
     ) -> "Scenario":
+        noise = noise or Noise(noise_cv)
         seconds = batch_seconds(profile, max_rows)
         noise_rng, probe_rng = (np.random.default_rng([seed, stream]) for stream in (1, 2))
         requests = arrivals.requests if isinstance(arrivals, ClosedLoop) else len(arrivals)
         if lengths is None:
-            table = probe(seconds, noise_cv, probe_rng)
+            table = probe(seconds, noise, probe_rng, probed_rows)
         else:
             largest = int(lengths.sizes.max())
-            table = probe_sizes(lengths.profile, max_rows, largest, noise_cv, probe_rng)
+            table = probe_sizes(lengths.profile, max_rows, largest, noise, probe_rng)
         return cls(
             arrivals=arrivals,
             seconds=seconds,
             table=table,
-            factors=noise_factors(requests, noise_cv, noise_rng) if noise_cv else None,
-            workers=workers,
+            factors=noise.factors(requests, noise_rng) if noise else None,
+            workers=len(speeds) or workers,
             max_queue=max_queue,
             slo_s=slo_s,
             on_progress=on_progress,
             lengths=lengths,
+            speeds=speeds,
+            drift=drift,
+            slo_percentile=slo_percentile,
+            callers=callers,
         )
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(self.speeds or (1.0,) * self.workers, self.factors, self.drift)
+
+    @property
+    def is_plain(self) -> bool:
+        """Are all items alike, so that the order in which they came says everything?"""
+        return self.lengths is None and self.callers is None
 
     @property
     def requests(self) -> int:
@@ -121,13 +180,11 @@ class Scenario:
     @property
     def capacity_rps(self) -> float:
         """Where lengths differ: of a model that pads nothing."""
-        lengths = self.lengths
+        lengths, workers = self.lengths, sum(1.0 / speed for speed in self.pace.speeds)
         if lengths is None:
-            return capacity_rps(self.seconds, self.workers)
+            return capacity_rps(self.seconds, workers)
         max_cost = math.inf if lengths.max_cost is None else lengths.max_cost
-        return packed_capacity_rps(
-            lengths.profile, lengths.mean, self.max_rows, max_cost, self.workers
-        )
+        return packed_capacity_rps(lengths.profile, lengths.mean, self.max_rows, max_cost, workers)
 
     def policy(
         self,
@@ -140,6 +197,7 @@ class Scenario:
         quantiles: int = 0,
     ) -> Policy:
         """A policy for this scenario's model. Only `auto` is told the SLO: the others have none."""
+        callers = self.callers or Callers()
         return Policy(
             firing=firing,
             max_wait_s=max_wait_s,
@@ -151,6 +209,9 @@ class Scenario:
             max_queue=self.max_queue,
             workers=self.workers,
             slo_s=self.slo_s if firing is Firing.AUTO else None,
+            slo_percentile=self.slo_percentile,
+            order=callers.order,
+            tenant_weights=dict(callers.weights),
         )
 
 
@@ -235,83 +296,43 @@ def simulate(scenario: Scenario, policy: Policy, *, record: bool = False) -> Out
     return world.outcome()
 
 
-class _Source(Protocol):
-    next_at: float  # of the next arrival; infinite where none is in sight
+class _FreeWorkers:
+    """By number. A batch runs where the scheduler says; the fastest, if it does not."""
 
-    def take(self) -> float:
-        """The next arrival, which is then past."""
-        ...
+    def __init__(self, speeds: Sequence[float]) -> None:
+        self._speeds = speeds
+        self._free = set(range(len(speeds)))
 
-    def left(self, items: int, now: float) -> None:
-        """So many were answered or refused."""
-        ...
+    def take(self, batch: Batch) -> int:
+        worker = getattr(batch, "worker", None)
+        if worker not in self._free:
+            worker = min(self._free, key=lambda each: (self._speeds[each], each))
+        self._free.remove(worker)
+        return worker
 
-    @property
-    def has_more(self) -> bool:
-        """Would somebody come again, if only answered?"""
-        ...
-
-
-class _OpenSource:
-    def __init__(self, arrivals: Times) -> None:
-        self._times = iter(arrivals.tolist())
-        self.next_at: float = next(self._times, math.inf)
-
-    def take(self) -> float:
-        now = self.next_at
-        self.next_at = next(self._times, math.inf)
-        return now
-
-    def left(self, items: int, now: float) -> None:
-        pass
-
-    @property
-    def has_more(self) -> bool:
-        return False
-
-
-class _ClosedSource:
-    def __init__(self, loop: ClosedLoop) -> None:
-        self._thoughts: deque[float] = deque(loop.think_s.tolist())
-        self._due: list[float] = []
-        self.next_at = math.inf
-        self.left(loop.clients, 0.0)
-
-    def take(self) -> float:
-        now = heapq.heappop(self._due)
-        self.next_at = self._due[0] if self._due else math.inf
-        return now
-
-    def left(self, items: int, now: float) -> None:
-        for _ in range(min(items, len(self._thoughts))):
-            heapq.heappush(self._due, now + self._thoughts.popleft())
-        if self._due:
-            self.next_at = self._due[0]
-
-    @property
-    def has_more(self) -> bool:
-        return bool(self._thoughts)
+    def give_back(self, worker: int) -> None:
+        self._free.add(worker)
 
 
 class _World:
     """One run: the clock, the workers and the books."""
 
     def __init__(self, scenario: Scenario, policy: Policy, *, record: bool) -> None:
-        arrivals = scenario.arrivals
-        self._source: _Source = (
-            _ClosedSource(arrivals) if isinstance(arrivals, ClosedLoop) else _OpenSource(arrivals)
-        )
+        self._source = source_of(scenario.arrivals)
         self._scheduler = Scheduler(policy, scenario.table)
         self._seconds = scenario.seconds
         lengths = scenario.lengths
         self._sized = None if lengths is None else lengths.profile
         self._sizes: list[int] | None = None if lengths is None else lengths.sizes.tolist()
         self._tokens = self._run_tokens = 0.0
-        self._factors = iter(repeat(1.0) if scenario.factors is None else scenario.factors.tolist())
+        self._pace = pace = scenario.pace
+        self._stray = pace.stray()
+        self._free = _FreeWorkers(pace.speeds)
+        self._callers = scenario.callers
         # A rest of `static` leaves in time for a deadline or never; under an SLO it has one.
         has_deadline = policy.firing is Firing.STATIC and scenario.slo_s is not None
         self._deadline_s = scenario.slo_s if has_deadline else None
-        self._running: list[tuple[float, int, Batch, float]] = []  # a heap, by the end
+        self._running: list[tuple[float, int, Batch, float, int]] = []  # a heap, by the end
         self._arrived: list[float] = []
         self._latencies = [math.nan] * scenario.requests
         self._last_answer = 0.0
@@ -351,11 +372,12 @@ class _World:
     def _finish_due(self, now: float) -> None:
         running, latencies = self._running, self._latencies
         while running and running[0][0] <= now:
-            _, _, batch, ran_s = heapq.heappop(running)
+            _, _, batch, ran_s, worker = heapq.heappop(running)
+            self._free.give_back(worker)
             self._scheduler.finish(batch, now, ran_s=ran_s)
             for item in batch.items:
                 latencies[item.id] = now - item.arrived_at
-            self._source.left(len(batch.items), now)
+            self._source.left([item.id for item in batch.items], now)
         self._last_answer = now
 
     def _submit_due(self, now: float) -> None:
@@ -367,13 +389,15 @@ class _World:
             item = Item(len(arrived), at)
             if self._sizes is not None:
                 item = item._replace(size=self._sizes[item.id])
+            if self._callers is not None:
+                item = self._callers.item(item)
             if deadline_s is not None:
                 item = item._replace(deadline=at + deadline_s)
             arrived.append(at)
             try:
                 submit(item)
             except Unavailable:
-                source.left(1, now)
+                source.left((item.id,), now)
 
     def _act(self, now: float) -> float:
         """Obey until there is nothing to do; answers when to ask again."""
@@ -383,20 +407,21 @@ class _World:
             action = next_action(now)
             if isinstance(action, Wait):
                 if action.until > now:
-                    self._scheduler.plan_ahead(now)
                     return action.until
                 spins += 1
                 assert spins <= _SPINS_ALLOWED, f"{action} at {now}: a driver would spin"
             elif isinstance(action, Run):
                 self._start(action.batch, now)
             else:
-                self._source.left(len(action.refusals), now)
+                self._source.left([each.item.id for each in action.refusals], now)
                 if self._source.next_at <= now:  # a client that does not think is back at once
                     self._submit_due(now)
 
     def _start(self, batch: Batch, now: float) -> None:
-        ran_s = self._batch_s(batch) * next(self._factors)
-        heapq.heappush(self._running, (now + ran_s, batch.id, batch, ran_s))
+        worker = self._free.take(batch)
+        ran_s = self._batch_s(batch) * next(self._stray) * self._pace.speeds[worker]
+        ran_s *= self._pace.at(now)
+        heapq.heappush(self._running, (now + ran_s, batch.id, batch, ran_s, worker))
         self._batches += 1
         if batch.rows > self._largest_batch:
             self._largest_batch = batch.rows

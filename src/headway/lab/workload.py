@@ -23,6 +23,9 @@ _BURST_S, _CALM_S = 0.2, 0.4  # mean length of the two states of `mmpp`
 _BURST_RATE, _CALM_RATE = 1.8, 0.6  # of the mean rate
 _STEP_S = 2.0
 _LOW_RATE, _HIGH_RATE = 2 * 20 / 110, 2 * 90 / 110  # 20 to 90, with a mean of 1
+_DAY_S, _DAY_SWING = 10.0, 0.8  # `diurnal`: the rate swings by so much of itself in each "day"
+_CRON_S, _CRON_SHARE = 0.25, 0.7  # `cron`: how often, and the share of requests that come then
+_TRAIN_GAP_S = 0.001
 _MAX_SPAN_S = 1e6  # of a rate that varies: its states are kept in memory
 _GROUP_SIZE = 8
 _GROUP_S = 0.002
@@ -36,6 +39,8 @@ class ClosedLoop:
 
     clients: int
     think_s: Times  # one for each item, in the order in which they are thought
+    pace: Times | None = None  # by client: it thinks so many times as long; None: all alike
+    is_barrier: bool = False  # nobody starts to think before everybody has been answered
 
     @property
     def requests(self) -> int:
@@ -80,18 +85,95 @@ def fan_out(requests: int, rate_rps: float, rng: np.random.Generator) -> Times:
     return np.sort(times)[:requests]
 
 
+def gamma(requests: int, rate_rps: float, rng: np.random.Generator, cv: float = 3.0) -> Times:
+    """Gaps with a gamma law: `cv` 0 is a metronome, 1 is Poisson, 3 comes in clusters."""
+    if cv == 0.0:
+        return np.arange(1, requests + 1) / rate_rps
+    shape = 1.0 / cv**2
+    return np.cumsum(rng.gamma(shape, 1.0 / (shape * rate_rps), requests))
+
+
+def pareto(requests: int, rate_rps: float, rng: np.random.Generator, shape: float = 1.5) -> Times:
+    """Gaps with a heavy tail: clusters at every scale, and long silences."""
+    if shape <= 1.0:
+        raise ConfigError("gaps with a Pareto law have a mean only for shapes above 1")
+    gaps = rng.pareto(shape, requests) * (shape - 1.0)
+    return np.cumsum(gaps / rate_rps)
+
+
+def diurnal(
+    requests: int, rate_rps: float, rng: np.random.Generator, swing: float = _DAY_SWING
+) -> Times:
+    """Poisson whose rate rises and falls by `swing` of itself, in "days" of 10 s."""
+    if not 0.0 <= swing <= 1.0:
+        raise ConfigError("the rate can swing by 0 to 1 of itself")
+    marks = np.cumsum(rng.exponential(1.0 / rate_rps, requests))
+    grid = np.linspace(0.0, marks[-1] + 2 * _DAY_S, int(40 * (marks[-1] / _DAY_S + 2)) + 1)
+    summed = grid - swing * _DAY_S / (2 * np.pi) * (np.cos(2 * np.pi * grid / _DAY_S) - 1.0)
+    times: Times = np.interp(marks, summed, grid)
+    return times
+
+
+def cron(
+    requests: int, rate_rps: float, rng: np.random.Generator, period_s: float = _CRON_S
+) -> Times:
+    """A burst at one instant every `period_s` (70 % of all requests); the others are Poisson."""
+    if period_s <= 0.0:
+        raise ConfigError("bursts need a period above 0 s")
+    bursts = int(requests / (rate_rps * period_s)) + 2
+    sizes = rng.poisson(_CRON_SHARE * rate_rps * period_s, bursts)
+    together = np.repeat(np.arange(1, bursts + 1) * period_s, sizes)
+    others = np.cumsum(rng.exponential(1.0 / ((1 - _CRON_SHARE) * rate_rps), requests))
+    return np.sort(np.concatenate([together, others]))[:requests]
+
+
+def trains(
+    requests: int, rate_rps: float, rng: np.random.Generator, gap_s: float = _TRAIN_GAP_S
+) -> Times:
+    """Groups of 8, each item `gap_s` behind the one before; the groups are Poisson."""
+    groups = -(-requests // _GROUP_SIZE)
+    starts = np.cumsum(rng.exponential(_GROUP_SIZE / rate_rps, groups))
+    times = starts[:, None] + np.arange(_GROUP_SIZE) * gap_s
+    return np.sort(times.ravel())[:requests]
+
+
 OPEN_LOOPS: dict[str, OpenLoop] = {
     "poisson": poisson,
     "mmpp": mmpp,
     "fanout": fan_out,
     "step": step,
+    "gamma": gamma,
+    "pareto": pareto,
+    "diurnal": diurnal,
+    "cron": cron,
+    "trains": trains,
 }
+PARAMETERS = {"gamma": "cv", "pareto": "shape", "diurnal": "swing", "cron": "period_s"}
+THINKING = ("exponential", "constant", "mixed")
 
 
 def closed_loop(
-    clients: int, think_s: float, requests: int, rng: np.random.Generator
+    clients: int,
+    think_s: float,
+    requests: int,
+    rng: np.random.Generator,
+    thinking: str = "exponential",
 ) -> ClosedLoop:
-    return ClosedLoop(clients, rng.exponential(think_s, requests))
+    """`mixed`: exponential, and some clients think ten times as long as others."""
+    if thinking == "constant":
+        return ClosedLoop(clients, np.full(requests, think_s))
+    pace = None
+    if thinking == "mixed":
+        pace = 10.0 ** rng.uniform(-0.5, 0.5, clients)
+    return ClosedLoop(clients, rng.exponential(think_s, requests), pace)
+
+
+def barrier(
+    clients: int, think_s: float, jitter_s: float, requests: int, rng: np.random.Generator
+) -> ClosedLoop:
+    """Clients that wait for each other: all are answered, all think, all come again."""
+    think = think_s + rng.uniform(0.0, jitter_s, requests)
+    return ClosedLoop(clients, think, is_barrier=True)
 
 
 def _at_varying_rate(

@@ -17,7 +17,7 @@ from headway.core import (
     Policy,
     Priority,
     Scheduler,
-    probe_rows,
+    probe_order,
 )
 from headway.core.faults.bisecting import MAX_RERUNS
 from headway.core.faults.supervision import MAX_RESTARTS
@@ -527,7 +527,8 @@ class Batcher(Generic[In, Out]):
     def fan_out(self, *, rows: int = 1, deadline_ms: float | None = None) -> FanOut:
         """For one request of many values of up to so many rows each: feeds them to the queue."""
         width = self._policy.window_rows // max(1, rows)
-        return FanOut(self._driver.room, width=width, deadline_ms=deadline_ms)
+        a_turn = self._policy.max_batch_size // max(1, rows)
+        return FanOut(self._driver.room, width=width, a_turn=a_turn, deadline_ms=deadline_ms)
 
     async def many(self, values: Sequence[Any], **options: Any) -> list[Out]:
         """The results for several values, in order. One error withdraws the rest and is raised.
@@ -814,7 +815,8 @@ class Batcher(Generic[In, Out]):
             self._runner,
             home.clock,
             sized,
-            rows=list(self._policy.batch_sizes) or probe_rows(self._policy.max_batch_size),
+            rows=self._policy.batch_sizes
+            or probe_order(self._policy.max_batch_size, coarse=list(sized) != [0]),
             repeats=repeats,
             limit_s=limit_s,
             watcher=_watcher,

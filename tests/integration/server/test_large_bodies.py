@@ -2,11 +2,12 @@
 the event loop. What counts here is where the work was done, not how long it took."""
 
 import asyncio
+import base64
 import gzip
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypedDict
 
 import numpy
 import pytest
@@ -21,6 +22,7 @@ from headway.server.run import make_app
 
 pytestmark = pytest.mark.real_time
 MIB = 2**20
+Vector: TypeAlias = Annotated[Any, headway.Tensor("embedding", "float32", (-1, 400))]
 
 
 class Double(headway.TensorModel):
@@ -51,6 +53,21 @@ class Echo(headway.Model[Any, Any]):
         return items
 
 
+class Embed(headway.Model[str, Vector]):
+    def predict(self, items: list[str]) -> list[Vector]:
+        return [numpy.full(400, 0.1, numpy.float32)] * len(items)
+
+
+class Pair(TypedDict):
+    query: str
+    document: str
+
+
+class Rank(headway.Model[Pair, float]):
+    def predict(self, items: list[Pair]) -> list[float]:
+        return [1.0] * len(items)
+
+
 class Site:
     """An app over real models, and how often the loop turned while it answered."""
 
@@ -73,7 +90,13 @@ class Site:
 async def serving() -> AsyncIterator[Site]:
     registry, double = Registry(), Double()
     hosted = []
-    for name, model in (("double", double), ("lengths", Lengths()), ("echo", Echo())):
+    for name, model in (
+        ("double", double),
+        ("lengths", Lengths()),
+        ("echo", Echo()),
+        ("embed", Embed()),
+        ("rank", Rank()),
+    ):
         served = Served(ModelConfig(name=name, target="t:t", warm_up=False), model=model)
         await served.start()
         registry.add(served)
@@ -185,6 +208,29 @@ async def test_a_large_value_of_the_plain_route_comes_and_goes_in_steps() -> Non
         assert (answer.status, background_work) == (200, 2)
         assert json.loads(answer.body) == value
         assert turns > 20
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+async def test_many_embeddings_go_in_steps(encoding: str) -> None:
+    async with serving() as site:
+        body = {"model": "embed", "input": ["a"] * 1000, "encoding_format": encoding}
+        answer, background_work, _ = await site.post("/v1/embeddings", json.dumps(body).encode())
+        assert (answer.status, background_work) == (200, 1)
+        data = json.loads(answer.body)["data"]
+        assert [each["index"] for each in data] == [*range(1000)]
+        vector = data[-1]["embedding"]
+        if encoding == "base64":
+            vector = numpy.frombuffer(base64.b64decode(vector), "<f4").tolist()
+        assert vector == [float(numpy.float32(0.1))] * 400
+
+
+async def test_documents_that_come_back_go_in_steps() -> None:
+    async with serving() as site:
+        texts = ["x" * 3000] * 100
+        body = {"model": "rank", "query": "q", "documents": texts, "return_documents": True}
+        answer, background_work, _ = await site.post("/v1/rerank", json.dumps(body).encode())
+        assert (answer.status, background_work) == (200, 2)
+        assert len(json.loads(answer.body)["results"]) == 100
 
 
 async def test_a_small_body_stays_in_the_loop() -> None:

@@ -50,6 +50,7 @@ def infer(**more: Any) -> dict[str, Any]:
         (INFER, infer(parameters={"sequence_start": True}), "sequence_start"),
         (INFER, infer(parameters={"sequence_id": 0, "sequence_end": True}), "sequence_end"),
         (INFER, infer(colour=1), "colour"),
+        (INFER, infer(model_name="another"), "another"),
         (INFER, {"inputs": [{**TEXT, "colour": 1}]}, "colour"),
         (INFER, {"inputs": [{**TEXT, "parameters": {"content_type": "str"}}]}, "content_type"),
         (
@@ -141,6 +142,7 @@ def test_what_says_nothing_is_taken(http: httpx.Client) -> None:
     nothing = {"sequence_id": 0, "sequence_start": False, "sequence_end": False, "colour": None}
     assert http.post(INFER, json=infer(parameters=nothing)).status_code == 200
     assert http.post(INFER, json=infer(parameters={"sequence_id": ""})).status_code == 200
+    assert http.post(INFER, json=infer(model_name="words")).status_code == 200
     assert http.post(GENERATE, json={"text_input": "a", "stream": False}).status_code == 200
     assert http.post(EMBED, json={**WORDS, "user": "me"}).status_code == 200
     assert http.post(RERANK, json={**PAIR, "user": "me"}).status_code == 200

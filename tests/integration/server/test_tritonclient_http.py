@@ -277,7 +277,7 @@ def test_parameters_of_urgency_are_accepted(client: Client) -> None:
         [tensor("x", ROW, "FP32")],
         priority=1,
         timeout=5_000_000,
-        parameters={"mine": "any"},
+        parameters={"tenant": "b"},
         headers={"Headway-Tenant": "a"},
     )
     numpy.testing.assert_array_equal(answer.as_numpy("y"), ROW * 2)

@@ -90,13 +90,13 @@ def test_a_long_item_counts_for_all_its_neighbours_because_they_are_padded() -> 
 
 def test_before_any_time_is_known_like_goes_with_like() -> None:
     scheduler = Scheduler(Policy(max_batch_size=64))
-    sizes = (12, 250, 10, 31, 11, 255, 30, 9)
+    sizes = (12, 250, 10, 20, 11, 255, 19, 9)
     for i, size in enumerate(sizes):
         scheduler.submit(Item(i, 0.0, size=size))
     batches = []
     while scheduler.queued_rows:
-        batches.append([sizes[i] for i in ids(serve(scheduler, 0.0, 0.01))])
-    assert batches == [[12, 10, 31, 11, 30, 9], [250, 255]]
+        batches.append(sorted(sizes[i] for i in ids(serve(scheduler, 0.0, 0.01))))
+    assert batches == [[9, 10, 11, 12, 19, 20], [250, 255]]
 
 
 def test_one_item_over_the_budget_runs_alone() -> None:
@@ -168,7 +168,7 @@ def test_rows_are_padded_up_where_that_is_cheaper_for_each() -> None:
 
 
 def test_fewer_rows_run_where_that_is_cheaper_for_each() -> None:
-    table = CostTable(rows=(1, 4, 8), sizes=None, seconds=((0.010,), (0.039,), (0.078,)))
+    table = CostTable(rows=(1, 4, 8), sizes=None, seconds=((0.030,), (0.039,), (0.078,)))
     scheduler = Scheduler(Policy(max_batch_size=8, batch_sizes=(1, 4, 8)), table)
     for i in range(6):
         scheduler.submit(Item(i, 0.0))  # 8 slots for 6 rows cost 13 ms each, 4 slots 9.75 ms
@@ -187,8 +187,12 @@ def test_rows_are_padded_up_while_nothing_is_known() -> None:
 # ---- early drop
 
 
+# 40 ms for a full batch, and not much less for one item
+FLAT = CostTable(rows=(1, 4), sizes=None, seconds=((0.034,), (0.040,)))
+
+
 def test_a_late_head_is_dropped_and_the_batch_stays_full() -> None:
-    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.050), LINEAR)
+    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.050), FLAT)
     scheduler.submit(Item(0, 0.0))
     for i in range(1, 5):
         scheduler.submit(Item(i, 0.030))
@@ -200,14 +204,14 @@ def test_a_late_head_is_dropped_and_the_batch_stays_full() -> None:
 
 
 def test_without_observed_error_there_is_no_margin() -> None:
-    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.050), LINEAR)
+    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.050), FLAT)
     for i in range(4):
         scheduler.submit(Item(i, 0.0))
     assert ids(fired(scheduler, 0.010)) == [0, 1, 2, 3]  # done at 0.050: just in time
 
 
 def test_whose_own_deadline_is_missed_is_told_so() -> None:
-    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.050), LINEAR)
+    scheduler = Scheduler(Policy(max_batch_size=4, slo_s=0.050), FLAT)
     scheduler.submit(Item(0, 0.0, deadline=0.045))
     scheduler.submit(Item(1, 0.0))
     for i in range(2, 5):
@@ -315,8 +319,8 @@ def test_ageing_leaves_most_of_the_batch_to_the_classes() -> None:
     for i in range(100, 200):
         scheduler.submit(Item(i, 1.9, priority=Priority.HIGH))
     batch = fired(scheduler, 2.0)
-    assert sum(item.priority is Priority.LOW for item in batch.items) == 2
-    assert sum(item.priority is Priority.HIGH for item in batch.items) == 6
+    assert sum(item.priority is Priority.LOW for item in batch.items) == 1
+    assert sum(item.priority is Priority.HIGH for item in batch.items) == 7
 
 
 def test_the_aged_of_a_quiet_partition_are_served_under_a_flood_of_another() -> None:

@@ -1,16 +1,17 @@
 import math
+from collections.abc import Callable
 
 import pytest
 
-from headway.core import Costs, CostTable, probe_rows
+from headway.core import Costs, CostTable, next_probe, probe_rows
 from headway.errors import ConfigError
 
 
 def table(seconds_by_rows: dict[int, float]) -> CostTable:
     return CostTable(
-        rows=tuple(seconds_by_rows),
+        rows=tuple(sorted(seconds_by_rows)),
         sizes=None,
-        seconds=tuple((seconds,) for seconds in seconds_by_rows.values()),
+        seconds=tuple((seconds_by_rows[rows],) for rows in sorted(seconds_by_rows)),
     )
 
 
@@ -217,8 +218,85 @@ def test_with_fixed_batch_sizes_only_those_are_candidates() -> None:
 @pytest.mark.parametrize(
     ("most", "rows"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])]
 )
-def test_powers_of_two_and_the_largest_are_probed(most: int, rows: list[int]) -> None:
-    assert probe_rows(most) == rows
+def test_powers_of_two_and_the_largest_are_probed_where_each_is_timed_at_many_lengths(
+    most: int, rows: list[int]
+) -> None:
+    assert probe_rows(most, coarse=True) == rows
+
+
+def test_sizes_between_the_powers_of_two_and_one_row_beyond_are_probed() -> None:
+    assert probe_rows(1) == [1]
+    assert probe_rows(2) == [1, 2]
+    assert probe_rows(32) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32]
+
+
+def probed(seconds: Callable[[int], float], max_rows: int) -> dict[int, float]:
+    timed: dict[int, float] = {}
+    while (rows := next_probe(timed, max_rows)) is not None:
+        assert rows not in timed
+        timed[rows] = seconds(rows)
+    return timed
+
+
+def test_powers_of_two_are_probed_first() -> None:
+    timed = probed(lambda rows: 0.005 + 0.0001 * rows, 64)
+    assert list(timed)[:7] == [1, 2, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.parametrize("best", [19, 20, 21, 40, 44, 100])
+def test_probes_close_in_on_a_best_size_that_is_no_power_of_two(best: int) -> None:
+    timed = probed(lambda rows: 0.005 + 0.001 * rows + 0.010 * max(0, rows - best), 128)
+    found = max(timed, key=lambda rows: rows / timed[rows])
+    assert found / timed[found] >= 0.97 * best / (0.005 + 0.001 * best)
+
+
+@pytest.mark.parametrize("tile", [8, 16, 32])
+def test_with_tiles_a_batch_ends_with_a_full_one(tile: int) -> None:
+    def seconds(rows: int) -> float:
+        return 0.001 + 0.0001 * tile * -(-rows // tile)
+
+    costs = Costs(64, table(probed(seconds, 64)))
+    assert costs.predict(tile + 1) == pytest.approx(seconds(tile + 1), rel=0.05)
+    assert tile in costs.peaks()
+
+
+def test_steps_between_probed_sizes_are_learned_while_serving() -> None:
+    def seconds(rows: int) -> float:
+        return 0.010 if rows <= 10 else 0.020
+
+    costs = Costs(16, table({rows: seconds(rows) for rows in (1, 8, 16)}))
+    assert costs.predict(10) == pytest.approx(0.0125), "a line between 8 and 16"
+    for _ in range(64):
+        for rows in (10, 11):
+            costs.observe(rows, 0, seconds(rows))
+    assert costs.predict(10) == pytest.approx(0.010, rel=0.05)
+    assert costs.predict(11) == pytest.approx(0.020, rel=0.05)
+
+
+def test_a_size_that_was_probed_on_a_busy_machine_is_tried_again() -> None:
+    costs = Costs(128, table({1: 0.010, 16: 0.020, 32: 0.025, 64: 0.120, 128: 0.200}))
+    assert costs.best_rows() == 32, "as far as the table says"
+    batches = 0
+    while costs.best_rows() < 128 and batches < 50_000:
+        rows = costs.best_rows()
+        costs.observe(rows, 0, 0.010 + 0.0005 * rows)
+        batches += 1
+    assert batches < 10_000
+    assert costs.best_rows() == 128
+
+
+def test_trials_of_sizes_that_are_bad_indeed_take_little_of_the_time() -> None:
+    def seconds(rows: int) -> float:
+        return 0.010 + 0.0005 * rows + 0.002 * max(0, rows - 32)
+
+    costs = Costs(128, table({rows: seconds(rows) for rows in (1, 16, 32, 64, 128)}))
+    took_s, rows = 0.0, 0
+    for _ in range(20_000):
+        batch = costs.best_rows()
+        costs.observe(batch, 0, seconds(batch))
+        took_s += seconds(batch)
+        rows += batch
+    assert took_s / rows <= 1.01 * seconds(32) / 32
 
 
 # ---- tables

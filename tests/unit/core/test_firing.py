@@ -472,18 +472,3 @@ def test_it_waits_for_the_second_of_a_pair() -> None:
     batch = fired(scheduler, now + 0.001)
     assert (ids(batch), batch.reason) == ([0, 1], FireReason.EVERYONE)
     assert 0.001 <= batch.linger_cap_s <= 0.010  # as long as the pair's gap, never a batch's time
-
-
-def test_while_the_slo_is_missed_it_does_not_linger_and_afterwards_it_does_again() -> None:
-    scheduler = Scheduler(Policy(slo_s=0.050), FLAT_10_MS)
-    now = teach_pairs(scheduler, 100, now=1.0)
-
-    now = teach_pairs(scheduler, 10, now=now, took_s=0.080)  # late, though not by the model's doing
-    scheduler.submit(Item(0, now))
-    batch = fired(scheduler, now)
-    assert (ids(batch), batch.reason, batch.linger_cap_s) == ([0], FireReason.IDLE, 0.0)
-    scheduler.finish(batch, now + 0.010, ran_s=0.010)
-
-    now = teach_pairs(scheduler, 300, now=now + 0.100)
-    scheduler.submit(Item(1, now))
-    assert isinstance(scheduler.next_action(now), Wait)

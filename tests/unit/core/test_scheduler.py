@@ -212,7 +212,7 @@ def test_a_model_that_was_slow_is_not_locked_out_by_deadlines() -> None:
 
 
 def test_a_batch_that_leaves_somebody_behind_says_which_limit_it_was() -> None:
-    table = CostTable((1, 8, 32), None, ((0.0018,), (0.0074,), (0.0266,)))
+    table = CostTable((1, 8, 32), None, ((0.00081,), (0.0064,), (0.0256,)))
     scheduler = Scheduler(Policy(max_batch_size=32), table)
     for number in range(25):
         scheduler.submit(Item(number, 0.0))

@@ -67,8 +67,8 @@ def test_noise_has_mean_one_and_the_spread_asked_for() -> None:
 def test_probes_see_the_noise_and_not_the_truth() -> None:
     seconds = batch_seconds(GPU, 64)
     table = probe(seconds, 0.2, np.random.default_rng(1))
-    assert table.rows == (1, 2, 4, 8, 16, 32, 64)
-    assert len(table.errors) == 5 * 7
+    assert {1, 2, 4, 8, 16, 17, 32, 33, 64} <= set(table.rows)
+    assert len(table.errors) == 5 * len(table.rows)
     assert max(table.errors) > 0.05
     for rows, (measured,) in zip(table.rows, table.seconds, strict=True):
         assert measured != seconds[rows]

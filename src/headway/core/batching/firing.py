@@ -8,13 +8,16 @@ import math
 from typing import NamedTuple, Protocol
 
 from headway.core.batching.linger import Linger
+from headway.core.batching.pool import Pool
+from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 from headway.core.faults.memory import Fitting
 from headway.core.items import FireReason, Item
 from headway.core.policy import Policy
 from headway.core.queueing.queue import Lane, Queue
 
-ROWS_ARE_FREE = 1.1  # of one item's time: where a pair takes less
+WORTH_A_WAIT = 0.15  # of the time of all together is saved: less is not worth a wait
+LIKELY = 85.0  # percent of batches take no longer than a batch that is held reckons with
 LATE_PATIENCE = 0.3  # of the cap: how long to linger before those who have waited already
 
 
@@ -96,7 +99,6 @@ class AutoRule:
 
     def __init__(self, policy: Policy, costs: Costs, linger: Linger, fitting: Fitting) -> None:
         self.linger_cap_s = 0.0
-        self.allowed = True  # False while the SLO is being missed
         self.running_items = 0
         self.running_batches = 0
         self.last_fired_at = -math.inf
@@ -110,6 +112,8 @@ class AutoRule:
         self._fitting = fitting
         self._hold = HoldUntil(-math.inf)  # the last answer, valid until something arrives
         self._hold_arrivals = -1
+        self.sizing: Sizing
+        self.pool: Pool
 
     def decide(
         self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
@@ -119,10 +123,12 @@ class AutoRule:
         full = self._is_full(lane)
         if full is not None:
             return Fire(lane, full)
-        if self._max_wait_s == 0.0 or len(queue.lanes) > 1 or not self.allowed:
+        if self._max_wait_s == 0.0 or len(queue.lanes) > 1:
             return Fire(lane, FireReason.IDLE)
         if self.workers > 1:
             next_departure = self._next_departure(queue, lane, now)
+            if self.pool.is_unequal:
+                next_departure = max(next_departure, self._faster_at(lane, now))
             if now < next_departure:
                 return HoldUntil(next_departure)
             if self.workers - self.running_batches > 1:
@@ -131,24 +137,34 @@ class AutoRule:
             return Fire(lane, FireReason.EVERYONE)
         return self._linger_or_fire(queue, lane, now, idle_since)
 
+    def _faster_at(self, lane: Lane, now: float) -> float:
+        """A slow worker is left idle where a faster one will be done sooner, and the faster ones
+        keep up without it."""
+        pool, size = self.pool, lane.mean_size
+        if not self.sizing.keeps_up(pool.faster_power(), size):
+            return -math.inf
+        batch_s = self._costs.predict(min(lane.rows, self._max_rows), size) or 0.0
+        return pool.better_at(now, batch_s)
+
     def _next_departure(self, queue: Queue, lane: Lane, now: float) -> float:
         """Workers that take turns do more than workers that start together.
 
-        While half of them run, batches leave no closer than a batch's time shared among all of
-        them; where rows are nearly free. Elsewhere the wait would cost more than it saves.
+        A batch smaller than what keeps the workers up with the load leaves no sooner after the
+        last one than such a batch takes to come together; the fewer of them run, the sooner.
         """
-        if self.running_batches < self.workers / 2:
+        if not self.running_batches:
             return -math.inf
-        size = lane.mean_size
-        alone_s, pair_s = self._costs.predict(1, size), self._costs.predict(2, size)
-        batch_s = self._costs.predict(lane.rows, size)
-        if not alone_s or not pair_s or not batch_s or pair_s > ROWS_ARE_FREE * alone_s:
+        rows, spacing_s = self.sizing.sustaining(lane.mean_size)
+        if lane.rows >= rows:
             return -math.inf
-        spacing_s = min(min(batch_s, 2 * alone_s) / self.workers, self._max_wait_s)
         oldest = lane.oldest()
         assert oldest is not None
         latest = now + self._slack_s(queue, lane, oldest, now)
-        return min(self.last_fired_at + spacing_s, latest)
+        return min(
+            self.last_fired_at
+            + min(spacing_s * self.running_batches / self.workers, self._max_wait_s),
+            latest,
+        )
 
     def _is_full(self, lane: Lane) -> FireReason | None:
         if lane.rows >= self._max_rows:
@@ -167,7 +183,8 @@ class AutoRule:
         if self._hold_arrivals == self._linger.arrivals:  # nobody came meanwhile
             return self._hold if now < self._hold.until else Fire(lane, FireReason.LINGER)
         cap_s = self._cap_s(queue, lane, now, idle_since)
-        wait = self.linger_cap_s = self._best_wait(lane, cap_s)
+        wait = self._best_wait(lane, cap_s)
+        wait = self.linger_cap_s = max(wait, self._return_wait(queue, lane, now, idle_since))
         if wait <= 0.0:
             lingered = idle_since < now
             return Fire(lane, FireReason.LINGER if lingered else FireReason.IDLE)
@@ -178,12 +195,35 @@ class AutoRule:
     def _best_wait(self, lane: Lane, cap_s: float) -> float:
         size = lane.mean_size
         batch_s = self._costs.predict(lane.rows, size)
-        if batch_s is None or cap_s <= 0.0:
+        if batch_s is None or cap_s <= 0.0 or not self._saved_s(lane, 1):
             return 0.0
         larger_s = self._costs.predict(lane.rows + 1, size)
         row_s = 0.0 if larger_s is None else max(0.0, larger_s - batch_s)
         # Of several workers the next is free sooner: a newcomer saves less.
         return self._linger.best_wait(lane.items, cap_s, batch_s / self.workers, row_s)
+
+    def _return_wait(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
+        """For callers who come again after their answers: as long as a batch saved is worth."""
+        missing = self._linger.everyone - lane.items - self.running_items
+        oldest = lane.oldest()
+        saved_s = self._saved_s(lane, missing)
+        if missing <= 0 or saved_s <= 0.0 or oldest is None:
+            return 0.0
+        longest_s = min(saved_s, self._max_wait_s) - (now - idle_since)
+        most_s = min(longest_s, self._slack_s(queue, lane, oldest, now))
+        return self._linger.return_wait(now, lane.items, most_s, saved_s)
+
+    def _saved_s(self, lane: Lane, joining: int) -> float:
+        """What is saved where so many join instead of running by themselves; 0 where that is
+        little beside what a batch takes: then nobody is worth a wait."""
+        costs, size, rows = self._costs, lane.mean_size, lane.rows
+        joining = max(1, min(joining, self._max_rows))
+        apart_s, alone_s = costs.predict(joining, size), costs.predict(rows, size)
+        together_s = costs.predict(min(rows + joining, self._max_rows), size)
+        if apart_s is None or alone_s is None or together_s is None:
+            return 0.0
+        saved_s = apart_s + alone_s - together_s
+        return saved_s if saved_s >= WORTH_A_WAIT * together_s else 0.0
 
     def _cap_s(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
         """No longer than one item takes alone, than the user says, than any deadline leaves."""
@@ -202,7 +242,8 @@ class AutoRule:
         due = min(queue.next_deadline(), oldest.arrived_at + self._slo_s)
         if due == math.inf:
             return math.inf
-        return due - now - latest_batch_s(self._costs, lane.rows + 1, lane.mean_size)
+        seconds = self._costs.predict(lane.rows + 1, lane.mean_size) or 0.0
+        return due - now - seconds * (1.0 + max(0.0, self._costs.error_at(LIKELY)))
 
 
 def latest_batch_s(costs: Costs, rows: int, size: int) -> float:

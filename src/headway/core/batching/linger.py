@@ -10,6 +10,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
+from headway.core.batching.returns import Returns
+
 _SHORTEST = -16  # the first bin ends at 2**-16.5 s (11 µs), the last at 2**5 s
 _BINS = 2 * (6 - _SHORTEST)
 _DECAY = 0.998  # about the last 500 gaps: fewer are too noisy to tell a burst from chance
@@ -19,6 +21,8 @@ _BUSY_PENALTY = 0.5  # a busy worker's wait delays those who come later, too
 _MIN_GAIN = 0.02  # of the batch's own time: less is noise
 _TOGETHER = 0.02  # of a batch's time: arrivals no further apart came together
 _WINDOW = 16  # batches over which the most items at once are remembered
+_LOAD_RATE = 0.02  # of each batch goes into how busy the workers are, and how many come
+_TAIL = 2.0
 _HALF = math.sqrt(0.5)
 _EDGES = tuple(2.0 ** (i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
 _MIDDLES = tuple(edge * 2**-0.25 for edge in _EDGES)
@@ -94,20 +98,26 @@ class Linger:
         self.everyone = 0  # the most items seen at once lately
         self._most_here = 0  # in this window of batches
         self._most_here_before = 0  # in the one before: who left is forgotten after two
-        self._batches = 0
+        self.batches = 0
         self._here = 0
         self._clump = 0  # of the arrivals that follow a completion; 0: it is over
         self._mean_clump = 1.0
         self._after_arrival = GapHistogram()
         self._after_completion = GapHistogram()
+        self._first_arrival = math.inf
         self._last_arrival = -math.inf
         self._last_completion = -math.inf
+        self._returns = Returns()  # after an answer …
+        self._followers = Returns()  # … and after the first who comes then
+        self._came_since: list[float] = []  # since the last completion
         self._cache: dict[tuple[bool, int], float] = {}
         # Noted with every arrival, sorted in only when a decision needs them: the latest suffice.
         self._gaps: deque[float] = deque(maxlen=4 * _REFRESH_EVERY)
         self._refresh_at = 0
         self._elapsed_s = 0.0  # between completions, on average
         self._ran_s = 0.0
+        self._came = 0.0  # between completions, on average
+        self._arrivals_before = 0  # the last completion
         self.arrivals = 0
 
     def arrived(self, now: float, here: int) -> None:
@@ -115,6 +125,9 @@ class Linger:
         self.arrivals += 1
         last = self._last_arrival
         self._last_arrival = now
+        self._came_since.append(now)
+        if last == -math.inf:
+            self._first_arrival = now
         if last < self._last_completion:
             self._after_completion.add(now - self._last_completion)
             self._clump = 1
@@ -143,6 +156,7 @@ class Linger:
             if before < everyone:
                 gaps.append(gap_s)
         self.arrivals += len(times) - 1
+        self._came_since += times[1:]
         self._last_arrival = last
         self._see(here + len(times))
 
@@ -156,13 +170,24 @@ class Linger:
 
     def completed(self, now: float, ran_s: float) -> None:
         since, self._last_completion = self._last_completion, now
+        if since > -math.inf:
+            came = self._came_since
+            self._returns.learn(since, came)
+            if came:
+                self._followers.learn(came[0], came[1:])
+        self._came_since = []
         if self._clump:
             self._count_clump(math.inf)
-        if since > -math.inf and now > since:
-            self._elapsed_s += (now - since - self._elapsed_s) * 0.02
-            self._ran_s += (ran_s - self._ran_s) * 0.02
-        self._batches += 1
-        if self._batches % _WINDOW == 0:
+        self.batches += 1
+        if since == -math.inf:
+            since = min(self._first_arrival, now)
+        if now > since:
+            rate = max(_LOAD_RATE, 1.0 / self.batches)  # at first, the mean of all
+            self._elapsed_s += (now - since - self._elapsed_s) * rate
+            self._ran_s += (ran_s - self._ran_s) * rate
+            self._came += (self.arrivals - self._arrivals_before - self._came) * rate
+            self._arrivals_before = self.arrivals
+        if self.batches % _WINDOW == 0:
             self._most_here_before, self._most_here = self._most_here, 0
             self.everyone = self._most_here_before
 
@@ -170,6 +195,14 @@ class Linger:
         for gap_s in self._gaps:
             self._after_arrival.add(gap_s)
         self._gaps.clear()
+
+    @property
+    def rate_rps(self) -> float:
+        """Arrivals a second, lately."""
+        if self._elapsed_s:
+            return self._came / self._elapsed_s
+        seen_s = self._last_arrival - self._first_arrival
+        return (self.arrivals - 1) / seen_s if seen_s > 0.0 and self.arrivals > 2 else 0.0
 
     @property
     def busy(self) -> float:
@@ -182,14 +215,27 @@ class Linger:
             self._cache.clear()
             self._refresh_at = self.arrivals + _REFRESH_EVERY
         after_completion = self._last_completion >= self._last_arrival
+        histogram = self._after_completion if after_completion else self._after_arrival
+        credit = _AFTER_COMPLETION if after_completion else 1.0 - _BUSY_PENALTY * self.busy
+        # Where a worker is always busy, a newcomer's row is paid for in one batch or the next.
+        row_s *= 1.0 - self.busy
+        joining = max(1.0, self._mean_clump) if after_completion else 1.0
         key = (after_completion, items)
         wait = self._cache.get(key)
         if wait is None:
-            histogram = self._after_completion if after_completion else self._after_arrival
-            credit = _AFTER_COMPLETION if after_completion else 1.0 - _BUSY_PENALTY * self.busy
-            # Where a worker is always busy, a newcomer's row is paid for in one batch or the next.
-            row_s *= 1.0 - self.busy
-            joining = max(1.0, self._mean_clump) if after_completion else 1.0
             wait = histogram.best_wait(items, math.inf, batch_s, row_s, credit, joining)
             self._cache[key] = wait
-        return min(wait, cap_s)
+        if wait <= cap_s:
+            return wait
+        # Less time is left than that takes: is there a shorter wait that pays?
+        return histogram.best_wait(items, cap_s, batch_s, row_s, credit, joining)
+
+    def return_wait(self, now: float, items: int, most_s: float, saved_s: float) -> float:
+        """How long to hold for callers who come back together after their answers."""
+        # Whoever misses the others waits for their whole batch, and is the tail: it counts twice.
+        tail_s = _TAIL * saved_s
+        wait = self._returns.best_wait(now - self._last_completion, items, most_s, tail_s)
+        if not self._came_since:
+            return wait
+        since_s = now - self._came_since[0]
+        return max(wait, self._followers.best_wait(since_s, items, most_s, saved_s))

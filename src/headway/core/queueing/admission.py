@@ -6,8 +6,9 @@ that has happened the door is strict, until the rush is over: who would only wai
 told so at once, as long as a full batch for every worker waits already.
 """
 
+import bisect
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headway.core.costs import Costs
 from headway.core.items import Batch, Item, Refusal, RefusalReason
@@ -23,6 +24,9 @@ from headway.errors import (
     Shed,
 )
 
+_HOPELESS = 10.0  # percent of batches run so fast: who would be late even then has no chance
+_DOUBTFUL = 85.0  # percent of batches take no longer than the strict door reckons with
+_REMEMBERED = 8192  # items let in
 _RUSH_S = 1.0  # a rush is over when nobody was turned away for so long, or for the SLO if longer
 
 
@@ -34,6 +38,8 @@ class Admission:
         self.workers = policy.workers  # those that are there; at least 1: one will be back
         self._sheds = policy.firing is Firing.AUTO
         self._strict_since = self._strict_until = -math.inf
+        self._admitted = _Admitted()
+        self._offered = _Offered()
         self._slack_s = 0.0  # what the strict estimate was short of, lately
 
     def admit(
@@ -42,11 +48,23 @@ class Admission:
         """Let an item (the first of `rows` rows) in, or raise. Returns those pushed out for it."""
         if item.deadline <= item.arrived_at:
             raise DeadlineExceeded("the deadline had passed before the item was queued")
+        self._offered.add(item.arrived_at, rows)
         if self._sheds and (self._policy.slo_s is not None or item.deadline < math.inf):
-            self._refuse_if_hopeless(item, cap_rows, running)
-        if self._queue.rows + rows <= self._policy.max_queue:
-            return []
-        return self._push_out(item, rows, cap_rows)
+            try:
+                self._refuse_if_hopeless(item, cap_rows, running)
+            except Shed as shed:  # there is no time for all: is somebody over his share?
+                victims = self._queue.make_way(item)
+                if not victims:
+                    raise
+                retry_s = shed.retry_after_s or 0.0
+                self._admitted.add(item.arrived_at, rows)
+                return [Refusal(each, RefusalReason.SHED, retry_s) for each in victims]
+        pushed_out: list[Refusal] = []
+        if self._queue.rows + rows > self._policy.max_queue:
+            pushed_out = self._push_out(item, rows, cap_rows)
+        if self._policy.slo_s is not None:
+            self._admitted.add(item.arrived_at, rows)
+        return pushed_out
 
     def queued_s(self, cap_rows: int, rows: float | None = None) -> float:
         """Seconds of work waiting: what a newcomer should expect, and what scaling should watch."""
@@ -61,7 +79,6 @@ class Admission:
         if rows > limit:
             raise InputTooLarge(f"{rows} rows; the queue holds {limit}", limit=limit)
         victims = self._queue.make_room(item._replace(rows=rows), limit)
-        self._queue.is_overflowing = not victims
         retry_after_s = self.queued_s(cap_rows)
         if not victims:
             raise QueueFull(
@@ -73,21 +90,23 @@ class Admission:
         alone_s = self._costs.predict(item.rows, item.size)
         if alone_s is None or self._costs.predict(cap_rows) is None:
             return  # a model nobody has measured serves; it does not shed
-        margin_s = self._costs.margin_s(item.rows, item.size)
-        wait_s = self._wait_s(item, cap_rows, running)
+        left_s = self._left_s(item, running)
+        ahead = self._rows_ahead(item, cap_rows, left_s[0])
+        wait_s = self._wait_s(item, cap_rows, ahead, left_s)
         if wait_s <= 0:
             return  # a worker is free: the estimate may be wrong, and only running it can tell
-        finish_at = item.arrived_at + wait_s + alone_s + margin_s - 1e-9
+        error = min(0.0, self._costs.error_at(_HOPELESS))  # batches are often faster than expected
+        finish_at = item.arrived_at + (wait_s + alone_s) * (1.0 + error) - 1e-9
         if finish_at > item.deadline:
             raise DeadlineExceeded(
                 f"{(item.deadline - item.arrived_at) * 1e3:.1f} ms are left, about "
                 f"{(finish_at - item.arrived_at) * 1e3:.1f} ms are needed"
             )
-        slo_s, is_rush = self._policy.slo_s, item.arrived_at < self._strict_until
+        slo_s, is_rush = self._policy.slo_s, self.is_flooded(item.arrived_at, cap_rows)
         if slo_s is None:
             return
         if is_rush:
-            finish_at = self._strict_finish(item, wait_s, cap_rows, finish_at)
+            finish_at = self._strict_finish(item, wait_s, cap_rows, ahead, finish_at)
         if finish_at > item.arrived_at + slo_s:
             if is_rush:
                 self._stay_strict(item.arrived_at)
@@ -96,6 +115,13 @@ class Admission:
                 f"{(finish_at - item.arrived_at) * 1e3:.0f} ms are to be expected",
                 retry_after_s=wait_s,
             )
+
+    def is_flooded(self, now: float, cap_rows: int) -> bool:
+        """Does more come than can be served, and has the door been too hopeful lately?"""
+        if now >= self._strict_until:
+            return False
+        full_s = self._costs.predict(cap_rows)
+        return full_s is not None and self._offered.rps(now) * full_s > cap_rows * self.workers
 
     def saw_late(self, arrivals: Iterable[float], now: float, late_before: float) -> None:
         """Items that were let in then had to be dropped from one batch, for none who came earlier
@@ -113,32 +139,86 @@ class Admission:
     def _stay_strict(self, now: float) -> None:
         self._strict_until = now + max(self._policy.slo_s or 0.0, _RUSH_S)
 
-    def _strict_finish(self, item: Item, wait_s: float, cap_rows: int, hopeful: float) -> float:
+    def _strict_finish(
+        self, item: Item, wait_s: float, cap_rows: int, ahead: float, hopeful: float
+    ) -> float:
         """As it will be, not as it might be: its batch fills up, and others are late too."""
-        if self._queue.rows_ahead(item) < cap_rows * self.workers:
+        if ahead < cap_rows * self.workers:
             return hopeful  # the workers would run out of work; or it is next, whoever floods
         full_s = self._costs.predict(cap_rows, item.size) or 0.0
-        margin_s = self._costs.margin_s(cap_rows, item.size)
+        margin_s = max(0.0, self._costs.error_at(_DOUBTFUL)) * full_s
         # A batch more than needed: to have fewer waiting costs nothing as long as some do.
         assert self._policy.slo_s is not None
         slack_s = min(full_s + self._slack_s, self._policy.slo_s / 2)
         return item.arrived_at + wait_s + full_s + margin_s + slack_s
 
-    def _wait_s(self, item: Item, cap_rows: int, running: Iterable[Batch]) -> float:
-        """When the item's own batch could start: after the running ones and the full ones ahead."""
-        ahead = self._queue.rows_ahead(item)
-        full_s = self._costs.predict(cap_rows, item.size) or 0.0
-        workers = self.workers
-        left = sorted(
+    def _left_s(self, item: Item, running: Iterable[Batch]) -> list[float]:
+        """When each worker will be free, in order."""
+        left_s = sorted(
             max(0.0, batch.fired_at + (batch.predicted_s or 0.0) - item.arrived_at)
             for batch in running
         )
-        batches_ahead = int((ahead + item.rows - 1) // cap_rows)
-        if len(left) < workers and batches_ahead < workers - len(left):
-            return 0.0
-        turns, place = divmod(batches_ahead, workers)
-        starts = [0.0] * (workers - len(left)) + left
-        return starts[place] + turns * full_s
+        return [0.0] * (self.workers - len(left_s)) + left_s
+
+    def _rows_ahead(self, item: Item, cap_rows: int, left_s: float) -> float:
+        """Rows that will run before the item's: not those that will be late by then.
+
+        They are dropped when the next full batch forms. In a flood that is most of the queue.
+        """
+        ahead = self._queue.rows_ahead(item)
+        slo_s = self._policy.slo_s
+        if slo_s is None or ahead < cap_rows:
+            return ahead
+        full_s = self._costs.predict(cap_rows, item.size) or 0.0
+        return min(ahead, self._admitted.since(item.arrived_at + left_s + full_s - slo_s))
+
+    def _wait_s(self, item: Item, cap_rows: int, ahead: float, left_s: Sequence[float]) -> float:
+        """When the item's own batch could start: after the running ones and the full ones ahead."""
+        full_s = self._costs.predict(cap_rows, item.size) or 0.0
+        turns, place = divmod(int((ahead + item.rows - 1) // cap_rows), self.workers)
+        return left_s[place] + turns * full_s
+
+
+class _Offered:
+    """Rows a second that have come to the door, over the last one or two periods."""
+
+    def __init__(self) -> None:
+        self._since = self._before_since = -math.inf
+        self._rows = self._before_rows = 0
+
+    def add(self, now: float, rows: int) -> None:
+        if now - self._since >= _RUSH_S:
+            is_next = now - self._since < 2 * _RUSH_S
+            self._before_since = self._since if is_next else now
+            self._before_rows = self._rows if is_next else 0
+            self._since, self._rows = now, 0
+        self._rows += rows
+
+    def rps(self, now: float) -> float:
+        seconds = now - self._before_since
+        return (self._rows + self._before_rows) / seconds if seconds > 0.0 else 0.0
+
+
+class _Admitted:
+    """How many rows were let in since some moment; of the last few moments only."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._rows: list[int] = []  # in all, before each
+        self._total = 0
+
+    def add(self, now: float, rows: int) -> None:
+        self._times.append(now)
+        self._rows.append(self._total)
+        self._total += rows
+        if len(self._times) > 2 * _REMEMBERED:
+            del self._times[:_REMEMBERED], self._rows[:_REMEMBERED]
+
+    def since(self, moment: float) -> float:
+        at = bisect.bisect_left(self._times, moment)
+        if at == 0 and len(self._times) > _REMEMBERED:
+            return math.inf  # forgotten
+        return self._total - self._rows[at] if at < len(self._rows) else 0
 
 
 def refusal_error(refusal: Refusal, policy: Policy) -> HeadwayError:

@@ -1,6 +1,7 @@
 """Times a model on batches of typical values: the cost table that decisions rest on."""
 
 import asyncio
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -87,24 +88,29 @@ async def probe(
     limit_s: float,
     watcher: ProbeWatcher | None = None,
 ) -> CostTable:
-    """Batch times for every row count and size. Ends early, with fewer row counts, at `limit_s`,
-    and before what does not fit into memory."""
+    """Batch times for every row count and size, in the order given. Ends early, with fewer row
+    counts, at `limit_s`; what does not fit into memory is left out, and all that is larger."""
     sizes = sorted(samples)
     give_up_at = clock() + limit_s
     probes = _Probes(start, runner, clock, repeats, watcher or _Nobody())
-    lines: list[list[_Cell]] = []
+    by_rows: dict[int, list[_Cell]] = {}
+    too_many: float = math.inf
     for count in rows:
+        if count >= too_many:
+            continue
         cells = [await probes.cell(samples[size], count, size) for size in sizes]
         line = [cell for cell in cells if cell is not None]
         if len(line) < len(sizes):
-            break
-        lines.append(line)
+            too_many = count
+            continue
+        by_rows[count] = line
         if clock() > give_up_at:
             break
-    if not lines:
+    if not by_rows:
         raise NotReady(f"{runner.name}: not even one batch fits into memory")
+    lines = [by_rows[count] for count in sorted(by_rows)]
     return CostTable(
-        rows=tuple(rows[: len(lines)]),
+        rows=tuple(sorted(by_rows)),
         sizes=tuple(sizes) if sizes != [0] else None,
         seconds=tuple(tuple(each.seconds for each in line) for line in lines),
         memory_bytes=_memory(lines),

@@ -9,7 +9,7 @@ import numpy
 
 from headway.errors import InvalidInput
 from headway.server.api.v2.codec import (
-    SHARED,
+    OF_INPUTS,
     InferRequest,
     Parameters,
     Regions,
@@ -165,7 +165,7 @@ def _where(tensor: pb.ModelInferRequest.InferInputTensor) -> SharedSlice | None:
     if not tensor.parameters:
         return None
     what, parameters = f"input {tensor.name!r}", parameters_of(tensor.parameters)
-    check_known(parameters, SHARED, what)
+    check_known(parameters, OF_INPUTS, what)  # KServe's clients say the size of raw data, too
     return shared_slice(parameters, what)
 
 

@@ -67,7 +67,7 @@ ITEMS: Schema = {"type": "array", "description": "each one item"}
 COMPONENTS: dict[str, Schema] = {
     "Error": closed(error=_TEXT),
     "OpenAIError": closed(
-        error=closed(message=_TEXT, type=_TEXT, param={"type": "null"}, code=_TEXT)
+        error=closed(message=_TEXT, type=_TEXT, param=nullable(_TEXT), code=_TEXT)
     ),
     # ---- v2
     "Live": record({"live": _BOOL}),
@@ -124,6 +124,7 @@ COMPONENTS: dict[str, Schema] = {
         },
         {
             "id": nullable(_TEXT),
+            "model_name": nullable({"type": "string", "description": "as the route says"}),
             "parameters": nullable(_PARAMETERS),
             "outputs": nullable(
                 array(only({"name": _TEXT}, {"parameters": nullable(_OUTPUT_PARAMETERS)}))

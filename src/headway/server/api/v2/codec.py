@@ -81,6 +81,7 @@ class InferRequest(Struct, frozen=True):
     outputs: tuple[RequestedOutput, ...]  # empty: all of them, as `is_binary` says
     parameters: Parameters
     is_binary: bool = False
+    model_name: str = ""  # where the request says it once more
 
 
 class _WireOutput(Struct, forbid_unknown_fields=True):
@@ -93,6 +94,7 @@ class _WireRequest(Struct, forbid_unknown_fields=True):
     id: str | None = None
     outputs: list[_WireOutput] | None = None
     parameters: Parameters | None = None
+    model_name: str | None = None  # KServe's clients say once more what the route says
 
 
 class _Output(Struct):
@@ -111,7 +113,7 @@ class _Response(Struct, omit_defaults=True):
 
 
 SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
-_OF_INPUTS = ("binary_data_size", *SHARED)
+OF_INPUTS = ("binary_data_size", *SHARED)
 _OF_OUTPUTS = ("binary_data", "classification", *SHARED)
 _REQUEST = msgspec.json.Decoder(_WireRequest)
 _ENCODER = msgspec.json.Encoder()
@@ -205,6 +207,7 @@ def read(parsed: Parsed, *, regions: Regions | None = None, steps: Steps = AT_ON
         else (),
         parameters,
         is_binary,
+        wire.model_name or "",
     )
 
 
@@ -363,7 +366,7 @@ def _read_input(
     parameters = wire.parameters
     if parameters:
         what = f"input {wire.name!r}"
-        check_known(parameters, _OF_INPUTS, what)
+        check_known(parameters, OF_INPUTS, what)
         size = _whole(parameters, "binary_data_size", what)
         shared = shared_slice(parameters, what)
         if size is not None or shared is not None:

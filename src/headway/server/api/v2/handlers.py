@@ -219,6 +219,10 @@ class V2(OverModels[DirectCodec]):
     async def _infer(
         self, served: ServedModel, signature: Signature, asked: codec.InferRequest, ask: Ask
     ) -> Response:
+        if asked.model_name and asked.model_name != served.name:
+            raise InvalidInput(
+                f"model_name is {asked.model_name!r}, the route's is {served.name!r}"
+            )
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         codec.check_outputs(asked, signature)
         outputs = await served.infer(inputs, ask)

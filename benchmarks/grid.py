@@ -1,0 +1,235 @@
+"""The scheduler over a grid of worlds, beside every fixed setting: what it makes of any traffic.
+
+Virtual time, the production scheduler. A point's figures are the means over its seeds.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.report import Bar, Report
+from headway.lab.profiles import Noise
+from headway.lab.worlds import Clients, Curve, Judgement, World, judge
+
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+KEPT = Path(tempfile.gettempdir()) / f"headway-grid-{os.getuid()}"
+GPU, CPU, MIXED = Curve(5, 0.05, 64), Curve(1, 0.8, 32), Curve(2, 0.2, 32)
+TILES = (Curve(1, 0.1, 64, tile=8), Curve(1, 0.1, 64, tile=16), Curve(0.5, 0.05, 128, tile=32))
+CURVES = (
+    GPU,
+    CPU,
+    MIXED,
+    *TILES,
+    Curve(4, 0.15, 64, best=24),
+    Curve(2, 0.5, 64, best=24),
+    Curve(0.05, 1, 32),
+    Curve(0, 4, 32, exponent=1.1),
+    Curve(1, 0.4, 64, exponent=0.8),
+    Curve(20, 0.5, 16),
+)
+LAWS = ("poisson", "mmpp", "fanout", "step", "gamma,3", "gamma,0.3", "pareto,1.5", "diurnal")
+BURSTS = ("cron,0.1", "cron,0.5", "trains")
+LOADS = (0.05, 0.3, 0.6, 0.9)
+NOISES = (Noise(0.1), Noise(0.3), Noise(0.7), Noise(0.3, "gamma"), Noise(0.0, "", 0.02, 10.0))
+SLOS = (1.25, 1.5, 2.0, 4.0, 8.0)
+
+
+def worlds() -> list[World]:
+    return [*_open_worlds(), *_closed_worlds(), *_pool_worlds(), *_slo_worlds()]
+
+
+def _open_worlds() -> Iterator[World]:
+    for law, curve, load in itertools.product((*LAWS, *BURSTS), (GPU, CPU, MIXED), LOADS):
+        yield World("arrivals", curve, law, load)
+    for name, curve, load in itertools.product(("conv", "code"), (GPU, CPU), (0.1, 0.3, 0.5)):
+        path = TRACES / f"AzureLLMInferenceTrace_{name}.csv"
+        if path.exists():
+            yield World("traces", curve, load=load, trace=path)
+    for curve, law, load in itertools.product(CURVES[3:], ("poisson", "mmpp"), LOADS):
+        yield World("curves", curve, law, load)
+    for noise, curve, law, load in itertools.product(
+        NOISES, (GPU, CPU), ("poisson", "mmpp"), (0.2, 0.5, 0.8)
+    ):
+        yield World("noise", curve, law, load, noise=noise)
+    for curve, drift, load in itertools.product((GPU, CPU, TILES[1]), (0.6, 1.5), (0.2, 0.5)):
+        yield World("drift", curve, load=load, drift=drift)
+
+
+def _closed_worlds() -> Iterator[World]:
+    for curve, count, think_ms, thinking in itertools.product(
+        (GPU, CPU, MIXED), (4, 24), (0.2, 2.0, 6.0), ("exponential", "constant", "mixed", "barrier")
+    ):
+        clients = Clients(count, think_ms, thinking, jitter_ms=0.3 if thinking == "barrier" else 0)
+        yield World("clients", curve, clients=clients)
+
+
+def _pool_worlds() -> Iterator[World]:
+    for workers, curve, law, load in itertools.product(
+        (2, 4, 8), (GPU, CPU, MIXED, TILES[1]), ("poisson", "mmpp"), (0.1, 0.3, 0.5, 0.7, 0.9)
+    ):
+        yield World("workers", curve, law, load, speeds=(1.0,) * workers)
+    for speeds, curve, load in itertools.product(
+        ((1.0, 2.0), (1.0, 1.0, 3.0, 3.0)), (GPU, CPU, MIXED), (0.2, 0.5, 0.8)
+    ):
+        yield World("workers", curve, load=load, speeds=speeds)
+
+
+def _slo_worlds() -> Iterator[World]:
+    for curve, slo, load in itertools.product((GPU, CPU), SLOS, (0.5, 0.8, 0.95)):
+        yield World("slo", curve, "poisson", load, slo=slo)
+    for curve, slo, noise in itertools.product((GPU, CPU), (2.0, 4.0), NOISES):
+        yield World("slo", curve, "poisson", 0.5, noise=noise, slo=slo)
+    for curve, slo, load in itertools.product((GPU, CPU), SLOS, (1.2, 2.0, 3.0)):
+        yield World("overload", curve, "poisson", load, slo=slo)
+
+
+# ---- running
+
+
+def _judged(job: tuple[World, int, int]) -> dict[str, float]:
+    """From the last run, where that was interrupted."""
+    file = KEPT / f"{zlib.crc32(repr(job).encode()):08x}.json"
+    if file.exists():
+        return dict(json.loads(file.read_text()))
+    found = {key: value for key, value in asdict(judge(*job)).items() if key != "best"}
+    file.write_text(json.dumps(found))
+    return found
+
+
+def run(points: Sequence[World], seeds: int, requests: int, processes: int) -> list[Judgement]:
+    """The mean over the seeds, by point."""
+    KEPT.mkdir(mode=0o700, exist_ok=True)
+    jobs = [(world, seed, requests) for world in points for seed in range(seeds)]
+    if processes > 1:
+        with ProcessPoolExecutor(processes) as pool:
+            found = list(pool.map(_judged, jobs, chunksize=4))
+    else:
+        found = [_judged(job) for job in jobs]
+    shutil.rmtree(KEPT)  # the next run starts anew, with the code of then
+    return [_mean(found[at : at + seeds]) for at in range(0, len(found), seeds)]
+
+
+def _mean(found: Sequence[dict[str, float]]) -> Judgement:
+    return Judgement(**{key: float(np.mean([each[key] for each in found])) for key in found[0]})
+
+
+def grid(quick: bool) -> Report:
+    points = worlds()[:: 9 if quick else 1]
+    seeds, requests = (1, 2_500) if quick else (3, 8_000)
+    judged = list(zip(points, run(points, seeds, requests, 1 if quick else 2), strict=True))
+    timed = [pair for pair in judged if pair[0].family not in ("slo", "overload")]
+    alone = [each for world, each in timed if len(world.speeds) == 1]
+    pools = [each for world, each in timed if len(world.speeds) > 1]
+    late = [pair for pair in judged if pair[0].family == "slo"]
+    flooded = [pair for pair in judged if pair[0].family == "overload"]
+    return Report(
+        "The grid: `auto` beside every fixed window and batch size, in any traffic",
+        ["family", "points", "p99 ≤ 1.05", "worst p99", "worst mean", "dominated", "worst ÷ idle"],
+        [_row(family, timed) for family in dict.fromkeys(world.family for world, _ in timed)],
+        [*_bars(alone, pools), *_slo_bars(late, flooded)],
+        [
+            f"{len(points)} points, {seeds} seeds of {requests:,} requests; the fixed settings are "
+            "windows of 0 to 50 ms with every power of two and one and a half times that; p99 "
+            "beside the setting with the best p99 of that very sample, mean beside the same one",
+            f"picture: {_picture(timed)}",
+            *(
+                f"worst: {world}: p99 {each.p99:.2f}, mean {each.mean:.2f}"
+                for world, each in _worst(timed)
+            ),
+        ],
+    )
+
+
+def _worst(timed: Sequence[tuple[World, Judgement]]) -> list[tuple[World, Judgement]]:
+    return sorted(timed, key=lambda pair: -max(pair[1].p99, pair[1].mean))[:8]
+
+
+def _row(family: str, timed: Sequence[tuple[World, Judgement]]) -> list[object]:
+    found = [each for world, each in timed if world.family == family]
+    return [
+        family,
+        len(found),
+        f"{_share(found, 1.05):.0%}",
+        f"{max(each.p99 for each in found):.2f}",
+        f"{max(each.mean for each in found):.2f}",
+        sum(each.dominated > 1.05 for each in found),
+        f"{max(max(each.idle_p99, each.idle_mean) for each in found):.2f}",
+    ]
+
+
+def _share(found: Sequence[Judgement], limit: float) -> float:
+    return float(np.mean([max(each.p99, each.mean) <= limit for each in found]))
+
+
+def _bars(alone: Sequence[Judgement], pools: Sequence[Judgement]) -> list[Bar]:
+    def worst(found: Sequence[Judgement]) -> float:
+        return max(max(each.p99, each.mean) for each in found)
+
+    dominated = float(np.mean([each.dominated > 1.05 for each in (*alone, *pools)]))
+    within, within_pools = _share(alone, 1.05), _share(pools, 1.10)
+    return [
+        Bar("one worker: ≤ 1.05 at 97 % of points", f"{within:.1%}", within >= 0.97),
+        Bar("one worker: ≤ 1.15 everywhere", f"{worst(alone):.2f}", worst(alone) <= 1.15),
+        Bar("pools: ≤ 1.10 at 95 %", f"{within_pools:.1%}", within_pools >= 0.95),
+        Bar("pools: ≤ 1.25 everywhere", f"{worst(pools):.2f}", worst(pools) <= 1.25),
+        Bar("dominated at no more than 1 %", f"{dominated:.1%}", dominated <= 0.01),
+    ]
+
+
+def _slo_bars(
+    late: Sequence[tuple[World, Judgement]], flooded: Sequence[tuple[World, Judgement]]
+) -> list[Bar]:
+    beside = min(each.in_time / each.in_time_fixed for _, each in late)
+    lost = max(each.in_time_without - each.in_time for _, each in late)
+    reached = min(each.in_time / reachable(world) for world, each in flooded)
+    return [
+        Bar("in time ≥ 0.99 of the best fixed setting's", f"{beside:.3f}", beside >= 0.99),
+        Bar("the SLO costs ≤ 0.5 points of what is in time", f"{lost:.2%}", lost <= 0.005),
+        Bar("overload: ≥ 0.95 of what can be reached", f"{reached:.3f}", reached >= 0.95),
+    ]
+
+
+def reachable(world: World) -> float:
+    """The share that is in time at best: full batches of those that have just come."""
+    assert world.slo_s is not None
+    offered_rps = world.load * world.capacity_rps
+    best_rps = 0.0
+    for rows in range(1, world.curve.max_rows + 1):
+        batch_s = world.curve.profile.seconds(rows)
+        if rows <= offered_rps * (world.slo_s - batch_s):
+            best_rps = max(best_rps, rows / batch_s)
+    return min(1.0, best_rps / offered_rps)
+
+
+def _picture(timed: Sequence[tuple[World, Judgement]]) -> str:
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5))
+    for family in dict.fromkeys(world.family for world, _ in timed):
+        found = [each for world, each in timed if world.family == family]
+        axes.scatter(
+            [each.mean for each in found], [each.p99 for each in found], s=12, label=family
+        )
+    axes.axhline(1.05, color="#999999", linewidth=0.8)
+    axes.axvline(1.05, color="#999999", linewidth=0.8)
+    axes.set(xlabel="mean ÷ that of the setting with the best p99", ylabel="p99 ÷ the best p99")
+    axes.set_title("auto beside the best fixed setting of each point")
+    axes.legend(fontsize=8)
+    path = IMAGES / "grid.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    plt.close(figure)
+    return str(path.relative_to(IMAGES.parents[1]))
+
+
+BENCHMARKS: dict[str, Callable[[bool], Report]] = {"grid": grid}

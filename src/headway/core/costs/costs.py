@@ -1,0 +1,354 @@
+"""How long a batch takes, by its rows and the size it is padded to.
+
+The table comes from probes at warm-up and is refined by what is observed; a cell nobody probed or
+saw stays unknown, and unknown never justifies a refusal. Batch time need not be a line: whether
+one more row pays is read from the table, not assumed. Where items do not vary in size, every row
+count that is served gets a cell of its own, so steps between the probed sizes are found.
+"""
+
+import bisect
+import itertools
+from collections import deque
+from collections.abc import Sequence
+
+from headway.core.costs.probing import probe_rows
+from headway.core.costs.sizes import (
+    WORTH_IT,
+    Points,
+    best_of,
+    interpolated,
+    nearest,
+    planning_curve,
+    size_class,
+    smoothed,
+)
+from headway.core.costs.table import CostTable
+
+TRUSTED_SAMPLES = 3  # a cell seen fewer times than this is a rumour (first calls are slow)
+_PROBED_SAMPLES = 50  # what a probe counts for, against single observations
+_GUESSED_SAMPLES = 4  # what a line between two cells counts for
+_SCALE_RATE = 0.05  # of each observation goes into the speed of the whole model …
+_REFINE_RATE = 0.01  # … and of what is left, this much into its own cell
+_OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
+_ERRORS_KEPT = 256
+_REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
+_REDRAW_EVERY = 256  # and of the curves for planning, of which there are many
+_DEFAULT_SIZES = tuple(2**power for power in range(4, 21))  # where nobody probed but items differ
+_MOST_CELLS = 256  # row counts with a cell of their own
+_UNSEEN = 512  # batches after which a size that nobody ran may be tried again
+_TRIAL = 3  # batches of one trial …
+_TRIAL_RATE = 0.5  # … each of which counts as much as all before
+_TRIAL_SHARE = 0.005  # of the running time is lost to trials, at most
+_TRIAL_TIMES = 4.0  # of the best size's time: longer trials are rarer still
+_TRIAL_ROWS = 1.5  # of the best size: closer ones are not worth a trial
+
+
+class _Cell:
+    __slots__ = ("samples", "seconds", "seen_at")
+
+    def __init__(self, seconds: float, samples: int, seen_at: int) -> None:
+        self.seconds = seconds
+        self.samples = samples
+        self.seen_at = seen_at  # by the number of batches observed
+
+    def refine(self, seconds: float, *, is_trial: bool = False) -> None:
+        self.samples += 1
+        if self.samples <= 2:  # a first call pays for what is loaded lazily; the faster one is true
+            self.seconds = min(self.seconds, seconds)
+            return
+        rate = _TRIAL_RATE if is_trial else max(1 / self.samples, _REFINE_RATE)
+        self.seconds += (seconds - self.seconds) * rate
+
+
+class Costs:
+    """Predicts batch times, learns from observed ones, and knows its own error."""
+
+    def __init__(
+        self,
+        max_rows: int,
+        table: CostTable | None = None,
+        *,
+        error_percentile: float = 99.0,
+        batch_sizes: Sequence[int] = (),
+    ) -> None:
+        self._max_rows = max_rows
+        self._percentile = error_percentile
+        self._batch_sizes = tuple(batch_sizes)
+        self._rows = self._batch_sizes or tuple(probe_rows(max_rows, coarse=True))
+        self._sizes: tuple[int, ...] | None = None
+        self._was_probed = False
+        self._cells: dict[tuple[int, int], _Cell] = {}  # by rows, and by index into sizes
+        self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
+        self._ordered_errors: list[float] = []
+        self._observed = 0
+        self.version = 0  # of what is derived from the cells: anew whenever they are looked at
+        self._scale = 1.0  # how much slower the model is now than the cells say, at any size
+        self._curve: list[float | None] = []  # seconds at 0…max_rows rows, where nothing varies
+        self._points_by_size: dict[int, Points] = {}
+        self._best: dict[int, int] = {}
+        self._trial: tuple[int, int] | None = None  # the cell that is tried again, if one is
+        self._trial_left = 0
+        self._trials_failed = 0  # in a row
+        self._ran_s = 0.0  # since the last one
+        self._curves: dict[int, tuple[list[float], list[int]]] = {}
+        if table:
+            self.adopt(table)
+
+    def adopt(self, table: CostTable) -> None:
+        """Start from this table; what was learned before is forgotten."""
+        beyond = (rows for rows in probe_rows(self._max_rows, coarse=True) if rows > table.rows[-1])
+        self._rows, self._sizes = (*table.rows, *beyond), table.sizes
+        self._was_probed = True
+        self._cells = {
+            (table.rows[i], j): _Cell(seconds, _PROBED_SAMPLES, self._observed)
+            for i, row in enumerate(table.seconds)
+            for j, seconds in enumerate(row)
+        }
+        self._errors = deque(table.errors, maxlen=_ERRORS_KEPT)
+        self._scale = 1.0
+        self._curves.clear()
+        self._forget_derived()
+
+    def predict(self, rows: int, size: int = 0) -> float | None:
+        """Expected seconds for a batch of that shape; None where nothing is known."""
+        if size:
+            seconds = interpolated(self._points(size), rows, extend=self._was_probed)
+        else:
+            curve = self._curve or self._draw_curve()
+            seconds = curve[rows if rows < len(curve) else -1]
+            if rows >= len(curve) and seconds is not None:
+                seconds *= rows / self._max_rows  # one request larger than any batch
+        return None if seconds is None else seconds * self._scale
+
+    def error_at(self, percent: float) -> float:
+        """The relative error of predictions at that percentile: 0.1 where a batch took 10 % longer
+        than predicted; 0 while too little is known."""
+        ordered = self._ordered_errors
+        if not ordered:
+            ordered = self._ordered_errors = sorted(self._errors)
+        if len(ordered) < 2:
+            return 0.0
+        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+    def margin_s(self, rows: int, size: int = 0) -> float:
+        """What to add so that a prediction holds at the percentile asked for."""
+        spread = self.error_at(self._percentile) - self.error_at(50.0)
+        return max(0.0, spread) * (self.predict(rows, size) or 0.0)
+
+    def best_rows(self, size: int = 0) -> int:
+        """The batch size with the most rows per second; larger ones do not pay.
+
+        A larger one that has not been seen for long is named instead, for a few batches: a table
+        that was measured on a busy machine must not stay wrong for ever.
+        """
+        size = size_class(size)
+        best = self._best.get(size)
+        if best is None:
+            best = self._best[size] = self._find_best(size)
+        return best
+
+    def is_trial(self, rows: int, size: int = 0) -> bool:
+        """Is this size to be run although it looks bad, because nobody has seen it for long?"""
+        return (rows, self._size_index(size)) == self._trial
+
+    def peaks(self, size: int = 0) -> list[int]:
+        """Sizes that a row more would make clearly worse: full tiles, and the best size."""
+        points = self._points(size)
+        return [
+            rows
+            for (rows, seconds), (more, more_s) in itertools.pairwise(points)
+            if more / more_s < (1 - WORTH_IT) * rows / seconds
+        ]
+
+    def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None:
+        """See `sizes.planning_curve`. None: unknown."""
+        size = size_class(size)
+        curve = self._curves.get(size)
+        if curve is None:
+            points = self._points(size)
+            if not points:
+                return None
+            curve = planning_curve(points, self._max_rows, self._batch_sizes)
+            self._curves[size] = curve
+        return curve
+
+    def observe(self, rows: int, size: int, seconds: float) -> None:
+        """A batch of that shape took so long."""
+        if seconds <= 0:
+            return
+        if size and self._sizes is None and not self._was_probed:
+            self._sizes = _DEFAULT_SIZES
+            self._cells.clear()
+            self._curves.clear()
+            self._forget_derived()
+        predicted = self.predict(rows, size)
+        at, j = self._cell_at(rows, predicted), self._size_index(size)
+        is_trial = (at, j) == self._trial
+        if predicted is not None:
+            ratio = seconds / predicted
+            self._errors.append(ratio - 1.0)
+            # Too slow may be an accident. Too fast is not, and what a trial looks for.
+            ratio = min(ratio if is_trial else max(ratio, 1 / _OUTLIER), _OUTLIER)
+            seconds = ratio * predicted
+            if not is_trial:
+                # A machine that slows down is slow at every size; if only the size in use were
+                # corrected, others would look better than they are, and be avoided or sought.
+                self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
+        self._refine(at, j, rows, size, seconds, predicted)
+        self._ran_s += seconds
+        is_news = self._cells[at, j].samples == TRUSTED_SAMPLES
+        self._note_observed(is_news=(is_trial and self._end_trial(size)) or is_news)
+
+    def _refine(
+        self, at: int, j: int, rows: int, size: int, seconds: float, predicted: float | None
+    ) -> None:
+        at_cell = None
+        if predicted is not None and (size or rows != at):
+            at_cell = self._moved_to_cell(at, j, seconds / predicted)
+        if at_cell is None:
+            at_cell = seconds / self._scale
+        cell = self._cells.get((at, j))
+        if cell is None:
+            known, samples = at_cell, 0
+            if predicted is not None and at == rows:
+                known, samples = predicted / self._scale, _GUESSED_SAMPLES
+            cell = self._cells[at, j] = _Cell(known, samples, 0)
+        cell.refine(at_cell, is_trial=(at, j) == self._trial)
+        cell.seen_at = self._observed
+
+    def _end_trial(self, size: int) -> bool:
+        """One batch of the trial is over. True: it was the last."""
+        assert self._trial is not None
+        self._trial_left -= 1
+        if self._trial_left:
+            return False
+        tried, self._trial = self._trial[0], None
+        self._forget_derived()
+        # A trial that found nothing makes the next one wait longer.
+        self._trials_failed = 0 if self._find_best(size) >= tried else self._trials_failed + 1
+        self._ran_s = 0.0
+        return True
+
+    def _note_observed(self, *, is_news: bool) -> None:
+        self._observed += 1
+        if is_news or self._observed % _REDRAW_EVERY == 0:
+            self._curves.clear()
+        if is_news or self._observed % _REBUILD_EVERY == 0:
+            self._forget_derived()
+
+    def _forget_derived(self) -> None:
+        self.version += 1
+        self._curve = []
+        self._points_by_size.clear()
+        self._best.clear()
+        self._ordered_errors = []
+
+    # ---- reading the grid
+
+    def _cell_at(self, rows: int, predicted: float | None) -> int:
+        """Its own cell, where items are alike and something is known of it; else the nearest."""
+        axis = self._rows
+        i = nearest(axis, rows)
+        if axis[i] == rows or self._sizes is not None or self._batch_sizes or predicted is None:
+            return axis[i]
+        if rows > self._max_rows or len(axis) >= _MOST_CELLS:
+            return axis[i]
+        at = bisect.bisect_left(axis, rows)
+        self._rows = (*axis[:at], rows, *axis[at:])
+        return rows
+
+    def _moved_to_cell(self, at: int, j: int, ratio: float) -> float | None:
+        """Where the observation would lie at the cell itself, given how far off it was."""
+        size = self._sizes[j] if self._sizes else 0
+        at_cell = self.predict(min(at, self._max_rows), size)
+        return None if at_cell is None else ratio * at_cell / self._scale
+
+    def _size_index(self, size: int) -> int:
+        return nearest(self._sizes, size) if self._sizes else 0
+
+    def _draw_curve(self) -> list[float | None]:
+        """Seconds for 0…max_rows rows where nothing varies; kept until the cells change."""
+        points = self._points(0)
+        self._curve = [
+            interpolated(points, rows, extend=self._was_probed)
+            for rows in range(self._max_rows + 1)
+        ]
+        return self._curve
+
+    def _points(self, size: int) -> Points:
+        """What is known at that size, by rows; kept until the cells change."""
+        size = size_class(size)
+        points = self._points_by_size.get(size)
+        if points is None:
+            points = [
+                (rows, seconds)
+                for rows in self._rows
+                if (seconds := self._at_size(rows, size)) is not None
+            ]
+            if self._sizes is None:
+                cells = self._cells
+                points = smoothed(points, [cells[rows, 0].samples for rows, _ in points])
+            self._points_by_size[size] = points
+        return points
+
+    def _at_size(self, rows: int, size: int) -> float | None:
+        sizes = self._sizes
+        if sizes is None:
+            return self._trusted(rows, 0)
+        j = bisect.bisect_left(sizes, size)
+        if j == 0:
+            return self._trusted(rows, 0)
+        if j == len(sizes):
+            last = self._trusted(rows, j - 1)
+            return None if last is None else last * size / sizes[-1]
+        low, high = self._trusted(rows, j - 1), self._trusted(rows, j)
+        if low is None or high is None:
+            return high if low is None else low
+        return low + (high - low) * (size - sizes[j - 1]) / (sizes[j] - sizes[j - 1])
+
+    def _largest_known(self) -> int:
+        return max(rows for (rows, _), cell in self._cells.items() if _is_trusted(cell))
+
+    def _trusted(self, rows: int, j: int) -> float | None:
+        cell = self._cells.get((rows, j))
+        return cell.seconds if cell and _is_trusted(cell) else None
+
+    def _find_best(self, size: int) -> int:
+        allowed = set(self._batch_sizes)
+        points = [
+            (rows, seconds)
+            for rows, seconds in self._points(size)
+            if rows <= self._max_rows and (not allowed or rows in allowed)
+        ]
+        if not points:
+            return self._max_rows
+        rates = [(rows / seconds, rows) for rows, seconds in points]
+        best = max(rates)[0]
+        if rates[-1][0] >= best and self._largest_known() < self._max_rows:
+            return self._max_rows  # the best known is the largest known: larger may be better still
+        best_rows = best_of(rates)
+        return self._to_try_again(points, best_rows, size) or best_rows
+
+    def _to_try_again(self, points: Points, best_rows: int, size: int) -> int | None:
+        """The next larger size whose time nobody has seen for long, if it may be tried now."""
+        j = self._size_index(size)
+        if self._trial is not None:
+            return self._trial[0] if self._trial[1] == j and self._trial[0] > best_rows else None
+        best_s = next(seconds for rows, seconds in points if rows == best_rows)
+        for rows, seconds in points:
+            cell = self._cells.get((rows, j))
+            if rows < _TRIAL_ROWS * best_rows or cell is None:
+                continue
+            if self._observed - cell.seen_at < _UNSEEN:
+                return None
+            lost_s = _TRIAL * (seconds - rows * best_s / best_rows) * 2**self._trials_failed
+            lost_s *= max(1.0, seconds / (_TRIAL_TIMES * best_s))
+            if self._ran_s * _TRIAL_SHARE < lost_s * self._scale:
+                return None
+            self._trial, self._trial_left = (rows, j), _TRIAL
+            return rows
+        return None
+
+
+def _is_trusted(cell: _Cell) -> bool:
+    return cell.samples >= TRUSTED_SAMPLES

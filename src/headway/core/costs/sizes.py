@@ -1,0 +1,121 @@
+"""What follows from batch times: the size with the best rate, and curves for planning.
+
+Pure functions of measured points (rows, seconds), ascending in rows.
+"""
+
+import bisect
+import math
+from collections.abc import Sequence
+
+WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
+_BATCH_SHARE = 1 / 3  # of what a batch takes whatever is in it counts in a plan
+
+Points = list[tuple[int, float]]
+
+
+def best_of(rates: Sequence[tuple[float, int]]) -> int:
+    """The rows of the best of these rates; of sizes as good as equal the largest.
+
+    A rate that probes cannot tell apart from the best must not shrink batches.
+    """
+    best = max(rates)[0]
+    return max(rows for rate, rows in rates if rate >= best * (1 - WORTH_IT))
+
+
+def smoothed(points: Points, weights: Sequence[float]) -> Points:
+    """The nearest curve that never falls: more rows do not take less time.
+
+    Where neighbours contradict each other both become their weighted mean, so that one noisy size
+    does not look better than it is.
+    """
+    blocks: list[list[float]] = []  # seconds, weight, how many points
+    for (_, seconds), weight in zip(points, weights, strict=True):
+        blocks.append([seconds, weight, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            last = blocks.pop()
+            into = blocks[-1]
+            into[0] = (into[0] * into[1] + last[0] * last[1]) / (into[1] + last[1])
+            into[1] += last[1]
+            into[2] += last[2]
+    if len(blocks) == len(points):
+        return points
+    levels = (seconds for seconds, _, count in blocks for _ in range(int(count)))
+    return [(rows, seconds) for (rows, _), seconds in zip(points, levels, strict=True)]
+
+
+def line_through(points: Points, max_rows: int) -> list[float]:
+    """Seconds at 0…max_rows rows: lines between the points, in proportion beyond the last."""
+    rows, seconds = points[0]
+    line = [seconds] * (rows + 1)
+    for next_rows, next_s in points[1:]:
+        row_s = (next_s - seconds) / (next_rows - rows)
+        line += [seconds + row_s * more for more in range(1, next_rows - rows + 1)]
+        rows, seconds = next_rows, next_s
+    line += [seconds * more / rows for more in range(rows + 1, max_rows + 1)]
+    return line
+
+
+def planning_curve(
+    points: Points, max_rows: int, batch_sizes: Sequence[int]
+) -> tuple[list[float], list[int]]:
+    """For planning, by rows: the time of a batch of that size, and of all smaller ones and
+    itself the one with the best rate.
+
+    With fixed batch sizes, of what is run for so many rows. More than one row must pay by more
+    than probes can tell: where they cannot, each is better off alone. And what a batch takes
+    whatever is in it counts only in part: whoever is left out now meets more of his size in the
+    next plan, so company that needs much padding is worth less than one plan alone would say.
+    """
+    by_rows = line_through(points, max_rows)
+    spared_s = (1.0 - _BATCH_SHARE) * _fixed_s(points)
+    seconds, best, best_each_s = [0.0], [0], math.inf
+    for rows in range(1, max_rows + 1):
+        run_s = by_rows[_run_rows(rows, batch_sizes)]
+        seconds.append((run_s if rows == 1 else run_s * (1.0 + WORTH_IT)) - spared_s)
+        each_s = seconds[rows] / rows
+        best.append(rows if each_s <= best_each_s else best[-1])
+        best_each_s = min(best_each_s, each_s)
+    return seconds, best
+
+
+def _run_rows(rows: int, sizes: Sequence[int]) -> int:
+    return sizes[min(bisect.bisect_left(sizes, rows), len(sizes) - 1)] if sizes else rows
+
+
+def _fixed_s(points: Points) -> float:
+    """What a batch takes however few are in it: where the line through the ends meets no rows."""
+    (first_rows, first_s), (last_rows, last_s) = points[0], points[-1]
+    if first_rows == last_rows:
+        return 0.0
+    row_s = (last_s - first_s) / (last_rows - first_rows)
+    return min(max(0.0, first_s - first_rows * row_s), first_s)
+
+
+def interpolated(points: Points, rows: int, *, extend: bool) -> float | None:
+    """Between known points a line; below the first, the first.
+
+    Beyond the last: in proportion to the rows where the model was probed, otherwise unknown.
+    """
+    if not points:
+        return None
+    i = bisect.bisect_left(points, (rows, 0.0))
+    if i == 0:
+        return points[0][1]
+    if i == len(points):
+        last_rows, last = points[-1]
+        return last * rows / last_rows if extend else None
+    (r0, s0), (r1, s1) = points[i - 1], points[i]
+    return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
+
+
+def size_class(size: int) -> int:
+    """Up to one of 16 steps an octave: as exact as matters, and few enough to remember."""
+    shift = size.bit_length() - 5
+    return size if shift <= 0 else -(-size >> shift) << shift
+
+
+def nearest(axis: Sequence[int], value: int) -> int:
+    i = bisect.bisect_left(axis, value)
+    if i == 0 or (i < len(axis) and axis[i] - value < value - axis[i - 1]):
+        return i
+    return i - 1

@@ -1,0 +1,59 @@
+"""Batch times as measured: the table that a warm-up makes, and its JSON form."""
+
+import math
+from dataclasses import dataclass
+
+from headway.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Probed batch times. The JSON form is shared by warm-up tables and `simulate --profile`."""
+
+    rows: tuple[int, ...]
+    sizes: tuple[int, ...] | None
+    seconds: tuple[tuple[float, ...], ...]  # by row count, then by size (one column if no sizes)
+    memory_bytes: tuple[tuple[int, ...], ...] | None = None
+    errors: tuple[float, ...] = ()  # relative spread of the repeated probes, where known
+
+    def __post_init__(self) -> None:
+        columns = len(self.sizes) if self.sizes else 1
+        for name, axis in (("rows", self.rows), ("sizes", self.sizes or (1,))):
+            if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
+                raise ConfigError(f"must be positive and ascending, not {axis}", field=name)
+        if len(self.seconds) != len(self.rows) or any(len(r) != columns for r in self.seconds):
+            raise ConfigError(f"needs {len(self.rows)} rows of {columns} times", field="ms")
+        if not all(0 < second < math.inf for row in self.seconds for second in row):
+            raise ConfigError("every time must be more than 0, and finite", field="ms")
+
+    @classmethod
+    def from_json(cls, table: object) -> "CostTable":
+        """Read `{"rows": […], "sizes": […] | null, "ms": [[…]], "memory_bytes": [[…]] | null}`."""
+        try:
+            if not isinstance(table, dict):
+                raise TypeError(f"not an object but {table!r:.40}")
+            sizes, memory = table.get("sizes"), table.get("memory_bytes")
+            ms = [row if isinstance(row, list) else [row] for row in table["ms"]]
+            return cls(
+                rows=tuple(int(row) for row in table["rows"]),
+                sizes=None if sizes is None else tuple(int(size) for size in sizes),
+                seconds=tuple(tuple(float(cell) / 1e3 for cell in row) for row in ms),
+                memory_bytes=None
+                if memory is None
+                else tuple(tuple(int(cell) for cell in row) for row in memory),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(
+                'a cost table is {"rows": [1, 2, …], "sizes": [32, …] or null, "ms": [[…], …]}; '
+                f"this one has {error!r}"
+            ) from error
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "rows": list(self.rows),
+            "sizes": None if self.sizes is None else list(self.sizes),
+            "ms": [[round(cell * 1e3, 6) for cell in row] for row in self.seconds],
+            "memory_bytes": None
+            if self.memory_bytes is None
+            else [list(row) for row in self.memory_bytes],
+        }
