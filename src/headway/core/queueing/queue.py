@@ -113,7 +113,7 @@ class Queue:
         plain.arrivals.append(item)
         self.items += 1
         self.rows += 1
-        if self.rows >= self._full_rows:
+        if self.rows == self._full_rows:
             self.full_lanes[plain.partition] = plain
         return True
 
