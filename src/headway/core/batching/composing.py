@@ -107,7 +107,7 @@ class Composer:
                 return made
         line = self._queue.aged_line(lane, now) or lane.top
         anchor = self._anchor(line, lane, now)
-        first_due = line.due.next_at() if is_urged else math.inf
+        first_due = line.due.not_before() if is_urged else math.inf
         self._take_part(line, anchor, made)
         if is_urged:
             made.late_before = now + self._batch_s(made.rows, made.size) - 1e-9
@@ -373,11 +373,16 @@ class Composer:
         than a full batch: a batch of their number is shorter, and saves more of them.
         """
         rows, line = made.goal, lane.top
-        oldest = line.oldest()
-        if self._slo_s == math.inf or oldest is None:
+        if self._slo_s == math.inf:
             return rows
         late_before = self._late_before(lane, now, rows, made.error)
-        if late_before == -math.inf or oldest.arrived_at + self._slo_s >= late_before:
+        if late_before == -math.inf:
+            return rows
+        # Most often even the first of those who came, who may have left, is in time.
+        if line.arrivals[0].arrived_at + self._slo_s >= late_before:
+            return rows
+        oldest = line.oldest()
+        if oldest is None or oldest.arrived_at + self._slo_s >= late_before:
             return rows
         arrivals, each = line.arrivals, line.rows / line.items
         low, high = 0, min(len(arrivals), int(rows / each))

@@ -192,17 +192,21 @@ class Shelf:
         if not len(self.slots) == self.items == self.rows:
             return self.take(self.rows, shares, live)
         taken: list[Item] = []
+        emptied = 0.0
         for flow in self.flows.values():
-            items, tenant = flow.items, flow.tenant
+            tenant = flow.tenant
             if flow.gone:
                 _clean(flow, live)
-                items = flow.items
+            items = flow.items
             taken += items
             tenant.held -= len(items)
             if not tenant.held:
-                shares.emptied(tenant)
+                emptied += tenant.weight
         for item in taken:
             del live[item.id]
+        if emptied:
+            shares.active_weight -= emptied
+            shares.prune()
         self.items = self.rows = 0
         self.slots = []
         self.flows = {}
@@ -215,7 +219,8 @@ class Shelf:
         if flow.gone:
             _clean(flow, live)
             items = flow.items
-        taken = [items.popleft() for _ in range(most)]
+        pop = items.popleft
+        taken = [pop() for _ in range(most)]
         for item in taken:
             del live[item.id]
         del self.slots[:most]
@@ -377,7 +382,8 @@ class Line:
             if not shelf.items:
                 self.shelves.pop(shelf.size, None)
         if len(self.arrivals) > 2 * self.items + SLACK:
-            self.arrivals = deque(each for each in self.arrivals if each.id in self._live)
+            live = self._live
+            self.arrivals = deque([each for each in self.arrivals if each.id in live])
 
     def clear(self) -> None:
         """Nobody is here: drop the traces."""
