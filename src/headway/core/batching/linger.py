@@ -147,6 +147,9 @@ class Linger:
         times, here = self._noted, self._noted_here
         if not times:
             return
+        if len(times) == 1:
+            self._learn_arrival(times.pop(), here.pop())
+            return
         self._noted, self._noted_here = [], []
         self._arrivals += len(times)
         if self._last_arrival == -math.inf:
@@ -155,24 +158,40 @@ class Linger:
         if room > 0:
             self._came_since += times[:room]
         gaps = list(map(operator.sub, times, itertools.chain((self._last_arrival,), times)))
-        self._learn_clump(times[0], gaps)
+        self._learn_clump(times[0], self._last_arrival, gaps)
         self._note_gaps(gaps, here)
         self._last_arrival, self._here = times[-1], here[-1]
 
-    def _learn_clump(self, first_at: float, gaps: Sequence[float]) -> None:
+    def _learn_arrival(self, now: float, here: int) -> None:
+        """As `_learn_arrivals`, from one: where few come, that is what a decision waits for."""
+        self._arrivals += 1
+        last, self._last_arrival = self._last_arrival, now
+        if last == -math.inf:
+            self._first_arrival = now
+        if len(self._came_since) < _MOST_CAME:
+            self._came_since.append(now)
+        if self._clump or last < self._last_completion:
+            self._learn_clump(now, last, (now - last,))
+        if self._here < self._everyone:
+            self._gaps.append(now - last)
+        self._here = here
+        if here > self._most_here:
+            self._most_here = here
+            self._everyone = max(self._everyone, here)
+
+    def _learn_clump(self, first_at: float, last: float, gaps: Sequence[float]) -> None:
         """Callers that were answered together often come back together: how many at once?"""
-        if self._last_arrival < self._last_completion:
+        if last < self._last_completion:
             self._after_completion.add(first_at - self._last_completion)
             self._clump, gaps = 1, gaps[1:]
         if not self._clump:
             return
         together_s = _TOGETHER * self._ran_s
-        for joined, gap_s in enumerate(gaps):
-            if gap_s > together_s:
-                self._clump += joined
-                self._end_clump()
-                return
-        self._clump += len(gaps)
+        if max(gaps, default=0.0) <= together_s:
+            self._clump += len(gaps)
+        else:
+            self._clump += next(i for i, gap_s in enumerate(gaps) if gap_s > together_s)
+            self._end_clump()
 
     def _end_clump(self) -> None:
         self._mean_clump += (self._clump - self._mean_clump) * 0.1

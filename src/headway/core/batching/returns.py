@@ -36,8 +36,11 @@ class Returns:
         self._batches += weight
         self._seen += 1
         if arrivals:
-            stride = -(-len(arrivals) // _MOST)
-            self._count(ended_at, sorted(arrivals[::stride]), weight * stride)
+            if len(arrivals) == 1:
+                self._counts[_bin(arrivals[0] - ended_at)] += weight
+            else:
+                stride = -(-len(arrivals) // _MOST)
+                self._count(ended_at, sorted(arrivals[::stride]), weight * stride)
         if weight > 1e12:
             self._counts = [count / weight for count in self._counts]
             self._batches /= weight

@@ -39,6 +39,7 @@ class Sizing:
         self._taken: dict[tuple[int, int], int] = {}
         self.workers: float = policy.workers  # of the usual speed
         self._ladders: dict[int, _Ladder] = {}
+        self._steps = _steps(self._max_rows)
         self._sustaining: tuple[tuple[int, int, int], tuple[int, float]] = (-1, -1, -1), (1, 0.0)
 
     def rows_to_take(self, rows: int, size: int) -> int:
@@ -178,11 +179,16 @@ class Sizing:
 
     def _draw_ladder(self, size: int) -> _Ladder:
         """Sizes worth a look: a few an octave, and those where a tile is full."""
-        ladder, rows = {self._max_rows}, 1
-        while rows <= self._max_rows:
-            ladder.add(rows)
-            rows = max(rows + 1, int(rows * math.sqrt(2)))
         by_rows, scale = self._costs.by_rows(size)
-        sizes = sorted(ladder.union(self._costs.peaks(size)))
+        sizes = sorted(self._steps.union(self._costs.peaks(size)))
         known = [(rows, seconds * scale) for rows in sizes if (seconds := by_rows[rows])]
         return _Ladder([rows for rows, _ in known], [seconds for _, seconds in known])
+
+
+def _steps(most: int) -> set[int]:
+    """A few numbers an octave, up to that one."""
+    steps, rows = {most}, 1
+    while rows <= most:
+        steps.add(rows)
+        rows = max(rows + 1, int(rows * math.sqrt(2)))
+    return steps

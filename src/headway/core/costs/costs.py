@@ -115,7 +115,7 @@ class Costs:
     def predict(self, rows: int, size: int = 0) -> float | None:
         """Expected seconds for a batch of that shape; None where nothing is known."""
         if size:
-            key = rows, size
+            key = rows, size_class(size)
             if key in self._predicted:
                 seconds = self._predicted[key]
             else:

@@ -4,6 +4,7 @@ Pure functions of measured points (rows, seconds), ascending in rows.
 """
 
 import bisect
+import functools
 import math
 from collections.abc import Sequence
 
@@ -123,6 +124,7 @@ def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | Non
     return line[: max_rows + 1]
 
 
+@functools.lru_cache(maxsize=4096)
 def size_class(size: int) -> int:
     """Up to one of 16 steps an octave: as exact as matters, and few enough to remember."""
     shift = size.bit_length() - 5

@@ -156,12 +156,12 @@ class Shelf:
 
     def take_singles(self, most: int, shares: Shares[Account], live: dict[int, Item]) -> list[Item]:
         """As `take`, where all items are of one row: the way that most go, so it is unrolled."""
-        slots, flows, pop = self.slots, self.flows, live.pop
+        slots, flows = self.slots, self.flows
         shares.advance(slots[0][2])
         if len(flows) == 1 and len(slots) == self.items:
             return self._take_alike(most, shares, live)
         taken: list[Item] = []
-        used, emptied = 0, 0.0
+        used, left, emptied = 0, most, 0.0
         for slot in slots:
             flow = slot[4]
             items = flow.items
@@ -169,17 +169,18 @@ class Shelf:
             if (flow.gone and _oldest(flow, live) is None) or flow.spent or not items:
                 self._clear(slot, shares)
                 continue
-            item = items.popleft()
-            pop(item.id)
-            taken.append(item)
+            taken.append(items.popleft())
             tenant = flow.tenant
             tenant.held -= 1
             if not items and not flow.unused:
                 del flows[tenant.name]
                 if not tenant.held:
                     emptied += tenant.weight
-            if len(taken) == most:
+            left -= 1
+            if not left:
                 break
+        for item in taken:
+            del live[item.id]
         del slots[:used]
         shares.active_weight -= emptied
         shares.prune()
