@@ -47,6 +47,7 @@ from headway.signature import (
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
 _LATELY_S = 1.0
+_MANY_ROWS = 4096  # become values, and results arrays, in a thread: some milliseconds
 _NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
 
 
@@ -337,7 +338,10 @@ class Served:
         self, signature: Signature, inputs: Mapping[str, Array], ask: Ask
     ) -> Mapping[str, Array]:
         self._check_answers()
-        values = signature.input.values(inputs)
+        if _rows(inputs) > _MANY_ROWS:
+            values = await run_in_thread(signature.input.values, inputs)
+        else:
+            values = signature.input.values(inputs)
         batcher, options = self._batcher_for(ask), self._options(ask)
         if len(values) == 1 and not self._comes_late:
             results = [await batcher.submit(values[0], **options)]
@@ -347,6 +351,8 @@ class Served:
                     results = [await batcher.submit(values[0], **options)]
                 else:
                     results = await batcher.many(values, **options)
+        if len(results) > _MANY_ROWS:
+            return await run_in_thread(signature.output.arrays, results)
         return signature.output.arrays(results)
 
     async def _predict(self, value: Any, ask: Ask) -> Any:

@@ -113,6 +113,9 @@ class FanOut:
         except HeadwayError as error:
             if isinstance(error, QueueFull | Shed) and not self._is_accepted:
                 raise  # the whole request is refused
+            # It is told, not raised again: what it has on its way here would be kept for each of
+            # many thousands, and looked at by every collection.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
             return error
 
     async def _answer(self, call: Callable[[In, float | None], Awaitable[Out]], value: In) -> Out:
