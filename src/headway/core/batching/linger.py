@@ -98,7 +98,7 @@ class Linger:
         self.everyone = 0  # the most items seen at once lately
         self._most_here = 0  # in this window of batches
         self._most_here_before = 0  # in the one before: who left is forgotten after two
-        self._batches = 0
+        self.batches = 0
         self._here = 0
         self._clump = 0  # of the arrivals that follow a completion; 0: it is over
         self._mean_clump = 1.0
@@ -178,16 +178,16 @@ class Linger:
         self._came_since = []
         if self._clump:
             self._count_clump(math.inf)
-        self._batches += 1
+        self.batches += 1
         if since == -math.inf:
             since = min(self._first_arrival, now)
         if now > since:
-            rate = max(_LOAD_RATE, 1.0 / self._batches)  # at first, the mean of all
+            rate = max(_LOAD_RATE, 1.0 / self.batches)  # at first, the mean of all
             self._elapsed_s += (now - since - self._elapsed_s) * rate
             self._ran_s += (ran_s - self._ran_s) * rate
             self._came += (self.arrivals - self._arrivals_before - self._came) * rate
             self._arrivals_before = self.arrivals
-        if self._batches % _WINDOW == 0:
+        if self.batches % _WINDOW == 0:
             self._most_here_before, self._most_here = self._most_here, 0
             self.everyone = self._most_here_before
 
@@ -203,10 +203,6 @@ class Linger:
             return self._came / self._elapsed_s
         seen_s = self._last_arrival - self._first_arrival
         return (self.arrivals - 1) / seen_s if seen_s > 0.0 and self.arrivals > 2 else 0.0
-
-    def busy_share(self, workers: int) -> float:
-        """The share of the workers' time that they have been running lately."""
-        return min(1.0, self._ran_s / self._elapsed_s / workers) if self._elapsed_s else 0.0
 
     @property
     def busy(self) -> float:

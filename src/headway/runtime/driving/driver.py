@@ -179,7 +179,7 @@ class Driver:
 
     def _make_workers(self, home: Home) -> None:
         self.crew.hire(self._factory.make_workers(home, self.current_home))
-        self.scheduler.set_workers(self.crew.here)
+        self.scheduler.set_workers(self.crew.numbers_here)
 
     # ---- coming in
 
@@ -436,8 +436,6 @@ class Driver:
         self._start(jobs)
         if refusals:
             self._in_this(home, lambda: self.tell_refused(refusals))
-        if self.scheduler.has_sizes:
-            self._order_plan(home)
         if self._is_closing:
             self._ending.check_drained()
         elif self._is_over:
@@ -473,7 +471,7 @@ class Driver:
         calls: list[Answerable] = []
         try:
             calls.extend(map(self.calls.pop, map(_item_id, batch.items)))
-            job = self._factory.make_job(batch, calls, self._free_workers.pop(), home)
+            job = self._factory.make_job(batch, calls, self.crew.take(batch.worker), home)
         except Exception:
             self.calls.update(zip(map(_item_id, batch.items), calls, strict=False))
             raise
@@ -551,8 +549,6 @@ class Driver:
         self._start(jobs)
         deliver = self._deliver if job.lost is None else self._tell_lost
         self._in_this(home, lambda: deliver(job, refusals))
-        if self.scheduler.has_sizes:
-            self._in_this(home, self._plan_ahead)
 
     def _deliver(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:
         """Answer everyone in a finished batch: the one place where results reach callers."""
@@ -578,26 +574,6 @@ class Driver:
         if self._is_closing:
             self._ending.check_drained()
 
-    def _order_plan(self, home: Home) -> None:
-        """In the home loop, but behind the first step of what has just been started there."""
-        try:
-            with self.lock:
-                is_due = not self._is_over and self.scheduler.needs_plan(home.clock())
-        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-            self._ending.crashed(error)
-            return
-        if is_due:
-            self._post(home, self._plan_ahead)
-
-    def _plan_ahead(self) -> None:
-        """While the workers are busy: their next batch, so that none waits for its plan."""
-        try:
-            with self.lock:
-                if not self._is_over:
-                    self.scheduler.plan_ahead(self.current_home().clock())
-        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-            self._ending.crashed(error)
-
     def _tell_finished(self, job: BatchJob, failed: int) -> None:
         batch = job.batch
         if job.ran_out_of_memory:
@@ -613,7 +589,7 @@ class Driver:
 
     def adopt(self, scheduler: Scheduler) -> None:
         """Under the lock, while nothing is queued or running: decide by this one from now on."""
-        scheduler.set_workers(self.crew.here)
+        scheduler.set_workers(self.crew.numbers_here)
         self.scheduler = scheduler
 
     def _tell_lost(self, job: BatchJob, refusals: list[tuple[Refusal, Answerable]]) -> None:

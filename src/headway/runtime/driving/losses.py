@@ -34,7 +34,7 @@ class Losses:
     def _take_out(self, worker: Worker) -> None:
         driver = self._driver
         if driver.crew.take_out(worker):
-            driver.scheduler.set_workers(driver.crew.here)
+            driver.scheduler.set_workers(driver.crew.numbers_here)
 
     def worker_back(self, worker: Worker) -> None:
         """It takes batches again. What it was lost with has come back (`finished`) before."""
@@ -43,7 +43,7 @@ class Losses:
             is_busy = any(job.worker is worker for job in driver.jobs.values())
             if not driver.crew.take_back(worker, is_busy=is_busy):
                 return
-            driver.scheduler.set_workers(driver.crew.here)
+            driver.scheduler.set_workers(driver.crew.numbers_here)
         self.recover()
 
     def recover(self) -> None:

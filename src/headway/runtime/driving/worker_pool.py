@@ -28,6 +28,19 @@ class Crew:
         self.hire(())
         return dismissed
 
+    @property
+    def numbers_here(self) -> list[int]:
+        return [number for number, each in enumerate(self.workers) if each not in self.away]
+
+    def take(self, number: int) -> Worker:
+        """That one, if it is free; else any that is."""
+        if len(self.free) > 1 and number < len(self.workers):
+            worker = self.workers[number]
+            if worker in self.free:
+                self.free.remove(worker)
+                return worker
+        return self.free.pop()
+
     def first_here(self) -> Worker | None:
         return next((worker for worker in self.workers if worker not in self.away), None)
 
