@@ -274,8 +274,10 @@ class ServedGenerator:
         return "".join(texts)
 
     async def predict_many(
-        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+        self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
+        each = [asks] * len(values) if isinstance(asks, Ask) else asks
+
         async def one(value: Any, ask: Ask) -> Any:
             try:
                 return await self.predict(value, ask)
@@ -287,14 +289,17 @@ class ServedGenerator:
         with self.held():
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(one(*each)) for each in calls]
+                    tasks = [
+                        group.create_task(one(value, ask))
+                        for value, ask in zip(values, each, strict=True)
+                    ]
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
         return [task.result() for task in tasks]
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         values = _SIGNATURE.input.values(inputs)
-        return _SIGNATURE.output.arrays(await self.predict_many([(each, ask) for each in values]))
+        return _SIGNATURE.output.arrays(await self.predict_many(values, ask))
 
     def submit_direct(self, call: DirectCall) -> bool:
         return False
