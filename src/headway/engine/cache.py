@@ -28,13 +28,15 @@ class KvCache:
         size = (limits.blocks, limits.block_size, shape.kv_heads, shape.head_size)
         self.keys = [_zeros(size, dtype, device) for _ in range(shape.layers)]
         self.values = [_zeros(size, dtype, device) for _ in range(shape.layers)]
+        self._flat_keys = [each.flatten(0, 1) for each in self.keys]
+        self._flat_values = [each.flatten(0, 1) for each in self.values]
 
     def write(
         self, layer: int, places: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Put each token's key and value at its place: block number × block size + position."""
-        for cache, new in ((self.keys[layer], keys), (self.values[layer], values)):
-            cache.view(-1, *cache.shape[2:]).index_copy_(0, places, new)
+        self._flat_keys[layer].index_copy_(0, places, keys)
+        self._flat_values[layer].index_copy_(0, places, values)
 
 
 class Tables:

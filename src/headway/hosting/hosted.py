@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy
 
-from headway.config import ModelConfig
+from headway.config import ModelConfig, check_kind, default_of
 from headway.core import CostTable
 from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place
@@ -30,12 +30,15 @@ from headway.hosting.tables import TableStore
 from headway.hosting.warm_up import Beside, WarmUp, samples_from, samples_of
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
+from headway.models.catalogue import AnyModel
+from headway.models.chat.model import LanguageModel
 from headway.runtime.batcher import HAS_PROCESSES, Batcher
 from headway.runtime.calling.runner import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.event_loop import Home
 from headway.runtime.driving.streams import OpenStream
+from headway.runtime.events import Observer
 from headway.signature import (
     ParameterHints,
     Signature,
@@ -61,7 +64,7 @@ class RequestStatistics(Protocol):
 class ModelHome:
     """Where a model comes from. Its table is kept beside its files, and good as long as those."""
 
-    make: "Callable[[], Model[Any, Any] | TensorModel] | None" = None  # slow; in any process
+    make: Callable[[], AnyModel] | None = None  # slow; in any process
     folder: Path | None = None
     files: tuple[Path, ...] = ()  # none: the model's own `files()`, or its module
     samples: Path | None = None
@@ -84,10 +87,14 @@ class Served:
         make = self._home.make
         if model is None:
             make = make or functools.partial(catalogue.build, config.target, config.options)
-            model = make()
+            made = make()
+            if isinstance(made, LanguageModel):
+                raise ConfigError(f"{config.name} is a language model: headway serve has it")
+            model = made
         self.model = model
         config = _with_decorator(config, self.model)
         self.config = config = config if adjust is None else adjust(config)
+        check_kind(config, generates=False)
         self.name = config.name
         self.version = version
         self._holders = 0
@@ -181,6 +188,9 @@ class Served:
         config = self.config
         runs = (config.max_batch_size, config.batch_sizes, config.worker, config.workers)
         return ([*self.inputs], [*self.outputs], config.options, *runs)
+
+    def observe(self, observer: Observer) -> None:
+        self.batcher.observe(observer)
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """The keys' tenants share by these; what the model itself says goes first."""
@@ -529,14 +539,9 @@ def _with_decorator(config: ModelConfig, model: object) -> ModelConfig:
         for field in defaults
         if field.name in said
         and field.name != "name"
-        and getattr(config, field.name) == _default(field)
+        and getattr(config, field.name) == default_of(field)
     }
     return msgspec.structs.replace(config, **changes) if changes else config
-
-
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    made = field.default_factory
-    return field.default if made is msgspec.NODEFAULT else made()
 
 
 def _placement(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> Placement:

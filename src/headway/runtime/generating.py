@@ -90,6 +90,7 @@ class GenerationThread:
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._alive: set[int] = set()
+        self._tell_end: Callable[[BaseException | None], None] = lambda failure: None
         self._under_way: deque[tuple[Step, float, RunningStep]] = deque()
         self._completed_at = 0.0
         self._failures = 0
@@ -101,6 +102,15 @@ class GenerationThread:
         self._ready.wait()
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes sequences: not once it was closed, or its loop has died."""
+        return not self._is_closing and self._failure is None
+
+    def on_end(self, tell: Callable[[BaseException | None], None]) -> None:
+        """Call this, in the thread, when it ends: with what it died of, if it did."""
+        self._tell_end = tell
 
     @property
     def limits(self) -> Limits:
@@ -164,6 +174,7 @@ class GenerationThread:
             self._is_closing = True
             rest = self._alive | {each[0].id for each in self._inbox if isinstance(each, tuple)}
         self._report([Output(each, error=closed) for each in sorted(rest)])
+        self._tell_end(self._failure)
 
     def _drive(self) -> None:
         """While a step runs, the next is decided and handed over, as deep as the engine goes."""

@@ -38,6 +38,8 @@ class PlainAttention:
         inputs = self._inputs
         self._cache.write(layer, inputs.places, keys, values)
         scale = scale if scale is not None else 1.0 / math.sqrt(queries.shape[-1])
+        if not inputs.chunks:
+            return self._decode(layer, queries, scale)
         out = torch.empty_like(queries)
         if inputs.decodes:
             out[: inputs.decodes] = self._decode(layer, queries[: inputs.decodes], scale)
@@ -61,6 +63,11 @@ class PlainAttention:
             for each in (all_keys, all_values)
         )
         grouped = queries.view(count, kv_heads, heads // kv_heads, features)
+        if not self._segments:
+            out = F.scaled_dot_product_attention(
+                grouped, keys, values, attn_mask=self._decode_mask, scale=scale
+            )
+            return out.reshape(count, heads, features)
         out, weights = _weighed(grouped, keys, values, self._decode_mask, scale)
         for segment, rows in self._segments:
             end = segment.first + segment.blocks

@@ -159,7 +159,7 @@ class _Events:
                 await sink.wait_writable()
                 sink.write(event)
             return
-        pumping = _Pumping(stream, self._event_of, sink)
+        pumping = Pumping(stream, self._event_of, sink)
         stream.attach(pumping.advance)
         try:
             pumping.advance()  # what has come meanwhile
@@ -170,7 +170,7 @@ class _Events:
             stream.attach(None)
 
 
-class _Pumping:
+class Pumping:
     """Moves what has come to the sink, as long as that has room."""
 
     def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
