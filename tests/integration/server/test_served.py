@@ -217,7 +217,7 @@ async def test_a_tensor_model_whose_axes_vary_is_timed_at_several_lengths() -> N
         async def predict(self, batch: dict[str, Any]) -> dict[str, Any]:  # type: ignore[override]
             rows, length = batch["ids"].shape
             await asyncio.sleep(1e-4 * rows * length)
-            return {"n": batch["mask"].sum(axis=1)}
+            return {"n": (batch["ids"] * batch["mask"]).sum(axis=1)}
 
     async with served(Tokens(), max_batch_size=8) as made:
         assert made.costs is not None
