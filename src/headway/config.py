@@ -37,7 +37,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="what clients call it")]
     target: Annotated[
-        str, Meta(description="module:Class or :function, a .onnx file, a name of `headway models`")
+        str,
+        Meta(
+            description="module:Class or :function, a .onnx or .gguf file, a folder, a name of "
+            "`headway models`"
+        ),
     ]
     max_batch_size: Annotated[int, Meta(ge=1, description="most rows in one batch")] = 64
     max_wait_ms: (
@@ -129,10 +133,64 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     options: Annotated[
         dict[str, Any], Meta(description="handed to the model's own constructor")
     ] = {}
+    # Language models only: they are batched token by token, and not by the fields above.
+    max_context: (
+        Annotated[int, Meta(ge=2, description="most tokens of prompt and answer together")] | None
+    ) = None
+    max_sequences: (
+        Annotated[int, Meta(ge=1, description="most answers computed at once; absent: 64")] | None
+    ) = None
+    step_tokens: (
+        Annotated[int, Meta(ge=2, description="most tokens computed in a step; absent: 512")] | None
+    ) = None
+    kv_cache_gib: (
+        Annotated[
+            float, Meta(gt=0, description="memory for keys and values; absent: by what is free")
+        ]
+        | None
+    ) = None
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Meta(description="what a language model computes in"),
+    ] = "auto"
+    share_prefixes: Annotated[
+        bool, Meta(description="cached beginnings of prompts are shared among tenants, too")
+    ] = False
 
     def __post_init__(self) -> None:
         if self.unload_after_s is not None and self.load != "on-request":
             raise ValueError('unload_after_s: it would never come back; set load = "on-request"')
+
+
+# Of a language model: the other fields of a model say how requests are batched, and are not for it.
+GENERATION = frozenset(
+    ["max_context", "max_sequences", "step_tokens", "kv_cache_gib", "dtype", "share_prefixes"]
+)
+_BOTH = frozenset(
+    [
+        *("name", "target", "max_queue", "tenants", "timeout_ms", "warm_up", "load"),
+        *("unload_after_s", "load_timeout_s", "options", "versions"),
+    ]
+)
+
+
+def check_kind(config: ModelConfig, *, generates: bool) -> None:
+    """Raises ConfigError for a setting of the other kind of model, by name."""
+    for field in msgspec.structs.fields(type(config)):
+        is_other = field.name not in GENERATION | _BOTH if generates else field.name in GENERATION
+        if is_other and getattr(config, field.name) != default_of(field):
+            why = (
+                "is for models that are batched by requests; a language model is batched by "
+                f"tokens: {', '.join(sorted(GENERATION))}"
+                if generates
+                else "is for language models only"
+            )
+            raise ConfigError(f"{config.name}: {why}", field=field.name)
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else made()
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -420,9 +478,7 @@ def flags(struct: Struct) -> list[Flag]:
         Flag(
             field=field.name,
             description=_description(hints[field.name]),
-            default=field.default
-            if field.default_factory is msgspec.NODEFAULT
-            else field.default_factory(),
+            default=default_of(field),
             kind=_without_doc(hints[field.name]),
         )
         for field in msgspec.structs.fields(struct)

@@ -3,7 +3,9 @@
 HeadwayError
 ├── ConfigError             the process must not start (exit 2)
 ├── RequestError            the caller must change the request
-│   ├── InvalidInput, UnknownModel, InputTooLarge, Poison
+│   ├── InvalidInput
+│   │   └── ContextLengthExceeded
+│   ├── UnknownModel, InputTooLarge, Poison
 │   └── Unauthenticated, Forbidden
 ├── Unavailable             the request was fine; later may work (Retry-After)
 │   ├── QueueFull, Shed, NotReady, Closed, QuotaExceeded
@@ -41,6 +43,12 @@ class RequestError(HeadwayError):
 
 class InvalidInput(RequestError):
     code = "invalid_input"
+
+
+class ContextLengthExceeded(InvalidInput):
+    """What is InputTooLarge elsewhere, in the word and with the status of OpenAI's routes."""
+
+    code = "context_length_exceeded"
 
 
 class UnknownModel(RequestError):

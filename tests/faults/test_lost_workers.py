@@ -56,7 +56,7 @@ async def test_a_worker_killed_while_idle_is_waited_for() -> None:
 
 async def test_another_worker_takes_over_at_once() -> None:
     async with FragileBatcher(double, workers=2, restart_s=60.0) as batcher:
-        asyncio.get_running_loop().call_later(0.005, lambda: batcher.fragile_workers[-1].die())
+        asyncio.get_running_loop().call_later(0.005, batcher.fragile_workers[0].die)
         assert await outcomes(batcher, range(8)) == [2 * n for n in range(8)]
         assert now() == pytest.approx(0.015)
 

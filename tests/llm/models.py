@@ -109,13 +109,18 @@ class Answer:
 class Engine:
     """Scheduler and runner, driven by hand."""
 
-    def __init__(self, folder: Path, *, use_transformers: bool = False, **limits: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        use_transformers: bool = False,
+        dtype: torch.dtype = torch.float32,
+        **limits: Any,
+    ) -> None:
         self.limits = Limits(
             **{"blocks": 256, "block_size": 4, "max_context": 256, "max_sequences": 16, **limits}
         )
-        decoder = load(
-            folder, dtype=torch.float32, max_context=256, use_transformers=use_transformers
-        )
+        decoder = load(folder, dtype=dtype, max_context=256, use_transformers=use_transformers)
         self.runner = Runner(decoder, self.limits)
         self.scheduler = GenerationScheduler(self.limits)
         self.answers: dict[int, Answer] = {}

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from models import CONFIGS, VOCABULARY, Engine, build, reference
+from transformers import AutoModelForCausalLM, Gemma2Config
 
 from headway.core.generation.sampling import Sampling
+from headway.errors import ConfigError
 
 BOUND = 1e-4
 PREFIX = tuple((17 * each + 3) % VOCABULARY for each in range(40))
@@ -48,14 +50,16 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     return folder
 
 
-def check(folder: Path, prompt: tuple[int, ...], tokens: list[int]) -> None:
+def check(
+    folder: Path, prompt: tuple[int, ...], tokens: list[int], *, bound: float = BOUND
+) -> None:
     """Along this text, each token is the likeliest to transformers, or as good as."""
     model = reference(folder)
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
     best = logits.max(-1).values
     chosen = logits[torch.arange(len(tokens)), torch.tensor(tokens)]
-    assert float((best - chosen).max()) <= BOUND
+    assert float((best - chosen).max()) <= bound
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -87,6 +91,18 @@ def test_a_cached_prefix_is_not_computed_again(folder_of: Callable[[str], Path])
         engine.submit(PREFIX, max_tokens=1)
         engine.run()
     assert engine.computed == len(PREFIX) + 4
+
+
+@pytest.mark.parametrize("use_transformers", [True, False])
+def test_in_bf16_each_token_is_nearly_the_best(
+    folder_of: Callable[[str], Path], use_transformers: bool
+) -> None:
+    folder = folder_of("qwen3")
+    engine = Engine(folder, use_transformers=use_transformers, dtype=torch.bfloat16, step_tokens=19)
+    numbers = [engine.submit(prompt) for prompt in PROMPTS]
+    engine.run()
+    for number, prompt in zip(numbers, PROMPTS, strict=True):
+        check(folder, prompt, engine.answers[number].tokens, bound=0.5)
 
 
 SAMPLINGS = [
@@ -152,3 +168,13 @@ def test_a_cancelled_sequence_does_not_touch_its_neighbours(
     for number, prompt in list(zip(numbers, PROMPTS, strict=True))[1::2]:
         assert len(engine.answers[number].tokens) == 12
         check(folder, prompt, engine.answers[number].tokens)
+
+
+def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "head_dim": 8}
+    config = Gemma2Config(
+        **sizes, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="cap attention's logits"):
+        Engine(tmp_path)

@@ -2,14 +2,16 @@
 
 import math
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core import Batch, CostTable, Item, Policy, Priority, Refuse, Run, Scheduler, Wait
-from headway.core.batching.planning import Limits, fills, plan, take
+from headway.core.batching.planning import Limits, Planner, fills, plan, shape_at
 from headway.core.costs import Costs
+from headway.core.queueing.priority import FLOOR
 from headway.errors import QueueFull
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -49,10 +51,17 @@ def batch_s(items: list[Item], costs: Costs) -> float:
     return curve[0][sum(item.rows for item in items)]
 
 
+def rows_of(items: list[Item]) -> dict[int, int]:
+    return dict(Counter(item.size for item in items for _ in range(item.rows)))
+
+
 def company_of(anchor: Item, items: list[Item], costs: Costs, limits: Limits) -> list[Item] | None:
-    """Who leaves with the anchor, itself included."""
-    planned = plan(items, costs, limits)
-    return None if planned is None else take(items, anchor, planned.part_of(anchor.size), limits)
+    """Who leaves with the anchor, itself included, if all others leave room for it."""
+    part = plan(anchor.size, rows_of(items), lambda size: shape_at(size, costs, limits))
+    if part is None:
+        return None
+    inside = [item for item in items if part.low < item.size <= part.high]
+    return inside[: part.cap(min(len(inside), limits.rows_at(max(i.size for i in inside))))]
 
 
 waiting = st.lists(
@@ -61,25 +70,37 @@ waiting = st.lists(
 tables = st.tuples(st.floats(1e-4, 1e-2), st.floats(1e-7, 1e-4))
 
 
-@given(waiting, st.data(), tables, st.integers(1, 64), st.integers(1, 16_384))
-def test_the_batch_holds_the_anchor_and_keeps_within_the_limits(
-    shapes: list[tuple[int, int]],
-    data: st.DataObject,
-    costs: tuple[float, float],
-    max_rows: int,
-    max_cost: int,
+@given(waiting, tables, st.integers(1, 64), st.integers(1, 16_384))
+def test_the_batch_holds_whoever_is_next_and_keeps_within_the_limits(
+    shapes: list[tuple[int, int]], costs: tuple[float, float], max_rows: int, max_cost: int
 ) -> None:
-    items = [Item(n, float(n), rows, size) for n, (size, rows) in enumerate(shapes)]
-    anchor = first_of_its_kind(data.draw(st.sampled_from(items)), items)
-    chosen = company_of(anchor, items, Costs(64, table(*costs)), limits(max_rows, max_cost))
-    assert chosen is not None
-    assert anchor in chosen
-    assert len(set(chosen)) == len(chosen)
-    assert set(chosen) <= set(items)
-    rows, size = sum(item.rows for item in chosen), max(item.size for item in chosen)
-    if len(chosen) > 1:  # one alone always may
-        assert rows <= max_rows
-        assert rows * size <= max_cost
+    policy = Policy(max_batch_size=max_rows, max_batch_cost=max_cost, max_wait_s=0.0)
+    scheduler = Scheduler(policy, table(*costs))
+    items = [Item(n, 0.0, min(rows, max_rows), size) for n, (size, rows) in enumerate(shapes)]
+    for item in items:
+        scheduler.submit(item)
+    left: list[Item] = []
+    while scheduler.queued_items:
+        action = scheduler.next_action(0.0)
+        assert isinstance(action, Run)
+        batch = action.batch
+        scheduler.finish(batch, 0.0)
+        assert min(item for item in items if item not in left) in batch.items
+        left += batch.items
+        if len(batch.items) > 1:  # one alone always may
+            assert batch.rows <= max_rows
+            assert batch.rows * batch.size <= max_cost
+    assert sorted(left) == items
+
+
+@given(st.dictionaries(st.integers(1, 4096), st.integers(1, 200), min_size=1), tables, st.data())
+def test_a_plan_of_any_queue_names_a_part_that_holds_the_size(
+    rows: dict[int, int], shape: tuple[float, float], data: st.DataObject
+) -> None:
+    size = data.draw(st.sampled_from(sorted(rows)))
+    part = Planner(Costs(64, table(*shape)), limits()).part_of(size, rows)
+    assert part.low < size <= part.high
+    assert part.rows >= 1
 
 
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=7), st.data(), tables)
@@ -122,7 +143,7 @@ def test_of_equal_sizes_the_oldest_leave_first() -> None:
 def test_nothing_is_planned_while_nothing_is_known() -> None:
     items = items_of(8, 9)
     assert company_of(items[0], items, Costs(64), limits()) is None
-    assert fills(items[1], 1, 9, company=1, costs=Costs(64), limits=limits()) is None
+    assert not fills(9, 1, rows=1, batch_size=9, costs=Costs(64), limits=limits())
 
 
 def test_low_priority_fills_what_would_be_padding() -> None:
@@ -221,8 +242,8 @@ def test_the_aged_have_their_turn_whatever_keeps_coming() -> None:
     for number in low:
         scheduler.submit(Item(number, 0.0, 1, 100 + number % 7, Priority.LOW))
     now, number, served = 2.0, 1000, 0
-    for _ in range(80):
-        for _ in range(8):
+    for _ in range(400):
+        while scheduler.queued_rows < len(low) - served + 16:
             number += 1
             scheduler.submit(Item(number, now, 1, 30 + number % 5, Priority.HIGH))
         action = scheduler.next_action(now)
@@ -230,7 +251,7 @@ def test_the_aged_have_their_turn_whatever_keeps_coming() -> None:
         served += len(low & {item.id for item in action.batch.items})
         now += 0.01
         scheduler.finish(action.batch, now, ran_s=0.01)
-    assert served >= 80 * 8 // 5  # a fourth of the batches, nearly full
+    assert 400 * 8 // FLOOR - 8 <= served <= 400 * 8 // FLOOR + 16  # its floor, and no more
 
 
 def test_one_too_long_for_the_slo_runs_all_the_same_while_it_can() -> None:

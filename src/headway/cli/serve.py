@@ -26,6 +26,8 @@ JSON. Calls that come together are batched; nothing needs tuning.
   headway serve app:Sentiment        a headway.Model of yours: class Sentiment in app.py
   headway serve app:predict          a function of yours, from a list to a list
   headway serve model.onnx           an ONNX file
+  headway serve chat                 a small language model, and a page to talk to it
+  headway serve model.gguf           a language model; a folder of safetensors likewise
   headway serve headway.toml         several models, with all their settings
   headway serve ./models --watch     a folder of models, which may come and go meanwhile
 """
@@ -51,9 +53,9 @@ def add_parser(commands: "Commands") -> None:
         "target",
         nargs="?",
         metavar="MODEL",
-        help="module:Class, module:function, a .onnx or .pt2 file, a name from `headway models`, a "
-        ".toml file, or a folder: of models, or of one transformers or diffusers model (default: "
-        "minilm)",
+        help="module:Class, module:function, a .onnx, .pt2 or .gguf file, a name from `headway "
+        "models`, a .toml file, or a folder: of models, or of one transformers or diffusers model "
+        "(default: minilm)",
     )
     parser.add_argument("--name", metavar="TEXT", help="what clients call it (not with a file)")
     for title, struct in (("the server", ServerConfig), ("the model", ModelConfig)):

@@ -5,29 +5,42 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headway.core import Compose, CostTable, Firing
-from headway.core.policy import read_buckets
+from headway.cli import simulate_flags as flags
+from headway.cli import simulate_generation
+from headway.core import Compose, CostTable, Firing, Order
 from headway.errors import ConfigError
 from headway.lab import report, workload
 from headway.lab.oracle import oracle
 from headway.lab.profiles import (
-    PowerProfile,
+    NOISE_LAWS,
+    KneeProfile,
+    Noise,
+    Profile,
     SizedProfile,
     TableProfile,
+    TileProfile,
     TokenProfile,
     batch_seconds,
     capacity_rps,
     packed_capacity_rps,
+    sorted_capacity_rps,
 )
 from headway.lab.report import Result
-from headway.lab.simulate import DEFAULT_MAX_QUEUE, Lengths, Scenario, simulate
+from headway.lab.simulate import (
+    DEFAULT_MAX_QUEUE,
+    Callers,
+    Drift,
+    Lengths,
+    Scenario,
+    simulate,
+)
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -38,9 +51,17 @@ _OF_LENGTHS = {
     "max_batch_cost": "--max-batch-cost",
     "composes": "--compose",
 }
-_MAX_LOAD = 20.0
-_MAX_NOISE = 10.0
 _LONG_RUN = 300_000  # items to simulate, all policies and loads together
+
+_TILE = "rows are computed in tiles of N: one that is begun takes as long as a full one"
+_BEST_SIZE = "rows beyond N take three times as long: a best size between powers of two"
+_NOISE = f"spread of batch times, e.g. 0.1; LAW is one of {', '.join(NOISE_LAWS)}"
+_STRAGGLERS = "a SHARE of batches takes so many TIMES as long, e.g. 0.02,10"
+_DRIFT = "from the middle of the run on, batches take so many TIMES as long"
+_WORKERS = "how many (default 1), or how many TIMES as long a batch takes on each, e.g. 1,1,3"
+_CLASSES = "shares of all items, e.g. high=0.1,low=0.5; the others are normal"
+_TENANTS = "tenants that send alike, and their weights, e.g. a=1,b=8"
+_SEEDS = "also say how far the figures of N seeds spread; default 1"
 
 _DESCRIPTION = """\
 Compare batching policies side by side, without a server or a model.
@@ -54,7 +75,15 @@ arrivals (RATE is requests per second; leave it out when --load sets it):
   mmpp:RATE            bursts: 1.8 times the rate a third of the time, 0.6 times the rest
   fanout:RATE          groups of 8 on average, within 2 ms of each other
   step:RATE            load that steps between low and high (20 to 90) every 2 s
-  closed:CLIENTS,MS    clients that wait for their answer, think MS on average, and come again
+  gamma:RATE,CV        gaps with a gamma law: CV 0 a metronome, 1 poisson, 3 (default) clusters
+  pareto:RATE,SHAPE    gaps with a heavy tail (default 1.5)
+  diurnal:RATE,SWING   a rate that rises and falls by SWING (default 0.8) of itself in 10 s
+  cron:RATE,SECONDS    7 of 10 requests at one instant every SECONDS (default 0.25)
+  trains:RATE          groups of 8, each request 1 ms behind the one before
+  closed:CLIENTS,MS    clients that wait for their answer, think MS on average, and come again;
+                       closed:CLIENTS,MS,constant all think alike, ...,mixed some much longer
+  barrier:CLIENTS,MS,JITTER_MS
+                       clients that wait until all of them are answered, think MS, come again
   trace:FILE[@RATE]    times from a CSV file (a TIMESTAMP column, dates or seconds), at their
                        own pace or at RATE; repeated where more requests are asked for
 
@@ -67,7 +96,8 @@ policies:
   idle                 fires whenever a worker is free (auto with no linger)
   window:MS[,B]        waits for a full batch (of B) at most MS
   static               full batches only; with --slo-ms a rest leaves in time for it
-  oracle               the best fixed window and batch size for this very sample, by p99
+  oracle               the best fixed window and batch size for this very sample, by p99;
+                       oracle:mean the same by the mean
 """
 
 _EXAMPLES = """\
@@ -96,11 +126,17 @@ def add_parser(commands: "Commands") -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--arrivals", required=True, type=_arrivals, metavar="SPEC", help="who arrives; see above")
+    add(
+        "--arrivals",
+        required=True,
+        type=flags.arrivals,
+        metavar="SPEC",
+        help="who arrives; see above",
+    )
     truth = parser.add_mutually_exclusive_group(required=True)
     truth.add_argument(
         "--latency",
-        type=_latency,
+        type=flags.latency,
         metavar="ALPHA_MS,BETA_MS[,EXPONENT]",
         help="a batch of b rows takes ALPHA + BETA * b ** EXPONENT (default 1)",
     )
@@ -110,37 +146,49 @@ def add_parser(commands: "Commands") -> None:
         metavar="FILE",
         help='measured times: JSON {"rows": [1,2,...], "sizes": null, "ms": [[...],...]}',
     )
-    add("--size", type=_count(2**31), help="item size at which to read a profile with sizes")
+    add("--size", type=flags.count(2**31), help="item size at which to read a profile with sizes")
     _add_lengths(parser)
-    add("--max-batch-size", type=_count(65_536), default=64, metavar="B", help="rows; default 64")
+    simulate_generation.add_flags(parser, flags.lengths)
+    add(
+        "--max-batch-size",
+        type=flags.count(65_536),
+        default=64,
+        metavar="B",
+        help="rows; default 64",
+    )
     add(
         "--slo-ms",
-        type=_positive,
+        type=flags.positive,
         metavar="S",
         help="latency wanted; auto sheds what would miss it",
     )
     add(
         "--max-queue",
-        type=_count(10_000_000),
+        type=flags.count(10_000_000),
         default=DEFAULT_MAX_QUEUE,
         metavar="N",
         help=f"rows that may wait; more are refused; default {DEFAULT_MAX_QUEUE}",
     )
-    add("--noise", type=_noise, default=0.0, metavar="CV", help="spread of batch times, e.g. 0.1")
-    add("--workers", type=_count(1024), default=1, metavar="N", help="default 1")
+    _add_world(parser)
     add(
         "--policy",
-        type=_policy,
+        type=flags.policy,
         action="append",
         dest="policies",
         metavar="SPEC",
         help="see above; may be repeated; default: auto, window:5 and static",
     )
-    add("--requests", type=_count(20_000_000), default=20_000, metavar="N", help="default 20000")
-    add("--seed", type=_count(2**63, least=0), default=0, metavar="K", help="default 0")
+    add(
+        "--requests",
+        type=flags.count(20_000_000),
+        default=20_000,
+        metavar="N",
+        help="default 20000",
+    )
+    add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help="default 0")
     add(
         "--load",
-        type=_loads,
+        type=flags.loads,
         default=(),
         metavar="SHARES",
         help="rates as shares of capacity, e.g. 0.02,0.3,0.9; overrides RATE",
@@ -150,24 +198,40 @@ def add_parser(commands: "Commands") -> None:
     parser.set_defaults(run=run)
 
 
+def _add_world(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--tile", type=flags.count(65_536), default=1, metavar="N", help=_TILE)
+    add("--best-size", type=flags.count(65_536), metavar="N", help=_BEST_SIZE)
+    add("--noise", type=flags.noise, default=Noise(), metavar="CV[,LAW]", help=_NOISE)
+    add("--stragglers", type=flags.stragglers, metavar="SHARE,TIMES", help=_STRAGGLERS)
+    add("--drift", type=flags.positive, default=1.0, metavar="TIMES", help=_DRIFT)
+    add("--workers", type=flags.workers, default=(1.0,), metavar="N|TIMES,TIMES", help=_WORKERS)
+    add("--classes", type=flags.classes, metavar="CLASS=SHARE,...", help=_CLASSES)
+    add("--tenants", type=flags.tenants, metavar="NAME=WEIGHT,...", help=_TENANTS)
+    add("--deadline-ms", type=flags.positive, metavar="D", help="every item's own deadline")
+    add("--order", choices=[each.value for each in Order], default=Order.FIFO.value)
+    add("--slo-percentile", type=flags.positive, default=99.0, metavar="P", help="default 99")
+    add("--seeds", type=flags.count(1000), default=1, metavar="N", help=_SEEDS)
+
+
 def _add_lengths(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--lengths", type=_lengths, metavar="SPEC", help="how long the items are; see above")
+    add("--lengths", type=flags.lengths, metavar="SPEC", help="how long the items are; see above")
     add(
         "--token-ms",
-        type=_not_negative,
+        type=flags.not_negative,
         metavar="MS",
         help="a batch takes so much more for each of its rows times its longest item",
     )
     add(
         "--max-batch-cost",
-        type=_count(2**53),
+        type=flags.count(2**53),
         metavar="TOKENS",
         help="most rows times longest item in one batch",
     )
     add(
         "--compose",
-        type=_compose,
+        type=flags.compose,
         action="append",
         dest="composes",
         metavar="HOW",
@@ -175,7 +239,7 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--buckets",
-        type=_buckets,
+        type=flags.buckets,
         default=((), 0),
         metavar="SPEC",
         help="for --compose buckets: 64,128,256 (largest size of each), pow2 (default), quantile:N",
@@ -183,8 +247,10 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    policies: list[_PolicySpec] = arguments.policies or [
-        _policy(name) for name in _DEFAULT_POLICIES
+    if arguments.generate:
+        return simulate_generation.run(arguments)
+    policies: list[flags.PolicySpec] = arguments.policies or [
+        flags.policy(name) for name in _DEFAULT_POLICIES
     ]
     plot: Path | None = arguments.plot
     if plot:
@@ -192,21 +258,23 @@ def run(arguments: argparse.Namespace) -> int:
             report.check_plot(plot)
     has_curve = len(arguments.load) > 0
     composes: list[Compose] = arguments.composes or [Compose.DP]
-    runs = len(policies) * len(composes) * max(1, len(arguments.load))
+    runs = len(policies) * len(composes) * max(1, len(arguments.load)) * arguments.seeds
+    by_seed: list[list[Result]] = []
     with _progress(arguments.requests * runs) as on_progress:
-        points = _points(arguments, on_progress)
-        _check_batch_sizes(policies, points[0].scenario.max_rows)
-        results = [
-            point.result(
-                policy,
-                _Composing(compose, *arguments.buckets),
-                record=plot is not None and not has_curve,
+        for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+            points = _points(_with_seed(arguments, seed), on_progress)
+            _check_batch_sizes(policies, points[0].scenario.max_rows)
+            record = plot is not None and not has_curve and not by_seed
+            by_seed.append(
+                [
+                    point.result(policy, _Composing(compose, *arguments.buckets), record=record)
+                    for point in points
+                    for policy in policies
+                    for compose in composes
+                ]
             )
-            for point in points
-            for policy in policies
-            for compose in composes
-        ]
-    title = _title(arguments, points[0].scenario)
+    results = report.over_seeds(by_seed)
+    title = _title(arguments, points[0].scenario, points[0].capacity_rps)
     if arguments.json:
         print(json.dumps([result.to_json() for result in results], indent=2, allow_nan=False))
     else:
@@ -219,44 +287,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _with_seed(arguments: argparse.Namespace, seed: int) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(arguments), "seed": seed})
+
+
 # ---- what to simulate
-
-
-@dataclass(frozen=True, slots=True)
-class _ArrivalSpec:
-    text: str
-    kind: str
-    rate_rps: float | None = None
-    file: Path | None = None
-    clients: int = 0
-    think_s: float = 0.0
-
-    @property
-    def text_without_rate(self) -> str:
-        return self.kind if self.file is None else f"{self.kind}:{self.file}"
-
-
-@dataclass(frozen=True, slots=True)
-class _PolicySpec:
-    text: str
-    firing: Firing | None  # None: the oracle's choice
-    max_wait_s: float | None = None
-    max_rows: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _LengthSpec:
-    text: str
-    file: Path | None = None
-    median: float = 0.0
-    sigma: float = 0.0
-    clip: int | None = None
-
-    def sizes(self, requests: int, seed: int) -> workload.Sizes:
-        if self.file is not None:
-            return np.resize(workload.read_sizes(self.file), requests)
-        rng = np.random.default_rng([seed, 3])
-        return workload.lognormal_sizes(requests, self.median, self.sigma, self.clip, rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +308,13 @@ class _Point:
     scenario: Scenario
     load: float | None
     rate_rps: float | None
+    capacity_rps: float
 
-    def result(self, spec: _PolicySpec, composing: _Composing, *, record: bool) -> Result:
+    def result(self, spec: flags.PolicySpec, composing: _Composing, *, record: bool) -> Result:
         scenario, config = self.scenario, spec.text
         if spec.firing is None:
-            best, outcome = oracle(scenario)
+            by_mean = spec.text == "oracle:mean"
+            best, outcome = oracle(scenario, by_mean=by_mean, compose=composing.compose)
             config = str(best)
         else:
             policy = scenario.policy(
@@ -309,8 +346,11 @@ def _points(arguments: argparse.Namespace, on_progress: Callable[[int], object])
             profile,
             max_rows=arguments.max_batch_size,
             seed=arguments.seed,
-            noise_cv=arguments.noise,
-            workers=arguments.workers,
+            noise=_noise(arguments),
+            speeds=arguments.workers,
+            drift=_drift(arguments, each),
+            callers=_callers(arguments),
+            slo_percentile=arguments.slo_percentile,
             max_queue=arguments.max_queue,
             slo_s=None if arguments.slo_ms is None else arguments.slo_ms / 1e3,
             on_progress=on_progress,
@@ -319,15 +359,52 @@ def _points(arguments: argparse.Namespace, on_progress: Callable[[int], object])
         for each in arrivals
     ]
     return [
-        _Point(scenario, None if rate_rps is None else rate_rps / capacity, rate_rps)
+        _Point(scenario, None if rate_rps is None else rate_rps / capacity, rate_rps, capacity)
         for scenario, rate_rps in zip(scenarios, rates, strict=True)
     ]
+
+
+def _noise(arguments: argparse.Namespace) -> Noise:
+    noise: Noise = arguments.noise
+    if arguments.stragglers is None:
+        return noise
+    share, times = arguments.stragglers
+    return replace(noise, stragglers=share, times_slower=times)
+
+
+def _drift(
+    arguments: argparse.Namespace, arrivals: workload.Times | workload.ClosedLoop
+) -> Drift | None:
+    if arguments.drift == 1.0:
+        return None
+    if isinstance(arrivals, workload.ClosedLoop):
+        raise ConfigError("nobody knows where the middle of a closed loop is", field="--drift")
+    return Drift(float(arrivals[len(arrivals) // 2]), arguments.drift)
+
+
+def _callers(arguments: argparse.Namespace) -> Callers | None:
+    shares, weights = arguments.classes, arguments.tenants
+    order = Order(arguments.order)
+    if not shares and not weights and arguments.deadline_ms is None and order is Order.FIFO:
+        return None
+    rng, requests = np.random.default_rng([arguments.seed, 4]), arguments.requests
+    priorities = tenants = None
+    if shares:
+        names = list(shares)
+        drawn = rng.choice(len(names), requests, p=[shares[name] for name in names])
+        priorities = [names[each] for each in drawn]
+    if weights:
+        tenants = [list(weights)[each] for each in rng.integers(len(weights), size=requests)]
+    deadlines_s = None
+    if arguments.deadline_ms is not None:
+        deadlines_s = np.full(requests, arguments.deadline_ms / 1e3)
+    return Callers(priorities, tenants, tuple((weights or {}).items()), deadlines_s, order)
 
 
 class _Stream:
     """The arrivals asked for, at any rate."""
 
-    def __init__(self, spec: _ArrivalSpec, requests: int, seed: int) -> None:
+    def __init__(self, spec: flags.ArrivalSpec, requests: int, seed: int) -> None:
         self._spec = spec
         self._requests = requests
         self._seed = seed
@@ -342,7 +419,7 @@ class _Stream:
         return spec.rate_rps
 
     def checked_rate(self, rate_rps: float) -> float:
-        if self._spec.kind == "closed":
+        if self._spec.clients:
             raise ConfigError("the clients of a closed loop set their own rate", field="--load")
         return rate_rps
 
@@ -350,18 +427,18 @@ class _Stream:
         spec, requests = self._spec, self._requests
         rng = np.random.default_rng([self._seed, 0])
         if spec.kind == "closed":
-            return workload.closed_loop(spec.clients, spec.think_s, requests, rng)
+            return workload.closed_loop(spec.clients, spec.think_s, requests, rng, spec.thinking)
+        if spec.kind == "barrier":
+            return workload.barrier(spec.clients, spec.think_s, spec.jitter_s, requests, rng)
         if self._trace is not None:
             return workload.replay(self._trace, requests, rate_rps)
         if rate_rps is None:
             raise ConfigError(f"{spec.text} needs a rate ({spec.kind}:200), or --load")
-        return workload.OPEN_LOOPS[spec.kind](requests, rate_rps, rng)
+        return workload.OPEN_LOOPS[spec.kind](requests, rate_rps, rng, **dict(spec.options))
 
 
-def _lengths_of(
-    arguments: argparse.Namespace, profile: PowerProfile | TableProfile
-) -> Lengths | None:
-    spec: _LengthSpec | None = arguments.lengths
+def _lengths_of(arguments: argparse.Namespace, profile: Profile) -> Lengths | None:
+    spec: flags.LengthSpec | None = arguments.lengths
     if spec is None:
         for flag in ("token_ms", "max_batch_cost", "composes"):
             if getattr(arguments, flag) is not None:
@@ -379,20 +456,25 @@ def _lengths_of(
     return Lengths(sizes, sized, arguments.max_batch_cost)
 
 
-def _capacity(
-    arguments: argparse.Namespace, profile: PowerProfile | TableProfile, lengths: Lengths | None
-) -> float:
-    max_rows, workers = arguments.max_batch_size, arguments.workers
+def _capacity(arguments: argparse.Namespace, profile: Profile, lengths: Lengths | None) -> float:
+    """Where lengths differ: of full batches of items as long as each other, as the model pads."""
+    max_rows, workers = arguments.max_batch_size, sum(1.0 / each for each in arguments.workers)
     if lengths is None:
         return capacity_rps(batch_seconds(profile, max_rows), workers)
     max_cost = lengths.max_cost or math.inf
-    return packed_capacity_rps(lengths.profile, lengths.mean, max_rows, max_cost, workers)
+    if arguments.composes == [Compose.PACKED]:
+        return packed_capacity_rps(lengths.profile, lengths.mean, max_rows, max_cost, workers)
+    return sorted_capacity_rps(lengths.profile, lengths.sizes, max_rows, max_cost, workers)
 
 
-def _profile(arguments: argparse.Namespace) -> PowerProfile | TableProfile:
-    latency: PowerProfile | None = arguments.latency
-    if latency is not None:
-        return latency
+def _profile(arguments: argparse.Namespace) -> Profile:
+    profile: Profile = _measured(arguments) if arguments.latency is None else arguments.latency
+    if arguments.tile > 1:
+        profile = TileProfile(profile, arguments.tile)
+    return profile if arguments.best_size is None else KneeProfile(profile, arguments.best_size)
+
+
+def _measured(arguments: argparse.Namespace) -> TableProfile:
     file: Path = arguments.profile
     try:
         table = CostTable.from_json(json.loads(file.read_text(encoding="utf-8")))
@@ -401,7 +483,7 @@ def _profile(arguments: argparse.Namespace) -> PowerProfile | TableProfile:
     return TableProfile(table, arguments.size)
 
 
-def _check_batch_sizes(policies: Iterable[_PolicySpec], max_rows: int) -> None:
+def _check_batch_sizes(policies: Iterable[flags.PolicySpec], max_rows: int) -> None:
     for policy in policies:
         if policy.max_rows is not None and policy.max_rows > max_rows:
             raise ConfigError(
@@ -421,157 +503,23 @@ def _naming(flag: str) -> Iterator[None]:
         raise ConfigError(str(error), field=flag) from error
 
 
-# ---- reading flags
-
-
-def _arrivals(text: str) -> _ArrivalSpec:
-    kind, _, rest = text.partition(":")
-    if kind in workload.OPEN_LOOPS:
-        return _ArrivalSpec(text, kind, rate_rps=_positive(rest) if rest else None)
-    if kind == "closed":
-        clients, think_ms = _fields(rest, "closed:CLIENTS,THINK_MS", at_least=2, at_most=2)
-        return _ArrivalSpec(
-            text, kind, clients=_count(1_000_000)(clients), think_s=_not_negative(think_ms) / 1e3
-        )
-    if kind == "trace" and rest:
-        file, at, rate = rest.rpartition("@")
-        with suppress(argparse.ArgumentTypeError):
-            if at:  # unless the @ is part of the name
-                return _ArrivalSpec(text, kind, rate_rps=_positive(rate), file=Path(file))
-        return _ArrivalSpec(text, kind, file=Path(rest))
-    kinds = ", ".join([*workload.OPEN_LOOPS, "closed:CLIENTS,MS", "trace:FILE"])
-    raise argparse.ArgumentTypeError(f"{text!r} is not one of {kinds}")
-
-
-def _lengths(text: str) -> _LengthSpec:
-    kind, _, rest = text.partition(":")
-    if kind == "trace" and rest:
-        return _LengthSpec(text, file=Path(rest))
-    form = "lognormal:MEDIAN,SIGMA[,CLIP] or trace:FILE"
-    if kind != "lognormal":
-        raise argparse.ArgumentTypeError(f"{text!r} does not read {form}")
-    median, sigma, *clip = _fields(rest, form, at_least=2, at_most=3)
-    return _LengthSpec(
-        text,
-        median=_positive(median),
-        sigma=_not_negative(sigma),
-        clip=_count(2**31)(clip[0]) if clip else None,
-    )
-
-
-def _compose(text: str) -> Compose:
-    try:
-        return Compose(text)
-    except ValueError:
-        choices = ", ".join(Compose)
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {choices}") from None
-
-
-def _buckets(text: str) -> tuple[tuple[int, ...], int]:
-    try:
-        return read_buckets(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _policy(text: str) -> _PolicySpec:
-    match text.partition(":"):
-        case ("auto", "", ""):
-            return _PolicySpec(text, Firing.AUTO)
-        case ("idle", "", ""):
-            return _PolicySpec(text, Firing.AUTO, max_wait_s=0.0)
-        case ("static", "", ""):
-            return _PolicySpec(text, Firing.STATIC)
-        case ("oracle", "", ""):
-            return _PolicySpec(text, None)
-        case ("window", ":", rest):
-            wait_ms, *rows = _fields(rest, "window:MS or window:MS,B", at_least=1, at_most=2)
-            max_rows = _count(65_536)(rows[0]) if rows else None
-            return _PolicySpec(text, Firing.WINDOW, _not_negative(wait_ms) / 1e3, max_rows)
-    raise argparse.ArgumentTypeError(
-        f"{text!r} is not one of auto, idle, window:MS, window:MS,B, static, oracle"
-    )
-
-
-def _latency(text: str) -> PowerProfile:
-    form = "ALPHA_MS,BETA_MS or ALPHA_MS,BETA_MS,EXPONENT"
-    alpha, beta, *exponent = map(_not_negative, _fields(text, form, at_least=2, at_most=3))
-    try:
-        return PowerProfile(alpha / 1e3, beta / 1e3, *exponent)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _loads(text: str) -> tuple[float, ...]:
-    loads = tuple(map(_positive, text.split(",")))
-    if max(loads) > _MAX_LOAD:
-        raise argparse.ArgumentTypeError(
-            f"{max(loads):g} is more than {_MAX_LOAD:g}: loads are shares, 0.9 for 90 %"
-        )
-    return loads
-
-
-def _fields(text: str, form: str, *, at_least: int, at_most: int) -> list[str]:
-    fields = text.split(",")
-    if not at_least <= len(fields) <= at_most or not all(fields):
-        raise argparse.ArgumentTypeError(f"{text!r} does not read {form}")
-    return fields
-
-
-def _count(most: int, *, least: int = 1) -> Callable[[str], int]:
-    def count(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{value} does not lie between {least} and {most}")
-        return value
-
-    return count
-
-
-def _not_negative(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not (value >= 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 up")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = _not_negative(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return value
-
-
-def _noise(text: str) -> float:
-    value = _not_negative(text)
-    if value > _MAX_NOISE:
-        raise argparse.ArgumentTypeError(f"{text} is more than {_MAX_NOISE:g}; 0.1 means 10 %")
-    return value
-
-
 # ---- telling
 
 
-def _title(arguments: argparse.Namespace, scenario: Scenario) -> str:
+def _title(arguments: argparse.Namespace, scenario: Scenario, capacity_rps: float) -> str:
     seconds, lengths = scenario.seconds, scenario.lengths
     one_s, full_s, capacity = seconds[1], seconds[-1], "capacity"
-    spec: _ArrivalSpec = arguments.arrivals
+    spec: flags.ArrivalSpec = arguments.arrivals
     arrivals = spec.text_without_rate if arguments.load else spec.text
     parts = [f"{arrivals}, {scenario.requests} requests, seed {arguments.seed}"]
     if lengths is not None:
         parts.append(f"lengths {arguments.lengths.text}, mean {lengths.mean:.4g}")
         one_s = lengths.profile.seconds_at(1, lengths.mean)
         full_s = lengths.profile.seconds_at(scenario.max_rows, lengths.mean)
-        capacity = "capacity without padding"
+        capacity = "capacity sorted by length"
     parts += [
         f"batch of 1 {one_s * 1e3:.4g} ms, of {scenario.max_rows} {full_s * 1e3:.4g} ms",
-        f"{capacity} {scenario.capacity_rps:.0f}/s",
+        f"{capacity} {capacity_rps:.0f}/s",
     ]
     if scenario.workers > 1:
         parts.append(f"{scenario.workers} workers")

@@ -6,6 +6,7 @@ owns the payloads may live in another thread, another process or a simulator.
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -40,6 +41,9 @@ class Item(NamedTuple):
 
 # Item's own constructor spends most of its time on defaults; this takes the fields as one tuple.
 new_item = cast("Callable[[tuple[Any, ...]], Item]", functools.partial(tuple.__new__, Item))
+
+# Everything about an item but its id and its time: items of one kind need not be told apart.
+kind_of = cast("Callable[[Item], tuple[object, ...]]", operator.itemgetter(slice(2, None)))
 
 
 def split(item: Item, limit: int, ids: Iterator[int]) -> list[Item]:
@@ -108,6 +112,7 @@ class Batch(NamedTuple):
     linger_cap_s: float
     predicted_s: float | None  # None: nothing is known about this size yet
     is_packed: bool = False  # nobody is padded; `size` is the mean
+    worker: int = 0  # by number: where it is to run
 
     @property
     def padding(self) -> float:

@@ -26,17 +26,17 @@ class KvCache:
     def __init__(self, shape: Shape, limits: Limits, *, dtype: torch.dtype, device: str) -> None:
         self.block_size = limits.block_size
         size = (limits.blocks, limits.block_size, shape.kv_heads, shape.head_size)
-        # Zeros, for what is masked is still multiplied, and must not be NaN. The system gives out
-        # zeroed memory page by page, when something is written: an unused block costs nothing.
-        self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+        self.keys = [_zeros(size, dtype, device) for _ in range(shape.layers)]
+        self.values = [_zeros(size, dtype, device) for _ in range(shape.layers)]
+        self._flat_keys = [each.flatten(0, 1) for each in self.keys]
+        self._flat_values = [each.flatten(0, 1) for each in self.values]
 
     def write(
         self, layer: int, places: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Put each token's key and value at its place: block number × block size + position."""
-        for cache, new in ((self.keys[layer], keys), (self.values[layer], values)):
-            cache.view(-1, *cache.shape[2:]).index_copy_(0, places, new)
+        self._flat_keys[layer].index_copy_(0, places, keys)
+        self._flat_values[layer].index_copy_(0, places, values)
 
 
 class Tables:
@@ -47,12 +47,38 @@ class Tables:
         self.blocks = torch.zeros(limits.max_sequences, columns, dtype=torch.int64, device=device)
         self.last = torch.zeros(limits.max_sequences, dtype=torch.int64, device=device)
         self._lengths = [0] * limits.max_sequences
+        self.first = [0] * limits.max_sequences  # block of each slot
+        self.in_a_row = [0] * limits.max_sequences  # blocks, from the first on
 
     def start(self, slot: int) -> None:
-        self._lengths[slot] = 0
+        self._lengths[slot] = self.in_a_row[slot] = 0
 
     def append(self, slot: int, blocks: tuple[int, ...]) -> None:
-        if blocks:
-            start = self._lengths[slot]
-            self._lengths[slot] = start + len(blocks)
-            self.blocks[slot, start : start + len(blocks)] = torch.tensor(blocks)
+        if not blocks:
+            return
+        start = self._lengths[slot]
+        self._lengths[slot] = start + len(blocks)
+        self.blocks[slot, start : start + len(blocks)] = torch.tensor(blocks)
+        if not start:
+            self.first[slot] = blocks[0]
+        if self.in_a_row[slot] == start:
+            expected = self.first[slot] + start
+            for block in blocks:
+                if block != expected:
+                    break
+                expected += 1
+            self.in_a_row[slot] = expected - self.first[slot]
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Zeros, for what is masked is still multiplied, and must not be NaN.
+
+    On the CPU from numpy, whose zeros the system gives out page by page as they are written: a
+    block that was never used takes no memory. torch would write them all.
+    """
+    if device != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    import numpy as np
+
+    integers = {4: np.int32, 2: np.int16}[dtype.itemsize]
+    return torch.from_numpy(np.zeros(size, integers)).view(dtype)

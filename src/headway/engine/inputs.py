@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from headway.core.generation.step import Step
+from headway.engine.attention.segments import Segment, segments_of
 from headway.engine.cache import Tables
 
 
@@ -33,8 +34,9 @@ class Inputs:
     positions: torch.Tensor
     places: torch.Tensor  # where in the cache each token's key and value go
     decodes: int
+    segments: tuple[Segment, ...]  # what decodes read in place; the rest is gathered:
     decode_blocks: torch.Tensor  # [decodes, most blocks], padded with any block
-    decode_lengths: torch.Tensor  # tokens that each attends to, its own included
+    decode_lengths: torch.Tensor  # tokens in them that each attends to, its own included
     chunks: tuple[Chunk, ...]
     sampled: torch.Tensor  # the rows after which a token is sampled
     slots: torch.Tensor  # of these
@@ -67,16 +69,37 @@ def inputs_of(step: Step, tables: Tables, block_size: int) -> Inputs:
             sampled.append(len(rows) - 1)
             slots.append(prefill.slot)
     where, row_slots = torch.tensor(positions), torch.tensor(rows)
-    lengths = where[:decodes] + 1
-    most = -(-int(max(positions[:decodes], default=-1) + 1) // block_size)
+    segments, read = _segments(step, tables, block_size)
+    gathered = _gathered(step, tables, read, block_size)
+    first = torch.tensor(read, dtype=torch.int64) * block_size
     return Inputs(
         ids=torch.cat(ids),
         positions=where,
         places=tables.blocks[row_slots, where // block_size] * block_size + where % block_size,
         decodes=decodes,
-        decode_blocks=tables.blocks[row_slots[:decodes], :most],
-        decode_lengths=lengths,
+        segments=segments,
+        decode_blocks=gathered,
+        decode_lengths=where[:decodes] + 1 - first,
         chunks=tuple(chunks),
         sampled=torch.tensor(sampled, dtype=torch.int64),
         slots=torch.tensor(slots, dtype=torch.int64),
     )
+
+
+def _segments(
+    step: Step, tables: Tables, block_size: int
+) -> tuple[tuple[Segment, ...], tuple[int, ...]]:
+    """Of full blocks only, and never the last one: its newest token is this step's."""
+    starts = [tables.first[each.slot] for each in step.decode]
+    runs = [min(tables.in_a_row[each.slot], each.position // block_size) for each in step.decode]
+    return segments_of(starts, runs)
+
+
+def _gathered(step: Step, tables: Tables, read: tuple[int, ...], block_size: int) -> torch.Tensor:
+    """The blocks that each decode attends to after those read in place."""
+    lasts = [each.position // block_size for each in step.decode]
+    most = max((last + 1 - start for last, start in zip(lasts, read, strict=True)), default=0)
+    slots = torch.tensor([each.slot for each in step.decode], dtype=torch.int64)[:, None]
+    columns = torch.tensor(read, dtype=torch.int64)[:, None] + torch.arange(most)
+    # Beyond a table's end any block does, for it is masked.
+    return tables.blocks[slots, columns.clamp_(max=tables.blocks.shape[1] - 1)]

@@ -54,7 +54,17 @@ class _Known:
     generated: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    sampled: Sampled
+
+    def result(self) -> Sampled:
+        return self.sampled
+
+
 class Runner:
+    depth = 1  # steps at a time
+
     def __init__(self, decoder: Decoder, limits: Limits, *, device: str = "cpu") -> None:
         self._decoder = decoder
         self.limits = limits
@@ -77,6 +87,10 @@ class Runner:
     def drop(self, sequence: int) -> None:
         """It has ended. Harmless if it is not known."""
         self._known.pop(sequence, None)
+
+    def start(self, step: Step) -> "_Done":
+        """The CPU computes it at once: there is nothing to run beside."""
+        return _Done(self.run(step))
 
     def run(self, step: Step) -> Sampled:
         """The tokens in the order of `step.sampled`."""

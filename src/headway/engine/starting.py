@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,6 +11,9 @@ from headway.core.generation.limits import Limits
 from headway.engine.runner import Runner, load
 from headway.engine.weights import read_config
 from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headway.engine.gpu.runner import GpuRunner
 
 _GIB = 1 << 30
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -26,13 +30,18 @@ class EngineOptions:
     block_size: int = 16
     threads: int | None = None
     use_transformers: bool = False
+    device: str = "auto"  # cpu or cuda; auto: cuda where there is one
 
 
-def start(folder: Path, options: EngineOptions) -> Runner:
+def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
+    if _device_of(options) == "cuda":
+        from headway.engine.gpu.starting import start_on_gpu
+
+        return start_on_gpu(folder, options, _context(folder, options))
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     dtype = dtype_of(options.dtype)
-    context = min(options.max_context or 8192, _longest(folder))
+    context = _context(folder, options)
     decoder = load(
         folder, dtype=dtype, max_context=context, use_transformers=options.use_transformers
     )
@@ -57,6 +66,20 @@ def start(folder: Path, options: EngineOptions) -> Runner:
     return Runner(decoder, limits)
 
 
+def _context(folder: Path, options: EngineOptions) -> int:
+    return min(options.max_context or 8192, _longest(folder))
+
+
+def _device_of(options: EngineOptions) -> str:
+    has_cuda = torch.cuda.is_available()
+    if options.device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"{options.device!r} is not one of auto, cpu, cuda", field="device")
+    if options.device == "cuda" and not has_cuda:
+        raise ConfigError("torch sees no CUDA device", field="device")
+    is_wanted = options.device == "cuda" or (options.device == "auto" and has_cuda)
+    return "cuda" if is_wanted and not options.use_transformers else "cpu"
+
+
 def dtype_of(asked: str) -> torch.dtype:
     """`auto` is bf16 where this CPU multiplies it natively, else fp32."""
     if asked == "auto":
@@ -69,7 +92,14 @@ def dtype_of(asked: str) -> torch.dtype:
 
 
 def _longest(folder: Path) -> int:
-    return int(read_config(folder).get("max_position_embeddings") or 8192)
+    """The context that the model was made for; with a sliding window, as far as it reaches: up to
+    there it is the same as full attention."""
+    config = read_config(folder)
+    longest = int(config.get("max_position_embeddings") or config.get("n_positions") or 8192)
+    window = config.get("sliding_window")
+    if window and config.get("use_sliding_window", True):
+        longest = min(longest, int(window))
+    return longest
 
 
 def _free_bytes() -> int:
@@ -80,4 +110,6 @@ def _free_bytes() -> int:
                     return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return 8 * _GIB  # Windows: nothing in the standard library says

@@ -1,9 +1,11 @@
 """What became of one request, for a caller who asked: `Headway-Explain: 1` is answered with
 `Headway-Batch`, on gRPC with metadata of the same name."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from headway.core import Batch
+from headway.hosting.generation.pieces import Met
 from headway.runtime.batcher import Batcher
 from headway.runtime.events import ItemTimes
 from headway.runtime.explaining import Explanation
@@ -20,14 +22,20 @@ def is_asked_for(value: str) -> bool:
 class Story:
     """The batches that one request was in: one, or several where it was of many rows."""
 
-    __slots__ = ("_batches",)
+    __slots__ = ("_batches", "_told")
 
     def __init__(self) -> None:
         self._batches: dict[int, tuple[Batch, ItemTimes]] = {}  # by the batch's id
+        self._told = ""
 
     def add(self, explanation: Explanation) -> None:
         for batch, times in zip(explanation.batches, explanation.times, strict=True):
             self._batches[batch.id] = (batch, times)
+
+    def tell(self, met: Iterable[Met]) -> None:
+        """What generated answers met: that of the one that took longest is told."""
+        slowest = max(met, key=lambda each: each.took_s, default=None)
+        self._told = "" if slowest is None else slowest.text()
 
     def text(self) -> str:
         """Of the batch that was finished last, since it is the one that was waited for.
@@ -35,7 +43,7 @@ class Story:
         A dictionary of RFC 8941; times are in milliseconds. Empty where nothing has run.
         """
         if not self._batches:
-            return ""
+            return self._told
         batch, times = max(self._batches.values(), key=_finished_at)
         parts = [
             f"size={batch.rows}",

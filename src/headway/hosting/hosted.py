@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy
 
-from headway.config import ModelConfig
+from headway.config import ModelConfig, check_kind, default_of
 from headway.core import CostTable
 from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place
@@ -30,12 +30,15 @@ from headway.hosting.tables import TableStore
 from headway.hosting.warm_up import Beside, WarmUp, samples_from, samples_of
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
+from headway.models.catalogue import AnyModel
+from headway.models.chat.model import LanguageModel
 from headway.runtime.batcher import Batcher
 from headway.runtime.calling.runner import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import OpenStream
+from headway.runtime.events import Observer
 from headway.runtime.options import BatcherOptions
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import (
@@ -49,6 +52,7 @@ from headway.signature import (
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
 _LATELY_S = 1.0
+_MANY_ROWS = 4096  # become values, and results arrays, in a thread: some milliseconds
 _SETTINGS = {field.name for field in msgspec.structs.fields(ModelConfig)}
 _LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _SETTINGS]
 _NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
@@ -64,7 +68,7 @@ class RequestStatistics(Protocol):
 class ModelHome:
     """Where a model comes from. Its table is kept beside its files, and good as long as those."""
 
-    make: "Callable[[], Model[Any, Any] | TensorModel] | None" = None  # slow; in any process
+    make: Callable[[], AnyModel] | None = None  # slow; in any process
     folder: Path | None = None
     files: tuple[Path, ...] = ()  # none: the model's own `files()`, or its module
     samples: Path | None = None
@@ -87,10 +91,14 @@ class Served:
         make = self._home.make
         if model is None:
             make = make or functools.partial(catalogue.build, config.target, config.options)
-            model = make()
+            made = make()
+            if isinstance(made, LanguageModel):
+                raise ConfigError(f"{config.name} is a language model: headway serve has it")
+            model = made
         self.model = model
         config = _with_decorator(config, self.model)
         self.config = config = config if adjust is None else adjust(config)
+        check_kind(config, generates=False)
         self.name = config.name
         self.version = version
         self._holders = 0
@@ -185,6 +193,9 @@ class Served:
         runs = (config.max_batch_size, config.batch_sizes, config.worker, config.workers)
         return ([*self.inputs], [*self.outputs], config.options, *runs)
 
+    def observe(self, observer: Observer) -> None:
+        self.batcher.observe(observer)
+
     def weigh(self, weights: Mapping[str, float]) -> None:
         """The keys' tenants share by these; what the model itself says goes first."""
         self.batcher.weigh({**weights, **self.config.tenants})
@@ -269,15 +280,19 @@ class Served:
         return result
 
     async def predict_many(
-        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+        self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
-        async def call(each: tuple[Any, Ask], left_ms: float | None) -> Any:
-            value, ask = each
+        # There may be many thousands: nothing is made for each before its turn has come.
+        one = asks if isinstance(asks, Ask) else None
+        each = () if isinstance(asks, Ask) else asks
+
+        async def call(index: int, left_ms: float | None) -> Any:
+            ask = each[index] if one is None else one
             if left_ms is not None:
                 ask = dataclasses.replace(ask, deadline_ms=left_ms)
             started = self.clock()
             try:
-                result = await self._predict(value, ask)
+                result = await self._predict(values[index], ask)
             except (QueueFull, Shed):  # only held back, unless it was the first
                 raise
             except BaseException as error:
@@ -286,14 +301,15 @@ class Served:
             self.record(1, started, None)
             return result
 
-        for _, ask in calls[:1]:  # they are the request's, not one value's
+        told = each if one is None else (one,)
+        for ask in told[:1]:  # they are the request's, not one value's
             self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()
-        deadline_ms = min((ask.deadline_ms or math.inf for _, ask in calls), default=math.inf)
+        deadline_ms = min((ask.deadline_ms or math.inf for ask in told), default=math.inf)
         fan_out = self.batcher.fan_out(deadline_ms=deadline_ms if deadline_ms < math.inf else None)
         with self.held():  # most of them come to the queue later
             try:
-                return await fan_out.gather(call, calls, keep_errors=keep_errors)
+                return await fan_out.gather(call, range(len(values)), keep_errors=keep_errors)
             except (QueueFull, Shed) as error:
                 self.record(1, started, error)
                 raise
@@ -336,7 +352,10 @@ class Served:
         self, signature: Signature, inputs: Mapping[str, Array], ask: Ask
     ) -> Mapping[str, Array]:
         self._check_answers()
-        values = signature.input.values(inputs)
+        if _rows(inputs) > _MANY_ROWS:
+            values = await run_in_thread(signature.input.values, inputs)
+        else:
+            values = signature.input.values(inputs)
         batcher, options = self._batcher_for(ask), self._options(ask)
         if len(values) == 1 and not self._comes_late:
             results = [await batcher.submit(values[0], **options)]
@@ -346,6 +365,8 @@ class Served:
                     results = [await batcher.submit(values[0], **options)]
                 else:
                     results = await batcher.many(values, **options)
+        if len(results) > _MANY_ROWS:
+            return await run_in_thread(signature.output.arrays, results)
         return signature.output.arrays(results)
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
@@ -505,14 +526,9 @@ def _with_decorator(config: ModelConfig, model: object) -> ModelConfig:
         for field in defaults
         if field.name in said
         and field.name != "name"
-        and getattr(config, field.name) == _default(field)
+        and getattr(config, field.name) == default_of(field)
     }
     return msgspec.structs.replace(config, **changes) if changes else config
-
-
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    made = field.default_factory
-    return field.default if made is msgspec.NODEFAULT else made()
 
 
 def _placement(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> Placement:

@@ -86,11 +86,11 @@ class ServedModel(Protocol):
         ...
 
     async def predict_many(
-        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+        self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
-        """The values of one request, each with what is asked for it: fed to the queue as it has
-        room. The first error withdraws the rest and is raised; with `keep_errors` it stands in its
-        value's place. Whether the request is accepted at all is known by its first value."""
+        """The values of one request, with what is asked for all or for each: fed to the queue as
+        it has room. The first error withdraws the rest and is raised; with `keep_errors` it stands
+        in its value's place. Whether the request is accepted is known by its first value."""
         ...
 
     def takes_parameter(self, name: str) -> bool:

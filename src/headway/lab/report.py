@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,6 +33,7 @@ class Result:
     slo_s: float | None
     outcome: Outcome
     compose: str | None = None  # where lengths differ
+    others: tuple[Outcome, ...] = ()  # of other seeds
 
     def to_json(self) -> dict[str, object]:
         outcome = self.outcome
@@ -56,12 +57,44 @@ class Result:
             "slo_attainment": _number(outcome.within(self.slo_s) / offered if offered else None),
             "padding_waste": _number(outcome.padding_waste),
             "long_p99_ms": _number(outcome.long_p99_s * 1e3),
+            "longest_ms": _number(outcome.percentile_s(100) * 1e3),
+            **_spread(self),
             "answered": answered,
             "dropped": outcome.dropped,
             "batch_cap": _number(outcome.mean_batch_cap),
             "linger_cap_ms": _number(outcome.mean_linger_cap_s * 1e3),
             "fire_reasons": {reason.value: n for reason, n in outcome.fire_reasons.items()},
         }
+
+
+def over_seeds(by_seed: Sequence[Sequence[Result]]) -> list[Result]:
+    """The results of the first seed, with the outcomes of the others beside them."""
+    first, *rest = by_seed
+    return [
+        replace(result, others=tuple(results[at].outcome for results in rest))
+        for at, result in enumerate(first)
+    ]
+
+
+def _spread(result: Result) -> dict[str, object]:
+    if not result.others:
+        return {}
+    outcomes = (result.outcome, *result.others)
+    means = [outcome.mean_s * 1e3 for outcome in outcomes]
+    p99s = [outcome.percentile_s(99) * 1e3 for outcome in outcomes]
+    return {
+        "seeds": len(outcomes),
+        "mean_ms_over_seeds": [
+            _number(each) for each in (min(means), float(np.mean(means)), max(means))
+        ],
+        "p99_ms_over_seeds": [
+            _number(each) for each in (min(p99s), float(np.mean(p99s)), max(p99s))
+        ],
+    }
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{_short(float(np.mean(values)))} ({_short(min(values))} to {_short(max(values))})"
 
 
 def _number(value: float | None) -> float | None:
@@ -76,7 +109,9 @@ def to_table(results: Sequence[Result]) -> str:
     """Aligned columns; a blank line between loads."""
     has_slo = any(result.slo_s is not None for result in results)
     has_lengths = any(result.compose is not None for result in results)
-    header = ["load", "policy", "mean ms", "p50", "p95", "p99", "batch", "answers/s"]
+    has_seeds = any(result.others for result in results)
+    header = ["load", "policy", "mean ms", "p50", "p95", "p99", "longest", "batch", "answers/s"]
+    header += ["mean over seeds", "p99 over seeds"] if has_seeds else []
     header += ["long p99", "padding"] if has_lengths else []
     header += ["in SLO/s"] if has_slo else []
     header += ["dropped", "batches left because"]
@@ -97,13 +132,19 @@ def _row(result: Result, *, has_slo: bool, has_lengths: bool) -> list[str]:
     if has_lengths:
         name = f"{name}, {result.compose}"
         lengths = [_short(outcome.long_p99_s * 1e3), f"{outcome.padding_waste:.1%}"]
-    times = (outcome.mean_s, *(outcome.percentile_s(percent) for percent in (50, 95, 99)))
+    times = (outcome.mean_s, *(outcome.percentile_s(percent) for percent in (50, 95, 99, 100)))
+    outcomes = (outcome, *result.others)
+    seeds = [
+        _range([each.mean_s * 1e3 for each in outcomes]),
+        _range([each.percentile_s(99) * 1e3 for each in outcomes]),
+    ]
     return [
         "-" if result.load is None else f"{result.load:.3g}",
         name,
         *(_short(seconds * 1e3) for seconds in times),
         _short(outcome.mean_batch),
         _short(outcome.throughput_rps),
+        *(seeds if result.others else []),
         *lengths,
         *([_short(outcome.goodput_rps(result.slo_s))] if has_slo else []),
         str(outcome.dropped),

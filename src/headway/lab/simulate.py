@@ -63,6 +63,17 @@ class Lengths:
         return float(self.sizes.mean())
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """From that moment on, batches take so many times as long."""
+
+    at: float
+    factor: float
+
+    def __call__(self, now: float) -> float:
+        return 1.0 if now < self.at else self.factor
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Callers:
     """Who the items belong to, by item in the order of arrival; None: all alike."""
@@ -396,7 +407,6 @@ class _World:
             action = next_action(now)
             if isinstance(action, Wait):
                 if action.until > now:
-                    self._scheduler.plan_ahead(now)
                     return action.until
                 spins += 1
                 assert spins <= _SPINS_ALLOWED, f"{action} at {now}: a driver would spin"

@@ -25,7 +25,7 @@ from headway.lab.profiles import (
     capacity_rps,
     doubled,
 )
-from headway.lab.simulate import Outcome, Scenario, simulate
+from headway.lab.simulate import Drift, Outcome, Scenario, simulate
 from headway.lab.workload import ClosedLoop, Times
 
 UNBOUNDED = 1_000_000
@@ -148,19 +148,10 @@ class World:
         options = {workload.PARAMETERS[law]: float(parameter)} if parameter else {}
         return workload.OPEN_LOOPS[law](requests, rate_rps, rng, **options)
 
-    def _drift(self, arrivals: Times | ClosedLoop) -> "_Step | None":
+    def _drift(self, arrivals: Times | ClosedLoop) -> Drift | None:
         if self.drift == 1.0 or isinstance(arrivals, ClosedLoop):
             return None
-        return _Step(float(arrivals[len(arrivals) // 2]), self.drift)
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    at: float
-    factor: float
-
-    def __call__(self, now: float) -> float:
-        return 1.0 if now < self.at else self.factor
+        return Drift(float(arrivals[len(arrivals) // 2]), self.drift)
 
 
 @dataclass(frozen=True, slots=True)

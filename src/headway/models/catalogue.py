@@ -15,10 +15,11 @@ from typing import Any, Literal, TypeAlias
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
 from headway.models import functions
+from headway.models.chat.model import LanguageModel, is_language_model
 from headway.models.options import typed
 from headway.models.weights import PackagedWeights, find_weights
 
-AnyModel: TypeAlias = "Model[Any, Any] | TensorModel"
+AnyModel: TypeAlias = "Model[Any, Any] | TensorModel | LanguageModel"
 
 
 ENTRY_POINTS = "headway.models"  # the group in which packages of others name their `Entry`
@@ -102,6 +103,7 @@ OURS: Mapping[str, Entry] = {
     )
 }
 DEFAULT = "minilm"
+CHAT = "chat"  # its weights come by `headway models get chat`, not by pip: so it is no Entry
 
 
 @functools.cache
@@ -154,11 +156,14 @@ def maker(target: str) -> Callable[..., AnyModel]:
     entry = catalogue().get(target)
     if entry is not None:
         return entry.maker()
+    if target == CHAT or target.endswith(".gguf"):
+        return functools.partial(LanguageModel, target)
     if Path(target).is_dir():
         return folder_maker(Path(target))
     raise ConfigError(
-        f"{target!r} is no model: neither module:Class, module:function, a .onnx or .pt2 file, nor "
-        f"a folder with one or of a saved model, nor one of {', '.join(sorted(catalogue()))} "
+        f"{target!r} is no model: neither module:Class, module:function, a .onnx, .pt2 or .gguf "
+        "file, nor a folder with one or of a saved model, nor one of "
+        f"{', '.join(sorted([*catalogue(), CHAT]))} "
         "(`headway models` lists them)"
     )
 
@@ -179,6 +184,8 @@ def folder_maker(path: Path) -> Callable[..., AnyModel]:
         return _images_maker(path)
     if _is_whisper(path):
         return _whisper_maker(path)
+    if is_language_model(path):
+        return functools.partial(LanguageModel, str(path))
     programs = _programs_in(path)
     is_text = all((path / name).is_file() for name in ("config.json", "tokenizer.json"))
     if is_text or not programs:

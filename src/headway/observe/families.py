@@ -71,6 +71,51 @@ OLDEST_BATCH = Family(
 MODEL_READY = Family("headway_model_ready", "gauge", "1 while calls are taken.", _MODEL)
 CRASHES = Family("headway_crashes_total", "counter", "Batchers that broke.", _MODEL)
 
+# ---- language models; the names end as vLLM's do
+FIRST_TOKEN = Family(
+    "headway_time_to_first_token_seconds", "histogram", "From asked to the first token.", _MODEL
+)
+BETWEEN_TOKENS = Family(
+    "headway_inter_token_latency_seconds", "histogram", "Between two tokens of an answer.", _MODEL
+)
+SEQUENCE_SECONDS = Family(
+    "headway_e2e_request_latency_seconds", "histogram", "From asked to the last token.", _MODEL
+)
+SEQUENCE_QUEUED = Family(
+    "headway_request_queue_time_seconds", "histogram", "From asked to the first step.", _MODEL
+)
+STEP_SEQUENCES = Family(
+    "headway_step_sequences", "histogram", "Answers that got a token from a step.", _MODEL
+)
+SEQUENCES_RUNNING = Family(
+    "headway_num_requests_running", "gauge", "Answers being computed.", _MODEL
+)
+SEQUENCES_WAITING = Family(
+    "headway_num_requests_waiting", "gauge", "Answers that wait for a place.", _MODEL
+)
+KV_CACHE_USAGE = Family(
+    "headway_kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", _MODEL
+)
+PREEMPTIONS = Family(
+    "headway_num_preemptions_total", "counter", "Answers that gave up their blocks.", _MODEL
+)
+PREFIX_QUERIES = Family(
+    "headway_prefix_cache_queries_total", "counter", "Prompt tokens looked up.", _MODEL
+)
+PREFIX_HITS = Family(
+    "headway_prefix_cache_hits_total", "counter", "Prompt tokens found in the cache.", _MODEL
+)
+PROMPT_TOKENS = Family("headway_prompt_tokens_total", "counter", "Tokens of prompts.", _MODEL)
+GENERATION_TOKENS = Family(
+    "headway_generation_tokens_total", "counter", "Tokens of answers.", _MODEL
+)
+SEQUENCES_FINISHED = Family(
+    "headway_request_success_total",
+    "counter",
+    "Answers that ended, by why.",
+    (*_MODEL, "finished_reason"),
+)
+
 # ---- the server
 ERROR_ANSWERS = Family(
     "headway_error_answers_total",

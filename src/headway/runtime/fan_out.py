@@ -19,11 +19,47 @@ Out = TypeVar("Out")
 _NEVER = -1
 
 
-class FanOut:
-    """`width` is how many values are under way at a time."""
+class Pace:
+    """So many in one turn of the event loop: between two of them others are served."""
 
-    def __init__(self, room: Room, *, width: int, deadline_ms: float | None = None) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+        self._is_counting = False
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._is_counting:
+            self._is_counting = True
+            loop.call_soon(self._turn)
+        if self._left:
+            self._left -= 1
+            return
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _turn(self) -> None:
+        self._left = self._most
+        while self._left and self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._left -= 1
+        self._is_counting = bool(self._waiters)
+        if self._is_counting:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+
+class FanOut:
+    """`width` is how many values are under way at a time, `a_turn` how many of them begin in one
+    turn of the event loop."""
+
+    def __init__(
+        self, room: Room, *, width: int, a_turn: int, deadline_ms: float | None = None
+    ) -> None:
         self._room = room
+        self._pace = Pace(max(1, a_turn))
         self._width = max(1, width)
         self._deadline_ms = deadline_ms
         self._ends_at: float | None = None
@@ -77,10 +113,14 @@ class FanOut:
         except HeadwayError as error:
             if isinstance(error, QueueFull | Shed) and not self._is_accepted:
                 raise  # the whole request is refused
+            # It is told, not raised again: what it has on its way here would be kept for each of
+            # many thousands, and looked at by every collection.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
             return error
 
     async def _answer(self, call: Callable[[In, float | None], Awaitable[Out]], value: In) -> Out:
         while True:
+            await self._pace.wait()
             await self._wait_turn()
             self._under_way += 1
             try:

@@ -8,6 +8,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,15 +35,25 @@ class StepResult(Protocol):
     def logprobs(self) -> "list[Any]": ...
 
 
+class RunningStep(Protocol):
+    """A step that the engine has begun."""
+
+    def result(self) -> StepResult:
+        """Waits for it. Raises what went wrong."""
+        ...
+
+
 class StepRunner(Protocol):
     """The engine's face."""
+
+    depth: int  # steps that may be under way at once
 
     limits: Limits
     vocabulary: int  # token ids are below it
 
     def add(self, sequence: int, prompt: tuple[int, ...], sampling: Sampling) -> None: ...
     def drop(self, sequence: int) -> None: ...
-    def run(self, step: Step) -> StepResult: ...
+    def start(self, step: Step) -> RunningStep: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,10 @@ class GenerationThread:
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._alive: set[int] = set()
+        self._tell_end: Callable[[BaseException | None], None] = lambda failure: None
+        self._under_way: deque[tuple[Step, float, RunningStep]] = deque()
+        self._completed_at = 0.0
+        self._failures = 0
         self._thread = threading.Thread(target=self._main, name="headway-generation", daemon=True)
 
     def start(self) -> None:
@@ -87,6 +102,15 @@ class GenerationThread:
         self._ready.wait()
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes sequences: not once it was closed, or its loop has died."""
+        return not self._is_closing and self._failure is None
+
+    def on_end(self, tell: Callable[[BaseException | None], None]) -> None:
+        """Call this, in the thread, when it ends: with what it died of, if it did."""
+        self._tell_end = tell
 
     @property
     def limits(self) -> Limits:
@@ -150,27 +174,42 @@ class GenerationThread:
             self._is_closing = True
             rest = self._alive | {each[0].id for each in self._inbox if isinstance(each, tuple)}
         self._report([Output(each, error=closed) for each in sorted(rest)])
+        self._tell_end(self._failure)
 
     def _drive(self) -> None:
-        failures = 0
+        """While a step runs, the next is decided and handed over, as deep as the engine goes."""
         until = math.inf
         while self._wait(until):
             action = self._scheduler.next_step(time.monotonic())
-            if isinstance(action, Wait):
-                until = action.until
-                continue
-            until = -math.inf
-            outputs = [self._end(each) for each in action.finished]
-            if action.has_work:
-                try:
-                    outputs += self._run(action)
-                    failures = 0
-                except Exception as error:
-                    failures += 1
-                    if failures == _MOST_FAILURES:
-                        raise
-                    outputs += self._fail(action, error)
-            self._report(outputs)
+            is_full = isinstance(action, Wait)
+            if isinstance(action, Step):
+                outputs = [self._end(each) for each in action.finished]
+                if action.has_work:
+                    outputs += self._attempt(self._begin, action)
+                if outputs:
+                    self._report(outputs)
+                is_full = len(self._under_way) >= self._engine.depth
+            if self._under_way and is_full:
+                step = self._under_way[0][0]
+                self._report(self._attempt(self._complete, step))
+            until = action.until if isinstance(action, Wait) and not self._under_way else -math.inf
+
+    def _attempt(self, do: Callable[[Step], list[Output]], step: Step) -> list[Output]:
+        try:
+            outputs = do(step)
+        except Exception as error:
+            self._failures += 1
+            if self._failures == _MOST_FAILURES:
+                raise
+            return self._fail(step, error)
+        if outputs:
+            self._failures = 0
+        return outputs
+
+    def _begin(self, step: Step) -> list[Output]:
+        began = time.perf_counter()
+        self._under_way.append((step, began, self._engine.start(step)))
+        return []
 
     def _wait(self, until: float) -> bool:
         """Take in what was sent; where there is nothing to do, wait for it. False: closing."""
@@ -199,10 +238,11 @@ class GenerationThread:
         self._alive.add(sequence.id)
         return []
 
-    def _run(self, step: Step) -> list[Output]:
-        began = time.perf_counter()
-        result = self._engine.run(step)
-        seconds = time.perf_counter() - began
+    def _complete(self, step: Step) -> list[Output]:
+        _, began, running = self._under_way.popleft()
+        result = running.result()
+        now = time.perf_counter()
+        seconds, self._completed_at = now - max(began, self._completed_at), now
         ended = {
             each.sequence: each for each in self._scheduler.complete(step, result.tokens, seconds)
         }
@@ -224,6 +264,7 @@ class GenerationThread:
     def _fail(self, step: Step, error: Exception) -> list[Output]:
         """The step's sequences get the error; the others are computed again."""
         _log.error("a step failed", exc_info=error)
+        self._under_way.clear()
         hit = {each.sequence for each in step.decode} | {each.sequence for each in step.prefill}
         self._scheduler.reset()
         failed = ModelFailed(f"the step failed: {error}")

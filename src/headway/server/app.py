@@ -12,7 +12,7 @@ import msgspec
 
 from headway.errors import Closed, HeadwayError
 from headway.observe.tally import ErrorTally
-from headway.server.errors import headers_of, status_of
+from headway.server.errors import headers_of, param_of, status_of
 from headway.server.net.compression import compress_answer, decompress_body
 from headway.server.net.holding import BodyRoom
 from headway.server.net.messages import Answer, Headers, Refusal, Request, Response
@@ -205,6 +205,7 @@ class App:
             status,
             message,
             code=code,
+            param=param_of(error),
             headers=headers_of(error),
         )
 
@@ -274,7 +275,15 @@ class App:
         return found
 
 
-def refuse(path: str, status: int, message: str, *, code: str, headers: Headers = ()) -> Refusal:
+def refuse(
+    path: str,
+    status: int,
+    message: str,
+    *,
+    code: str,
+    param: str | None = None,
+    headers: Headers = (),
+) -> Refusal:
     """An error as the API family of `path` spells it."""
     # A model's words may hold what no encoding can carry: half of a surrogate pair.
     message = message.encode("utf-8", "replace").decode()
@@ -283,8 +292,12 @@ def refuse(path: str, status: int, message: str, *, code: str, headers: Headers 
     if path.startswith("/v1/") and not path.startswith("/v1/predict/"):
         if status == 404 and code == "unknown_model":
             word = "model_not_found"  # OpenAI's
-        error = {"message": message, "type": _openai_type(status), "param": None, "code": word}
+        error = openai_error(status, message, code=word, param=param)
     return Refusal(msgspec.json.encode({"error": error}), status, code=code, headers=headers)
+
+
+def openai_error(status: int, message: str, *, code: str, param: str | None) -> dict[str, Any]:
+    return {"message": message, "type": _openai_type(status), "param": param, "code": code}
 
 
 def _openai_type(status: int) -> str:

@@ -1,6 +1,7 @@
 """Which error is which status: the only place that knows, for HTTP and for gRPC."""
 
 import math
+import re
 from typing import NamedTuple
 
 from headway import errors
@@ -33,6 +34,26 @@ def status_of(error: BaseException) -> Status:
         if status is not None:
             return status
     return INTERNAL
+
+
+_FIELD = re.compile(
+    r"(?P<own>[a-z]\w*(\[\d+\])?(\.\w+(\[\d+\])?)*): "  # as our own messages begin
+    r"|.*unknown field `(?P<unknown>\w+)`|.*required field `(?P<missing>\w+)`"  # as msgspec says it
+    r"|.* - at `\$\.(?P<path>[\w.\[\]]+)`",
+    re.DOTALL,
+)
+
+
+def param_of(error: BaseException) -> str | None:
+    """The field that a request's error is about, where one is named."""
+    if isinstance(error, errors.UnknownModel):
+        return "model"
+    if not isinstance(error, errors.InvalidInput):
+        return None
+    found = _FIELD.match(str(error))
+    if found is None:
+        return None
+    return found["own"] or found["unknown"] or found["missing"] or found["path"]
 
 
 def retry_after_s(error: BaseException) -> int | None:

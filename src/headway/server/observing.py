@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from headway.config import ServerConfig
+from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.registry import Registry
 from headway.observe import logs
+from headway.observe.generation import GenerationMetrics
 from headway.observe.metrics import Metrics
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
@@ -42,6 +44,7 @@ class Observing:
         self.page = None if self.metrics is None else MetricsPage(self.metrics, version=_VERSION)
         self.logs_access = config.access_log
         self.tracing = tracing
+        self._generation: GenerationMetrics | None = None
         self.http_errors = self._counted(ErrorTally("http"))
         self.grpc_errors = self._counted(ErrorTally("grpc"))
 
@@ -53,6 +56,17 @@ class Observing:
             logs.follow(model.batcher)
         if self.tracing is not None:
             self.tracing.follow(model.batcher)
+
+    def watch_generator(self, model: ServedGenerator) -> None:
+        """The same for a language model, which has steps, not batches."""
+        if self.metrics is None:
+            return
+        if self._generation is None:
+            self._generation = GenerationMetrics()
+            self.metrics.add_source(self._generation.add_to)
+        self._generation.watch(
+            model.name, model.version, model.recorder, model.now, model.statistics
+        )
 
     def follow(self, registry: Registry) -> None:
         """Readiness as the registry has it: that of models that could not be loaded, too."""

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import HeadwayError
+from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.hosted import ModelHome, Served
+from headway.hosting.kept import Kept
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
 from headway.hosting.statistics import ModelStatistics
 from headway.hosting.timed import TimedServed
 from headway.models.catalogue import AnyModel
+from headway.models.chat.model import LanguageModel
 from headway.server import notify
 from headway.server.api import admin, draining, metrics, predict
-from headway.server.api.openai import audio, images, rerank
+from headway.server.api.chat_page import handlers as chat_page
+from headway.server.api.openai import audio, chat, completions, images, rerank, tokens
 from headway.server.api.openai import handlers as openai
 from headway.server.api.openapi import handlers as openapi
 from headway.server.api.v2 import handlers as v2
@@ -230,6 +234,10 @@ def make_app(
     for routes, handlers in (
         (v2.ROUTES, v2.V2(registry, version=version, regions=regions, limits=limits)),
         (openai.ROUTES, openai.OpenAI(registry)),
+        (chat.ROUTES, chat.Chat(registry)),
+        (chat_page.ROUTES, chat_page.ChatPage()),
+        (completions.ROUTES, completions.Completions(registry)),
+        (tokens.ROUTES, tokens.Tokens(registry)),
         (rerank.ROUTES, rerank.Reranking(registry)),
         (audio.ROUTES, audio.Audio(registry)),
         (images.ROUTES, images.Images(registry)),
@@ -376,9 +384,16 @@ def make_served(
     *,
     weights: Mapping[str, float] = _NO_WEIGHTS,
     observing: Observing | None = None,
-) -> Served:
+) -> Kept:
     """One version of one model, with everybody who watches it. `weights` are those of the keys'
     tenants; what the model itself says goes first."""
+    if isinstance(model, LanguageModel):
+        generator = ServedGenerator(config, model, version=version)
+        if weights:
+            generator.weigh(weights)
+        if observing is not None:
+            observing.watch_generator(generator)
+        return generator
     kind = Served if config.timeout_ms is None else TimedServed
     served = kind(config, model=model, version=version, home=home)
     if weights:

@@ -53,9 +53,9 @@ class Watched(Served):
         self._soon_arrived()
         return await super().predict(value, ask)
 
-    async def predict_many(self, calls: Any, *, keep_errors: bool = False) -> Any:
+    async def predict_many(self, values: Any, asks: Any, *, keep_errors: bool = False) -> Any:
         self._soon_arrived()
-        return await super().predict_many(calls, keep_errors=keep_errors)
+        return await super().predict_many(values, asks, keep_errors=keep_errors)
 
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None:
         self.ended.put(error)

@@ -159,7 +159,11 @@ def changed() -> list[Any]:
         lambda it: it.parameters["priority"].MergeFrom(pb.InferParameter(int64_param=1)),
         lambda it: it.inputs.reverse() or it.raw_input_contents.reverse(),
         lambda it: it.inputs[1].shape.append(1),
-        lambda it: it.inputs[0].parameters["any"].MergeFrom(pb.InferParameter(bool_param=True)),
+        lambda it: (
+            it.inputs[0]
+            .parameters["binary_data_size"]
+            .MergeFrom(pb.InferParameter(int64_param=160))
+        ),
     ):
         made = request(2.0)
         change(made)  # type: ignore[no-untyped-call]
@@ -176,6 +180,15 @@ async def test_whatever_is_not_exactly_that_goes_the_general_way() -> None:
             assert it.served.general == number
         await it.infer(asked(), timeout=WAIT_S)
         assert it.served.general == number + 1
+
+
+@pytest.mark.real_time
+async def test_an_inputs_parameter_that_is_unknown_is_not_dropped_on_the_direct_way() -> None:
+    made = request()
+    made.inputs[0].parameters["any"].bool_param = True
+    async with running() as it:
+        with pytest.raises(grpc.aio.AioRpcError, match="parameter 'any' is unknown"):
+            await it.infer(made.SerializeToString())
 
 
 @pytest.mark.real_time

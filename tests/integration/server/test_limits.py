@@ -114,8 +114,12 @@ def test_what_waits_too_long_is_refused_and_never_runs(limited: Server) -> None:
         wait_running()
         late = limited.http.post(path, json=2.0)
         assert late.status_code == 504
+        # The first one's time is up, too, although its batch runs on.
+        assert first.result().status_code == 504
         limited.keeper("open")
-        assert first.result().json() == 1.0
+        assert limited.http.post(path, json=3.0).json() == 3.0
+    stats = limited.http.get("/v2/models/gate/stats").json()["model_stats"][0]
+    assert stats["execution_count"] == 2  # the first and the third
 
 
 def test_a_batch_that_runs_too_long_fails_and_the_model_is_not_ready_until_it_is_back(

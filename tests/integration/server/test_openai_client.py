@@ -167,7 +167,7 @@ def test_an_impossible_deadline_is_an_error_of_the_servers_kind(minilm: Server) 
 
 
 def test_an_unknown_path_keeps_openais_shape(minilm: Server) -> None:
-    answer = minilm.http.post("/v1/completions", json={})
+    answer = minilm.http.post("/v1/nothing", json={})
     assert answer.status_code == 404
     assert answer.json()["error"]["type"] == "invalid_request_error"
 

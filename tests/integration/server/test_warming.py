@@ -87,7 +87,7 @@ async def test_a_second_start_uses_what_the_first_measured(home: ModelHome) -> N
     assert again.costs is not None
     assert served.costs is not None
     assert again.costs.to_json() == served.costs.to_json()
-    assert again.costs.memory_bytes is None or len(again.costs.memory_bytes) == 4
+    assert again.costs.memory_bytes is None or len(again.costs.memory_bytes) == 8
     await again.close()
 
 
@@ -103,11 +103,11 @@ async def test_other_weights_or_settings_are_measured_again(home: ModelHome) -> 
 async def test_what_does_not_fit_into_memory_caps_the_batches(home: ModelHome) -> None:
     model = Counting(most_rows=5)
     served = await started(model, home, max_batch_size=32)
-    assert served.max_batch_size == 4
+    assert served.max_batch_size == 5
     model.batches.clear()
     answers = await asyncio.gather(*(served.predict(number, ASK) for number in range(20)))
     assert answers == list(range(20))
-    assert max(model.batches) <= 4
+    assert max(model.batches) <= 5
     await served.close()
     assert not (home.folder / "warm-up.json").exists()  # type: ignore[operator]  # for the moment
 
@@ -184,7 +184,7 @@ async def test_a_version_that_is_not_alike_is_measured_with_rests(row_s: float) 
     served, took_s = await warmed_beside(model, is_asked=True, before=table_of(row_s))
     assert max(model.batches) == 8
     assert served.costs is not None
-    assert served.costs.seconds[3][0] == pytest.approx(0.08)
+    assert served.costs.seconds[-1][0] == pytest.approx(0.08)
     assert took_s > 4 * 0.01 * (sum(model.batches) - 8)  # after the last there is none
     await served.close()
 

@@ -1,4 +1,5 @@
 import itertools
+import math
 from contextlib import suppress
 
 import pytest
@@ -123,10 +124,20 @@ def test_a_lone_item_runs_on_a_free_worker_however_short_its_deadline() -> None:
 def test_a_deadline_behind_the_queue_is_refused_at_the_door() -> None:
     scheduler = Scheduler(Policy(max_batch_size=4), LINEAR)
     for i in range(8):
-        scheduler.submit(Item(i, 0.0))
+        scheduler.submit(Item(i, 0.0, deadline=0.085))
     with pytest.raises(DeadlineExceeded):
         scheduler.submit(Item(8, 0.0, deadline=0.089))
     scheduler.submit(Item(9, 0.0, deadline=0.091))
+
+
+def test_a_deadline_is_not_behind_those_who_are_due_later() -> None:
+    scheduler = Scheduler(Policy(max_batch_size=4), LINEAR)
+    for i in range(8):
+        scheduler.submit(Item(i, 0.0, deadline=9.0 if i % 2 else math.inf))
+    scheduler.submit(Item(8, 0.0, deadline=0.015))
+    action = scheduler.next_action(0.0)
+    assert isinstance(action, Run)
+    assert 8 in {item.id for item in action.batch.items}
 
 
 def test_a_higher_class_is_not_behind_the_queue() -> None:
@@ -268,7 +279,7 @@ def test_workers_that_are_away_do_not_count(here: int, seconds: float) -> None:
     scheduler = Scheduler(Policy(max_batch_size=4, workers=2), LINEAR)
     scheduler.set_workers(here)
     for i in range(8):
-        scheduler.submit(Item(i, 0.0))
+        scheduler.submit(Item(i, 0.0, deadline=0.055))
     assert scheduler.queued_s == pytest.approx(seconds)  # where there are none, one will be back
     in_time = Item(8, 0.0, deadline=0.060)  # after one batch of 40 ms on each of two workers
     if here == 2:

@@ -196,59 +196,6 @@ def test_what_is_longer_than_all_of_them_runs_as_it_is() -> None:
     assert fired(scheduler, 0.0).size == 100
 
 
-# ---- planning ahead
-
-
-def test_a_plan_is_made_while_workers_are_busy_and_takes_in_newcomers() -> None:
-    scheduler = Scheduler(Policy(max_batch_size=8), TABLE)
-    scheduler.submit(Item(0, 0.0, 1, 8))
-    running = fired(scheduler, 0.0)
-    for number in range(1, 41):
-        scheduler.submit(Item(number, 0.0, 1, 20 if number % 2 else 500))
-    assert scheduler.needs_plan(0.0)
-    scheduler.plan_ahead(0.0)
-    assert not scheduler.needs_plan(0.0)
-    scheduler.cancel(3)
-    scheduler.submit(Item(50, 0.001, 1, 21))  # one more: the plan is as good as new
-    assert not scheduler.needs_plan(0.001)
-    scheduler.finish(running, 0.002)
-    assert sizes_of(fired(scheduler, 0.002)) == [20] * 8
-
-
-def test_with_many_newcomers_a_plan_is_made_anew() -> None:
-    scheduler = Scheduler(Policy(max_batch_size=8), TABLE)
-    scheduler.submit(Item(0, 0.0, 1, 8))
-    fired(scheduler, 0.0)
-    for number in range(1, 9):
-        scheduler.submit(Item(number, 0.0, 1, 20 * number))
-    scheduler.plan_ahead(0.0)
-    for number in range(10, 14):
-        scheduler.submit(Item(number, 0.0, 1, 20 * number))
-    assert scheduler.needs_plan(0.0)
-
-
-def test_nothing_is_planned_where_a_worker_is_free_or_nothing_differs() -> None:
-    scheduler = Scheduler(Policy(max_batch_size=8), TABLE)
-    scheduler.submit(Item(0, 0.0, 1, 8))
-    assert not scheduler.needs_plan(0.0)  # its turn is now
-    plain = Scheduler(Policy(max_batch_size=1))
-    plain.submit(Item(0, 0.0))
-    fired(plain, 0.0)
-    plain.submit(Item(1, 0.0))
-    assert not plain.needs_plan(0.0)
-
-
-def test_what_nobody_can_plan_yet_is_not_tried_over_and_over() -> None:
-    scheduler = Scheduler(Policy(max_batch_size=1))
-    scheduler.submit(Item(0, 0.0, 1, 8))
-    fired(scheduler, 0.0)
-    for number, size in enumerate((20, 500), 1):
-        scheduler.submit(Item(number, 0.0, 1, size))
-    assert scheduler.needs_plan(0.0)
-    scheduler.plan_ahead(0.0)
-    assert not scheduler.needs_plan(0.0)
-
-
 @pytest.mark.parametrize("compose", [Compose.DP, Compose.SORT])
 def test_items_without_a_size_go_together_beside_those_that_have_one(compose: Compose) -> None:
     scheduler = Scheduler(Policy(max_batch_size=4, compose=compose), TABLE)

@@ -90,13 +90,13 @@ def test_a_long_item_counts_for_all_its_neighbours_because_they_are_padded() -> 
 
 def test_before_any_time_is_known_like_goes_with_like() -> None:
     scheduler = Scheduler(Policy(max_batch_size=64))
-    sizes = (12, 250, 10, 31, 11, 255, 30, 9)
+    sizes = (12, 250, 10, 20, 11, 255, 19, 9)
     for i, size in enumerate(sizes):
         scheduler.submit(Item(i, 0.0, size=size))
     batches = []
     while scheduler.queued_rows:
-        batches.append([sizes[i] for i in ids(serve(scheduler, 0.0, 0.01))])
-    assert batches == [[12, 10, 31, 11, 30, 9], [250, 255]]
+        batches.append(sorted(sizes[i] for i in ids(serve(scheduler, 0.0, 0.01))))
+    assert batches == [[9, 10, 11, 12, 19, 20], [250, 255]]
 
 
 def test_one_item_over_the_budget_runs_alone() -> None:
@@ -319,8 +319,8 @@ def test_ageing_leaves_most_of_the_batch_to_the_classes() -> None:
     for i in range(100, 200):
         scheduler.submit(Item(i, 1.9, priority=Priority.HIGH))
     batch = fired(scheduler, 2.0)
-    assert sum(item.priority is Priority.LOW for item in batch.items) == 2
-    assert sum(item.priority is Priority.HIGH for item in batch.items) == 6
+    assert sum(item.priority is Priority.LOW for item in batch.items) == 1
+    assert sum(item.priority is Priority.HIGH for item in batch.items) == 7
 
 
 def test_the_aged_of_a_quiet_partition_are_served_under_a_flood_of_another() -> None:

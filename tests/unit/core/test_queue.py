@@ -14,7 +14,7 @@ def queue(**weights: float) -> Queue:
 
 def fill(made: Queue, *items: Item) -> Queue:
     for item in items:
-        made.push(item)
+        made.push(item, item.deadline)
     return made
 
 
@@ -164,8 +164,8 @@ def test_what_was_removed_is_not_served() -> None:
     assert made.remove(2) == Item(2, 0.0)
     assert made.remove(2) is None
     assert (made.rows, len(made)) == (2, 2)
-    assert 2 not in made.live
-    assert 3 in made.live
+    assert 2 not in made
+    assert 3 in made
 
 
 def test_the_oldest_is_found_after_its_elder_was_removed() -> None:
@@ -190,7 +190,8 @@ def test_the_next_deadline_is_that_of_an_item_still_waiting() -> None:
 
 def test_what_has_expired_leaves_and_nothing_else() -> None:
     made = fill(queue(), *(Item(i, 0.0, deadline=1.0 + i) for i in range(4)), Item(9, 0.0))
-    assert ids(made.pop_expired(2.0)) == [0, 1]
+    assert ids(made.pop_expired(2.0, 1)) == [0]
+    assert ids(made.pop_expired(2.0, 9)) == [1]
     assert made.rows == 3
 
 

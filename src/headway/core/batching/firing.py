@@ -8,6 +8,7 @@ import math
 from typing import NamedTuple, Protocol
 
 from headway.core.batching.linger import Linger
+from headway.core.batching.pool import Pool
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 from headway.core.faults.memory import Fitting
@@ -15,7 +16,6 @@ from headway.core.items import FireReason, Item
 from headway.core.policy import Policy
 from headway.core.queueing.queue import Lane, Queue
 
-GRADE = 1.0
 WORTH_A_WAIT = 0.15  # of the time of all together is saved: less is not worth a wait
 LIKELY = 85.0  # percent of batches take no longer than a batch that is held reckons with
 LATE_PATIENCE = 0.3  # of the cap: how long to linger before those who have waited already
@@ -113,6 +113,7 @@ class AutoRule:
         self._hold = HoldUntil(-math.inf)  # the last answer, valid until something arrives
         self._hold_arrivals = -1
         self.sizing: Sizing
+        self.pool: Pool
 
     def decide(
         self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
@@ -126,6 +127,8 @@ class AutoRule:
             return Fire(lane, FireReason.IDLE)
         if self.workers > 1:
             next_departure = self._next_departure(queue, lane, now)
+            if self.pool.is_unequal:
+                next_departure = max(next_departure, self._faster_at(lane, now))
             if now < next_departure:
                 return HoldUntil(next_departure)
             if self.workers - self.running_batches > 1:
@@ -134,11 +137,20 @@ class AutoRule:
             return Fire(lane, FireReason.EVERYONE)
         return self._linger_or_fire(queue, lane, now, idle_since)
 
+    def _faster_at(self, lane: Lane, now: float) -> float:
+        """A slow worker is left idle where a faster one will be done sooner, and the faster ones
+        keep up without it."""
+        pool, size = self.pool, lane.mean_size
+        if not self.sizing.keeps_up(pool.faster_power(), size):
+            return -math.inf
+        batch_s = self._costs.predict(min(lane.rows, self._max_rows), size) or 0.0
+        return pool.better_at(now, batch_s)
+
     def _next_departure(self, queue: Queue, lane: Lane, now: float) -> float:
         """Workers that take turns do more than workers that start together.
 
-        While half of them run, batches leave no closer than a batch's time shared among all of
-        them; where rows are nearly free. Elsewhere the wait would cost more than it saves.
+        A batch smaller than what keeps the workers up with the load leaves no sooner after the
+        last one than such a batch takes to come together; the fewer of them run, the sooner.
         """
         if not self.running_batches:
             return -math.inf
@@ -148,10 +160,11 @@ class AutoRule:
         oldest = lane.oldest()
         assert oldest is not None
         latest = now + self._slack_s(queue, lane, oldest, now)
-        return min(self.last_fired_at + min(spacing_s * self._grade(), self._max_wait_s), latest)
-
-    def _grade(self) -> float:
-        return min(1.0, GRADE * self.running_batches / self.workers)
+        return min(
+            self.last_fired_at
+            + min(spacing_s * self.running_batches / self.workers, self._max_wait_s),
+            latest,
+        )
 
     def _is_full(self, lane: Lane) -> FireReason | None:
         if lane.rows >= self._max_rows:

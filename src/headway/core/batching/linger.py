@@ -23,6 +23,7 @@ _TOGETHER = 0.02  # of a batch's time: arrivals no further apart came together
 _WINDOW = 16  # batches over which the most items at once are remembered
 _LOAD_RATE = 0.02  # of each batch goes into how busy the workers are, and how many come
 _TAIL = 2.0
+_MOST_CAME = 96  # arrivals after one answer that are looked at: a batch and a half
 _HALF = math.sqrt(0.5)
 _EDGES = tuple(2.0 ** (i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
 _MIDDLES = tuple(edge * 2**-0.25 for edge in _EDGES)
@@ -98,7 +99,7 @@ class Linger:
         self.everyone = 0  # the most items seen at once lately
         self._most_here = 0  # in this window of batches
         self._most_here_before = 0  # in the one before: who left is forgotten after two
-        self._batches = 0
+        self.batches = 0
         self._here = 0
         self._clump = 0  # of the arrivals that follow a completion; 0: it is over
         self._mean_clump = 1.0
@@ -125,7 +126,8 @@ class Linger:
         self.arrivals += 1
         last = self._last_arrival
         self._last_arrival = now
-        self._came_since.append(now)
+        if len(self._came_since) < _MOST_CAME:
+            self._came_since.append(now)
         if last == -math.inf:
             self._first_arrival = now
         if last < self._last_completion:
@@ -156,7 +158,9 @@ class Linger:
             if before < everyone:
                 gaps.append(gap_s)
         self.arrivals += len(times) - 1
-        self._came_since += times[1:]
+        room = _MOST_CAME - len(self._came_since)
+        if room > 0:
+            self._came_since += times[1 : 1 + room]
         self._last_arrival = last
         self._see(here + len(times))
 
@@ -178,16 +182,16 @@ class Linger:
         self._came_since = []
         if self._clump:
             self._count_clump(math.inf)
-        self._batches += 1
+        self.batches += 1
         if since == -math.inf:
             since = min(self._first_arrival, now)
         if now > since:
-            rate = max(_LOAD_RATE, 1.0 / self._batches)  # at first, the mean of all
+            rate = max(_LOAD_RATE, 1.0 / self.batches)  # at first, the mean of all
             self._elapsed_s += (now - since - self._elapsed_s) * rate
             self._ran_s += (ran_s - self._ran_s) * rate
             self._came += (self.arrivals - self._arrivals_before - self._came) * rate
             self._arrivals_before = self.arrivals
-        if self._batches % _WINDOW == 0:
+        if self.batches % _WINDOW == 0:
             self._most_here_before, self._most_here = self._most_here, 0
             self.everyone = self._most_here_before
 
@@ -203,10 +207,6 @@ class Linger:
             return self._came / self._elapsed_s
         seen_s = self._last_arrival - self._first_arrival
         return (self.arrivals - 1) / seen_s if seen_s > 0.0 and self.arrivals > 2 else 0.0
-
-    def busy_share(self, workers: int) -> float:
-        """The share of the workers' time that they have been running lately."""
-        return min(1.0, self._ran_s / self._elapsed_s / workers) if self._elapsed_s else 0.0
 
     @property
     def busy(self) -> float:

@@ -2,21 +2,21 @@
 
 Those who wait are cut by size into batches so that all of them together take least time (a dynamic
 programme over the sizes that are waiting: the best cut before each is known when its turn comes).
-What comes out are bounds, not names: so a plan can be made while the workers are busy, and whoever
-has come or gone meanwhile needs no new one. Of the batches that are planned, the one of the
-*anchor*, whose turn it is, leaves. So nobody starves, the long do not wait for the short, and where
+Of the batches that are planned, the one of the *anchor*, whose turn it is, leaves; so only sizes
+around it are planned for. So nobody starves, the long do not wait for the short, and where
 batching does not pay, each runs alone.
 """
 
 import bisect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from headway.core.costs import Costs, size_class
+from headway.core.costs import Costs
 from headway.core.faults.memory import Fitting
-from headway.core.items import Item
 
 _BELOW_ALL = -1  # some items have no size: 0
+_GROUPS = 16  # of neighbouring sizes are told apart by one plan
+_REDRAW_EVERY = 64  # plans: what batches take changes slowly
 
 
 class Limits(NamedTuple):
@@ -25,6 +25,11 @@ class Limits(NamedTuple):
     batch_sizes: tuple[int, ...] = ()  # the only ones the model runs at; empty: any
     sizes: tuple[int, ...] = ()  # likewise of the items' sizes; longer ones run as they are
     fitting: Fitting | None = None
+
+    @property
+    def is_learned(self) -> bool:
+        """Has a batch run out of memory? Then limits change."""
+        return self.fitting is not None and bool(self.fitting.limits)
 
     def padded_rows(self, rows: int) -> int:
         """What the model runs for so many rows."""
@@ -58,19 +63,6 @@ class Part(NamedTuple):
         return max(self.rows, self.best_rows[rows]) if self.best_rows else rows
 
 
-class Plan(NamedTuple):
-    parts: tuple[Part, ...]  # by size; each begins where the last one ends
-
-    def part_of(self, size: int) -> Part:
-        """The part for that size, though nobody of it may have been there when it was made."""
-        parts = self.parts
-        at = bisect.bisect_left(parts, size, key=lambda part: part.high)
-        if at < len(parts):
-            return parts[at]
-        last = parts[-1]
-        return Part(last.high, size, 1, last.best_rows)
-
-
 class Curves(Protocol):
     def planning_curve(self, size: int) -> tuple[Sequence[float], Sequence[int]] | None: ...
 
@@ -87,33 +79,132 @@ class Guess(NamedTuple):
         return [0.0, *costs[1:]], range(self.max_rows + 1)
 
 
-def guessed_plan(waiting: Sequence[Item], limits: Limits) -> Plan:
-    """The best cut as far as can be told without any times: like goes with like."""
-    mean = sum(item.size for item in waiting) / len(waiting)
-    rows = min(limits.max_rows, sum(item.rows for item in waiting))
-    made = plan(waiting, Guess(mean, rows), limits)
-    assert made is not None, "a guess knows every size"
-    return made
+def shelf_of(sizes: tuple[int, ...]) -> Callable[[int], int]:
+    """The class of sizes that an item is planned with: the size the model runs it at or, where it
+    runs at any, one of 4 steps an octave."""
+    if not sizes:
+        return _one_of_4
+    return lambda size: next((each for each in sizes if each >= size), size)
 
 
-def plan(waiting: Iterable[Item], costs: Curves, limits: Limits) -> Plan | None:
-    """The best cut of those who wait. None: too little is known yet."""
-    rows_of = _rows_by_class(waiting, limits)
+def _one_of_4(size: int) -> int:
+    shift = size.bit_length() - 3
+    return size if shift <= 0 else -(-size >> shift) << shift
+
+
+class Planner:
+    """Finds the part of the best cut that holds some size, in a few microseconds.
+
+    Only what could share a batch with that size, or take its company away, is looked at: a batch's
+    worth of rows on each side, in no more than `_GROUPS` groups of neighbouring sizes.
+    """
+
+    def __init__(self, costs: Curves, limits: Limits) -> None:
+        self._costs = costs
+        self._limits = limits
+        self._shapes: dict[int, Shape] = {}  # as they were known some plans ago
+        self._plans = 0
+
+    def most_alone(self, size: int, rows: int) -> int | None:
+        """How many leave together where there are so many of one size that they need no others;
+        None: company may pay."""
+        self._plans += 1
+        if self._plans % _REDRAW_EVERY == 0:
+            self._shapes.clear()
+        shape = self.shape(size)
+        if shape is None or rows <= shape.most:
+            return None
+        each, _ = _alone(rows, shape)
+        return max(each, shape.best_rows[shape.most])
+
+    def part_of(self, size: int, rows_of: Mapping[int, int]) -> Part:
+        near = _neighbours(size, rows_of, self._limits.max_rows)
+        part = plan(size, near, self.shape)
+        if part is None:
+            guess = _guess(near, self._limits)
+            part = plan(size, near, lambda each: shape_at(each, guess, self._limits))
+            assert part is not None, "a guess knows every size"
+        return part
+
+    def shape(self, size: int) -> "Shape | None":
+        shape = self._shapes.get(size)
+        if shape is None or self._limits.is_learned:
+            shape = shape_at(size, self._costs, self._limits)
+            if shape is not None:
+                self._shapes[size] = shape
+        return shape
+
+
+class Shape(NamedTuple):
+    """What batches of one size take."""
+
+    most: int  # rows
+    seconds: Sequence[float]  # by rows
+    best_rows: Sequence[int]  # of so many or fewer, how many have the best rate
+
+
+def shape_at(size: int, costs: Curves, limits: Limits) -> Shape | None:
+    """None: too little is known yet."""
+    curve = costs.planning_curve(size)
+    if curve is None:
+        return None
+    seconds, best_rows = curve
+    return Shape(max(1, min(limits.rows_at(size), len(seconds) - 1)), seconds, best_rows)
+
+
+def _neighbours(size: int, rows_of: Mapping[int, int], max_rows: int) -> dict[int, int]:
+    sizes = sorted(rows_of)
+    at = bisect.bisect_left(sizes, size)
+    low, below = at, 0
+    while low > 0 and below <= max_rows:
+        low -= 1
+        below += rows_of[sizes[low]]
+    high, above = at + 1, 0
+    while high < len(sizes) and above <= max_rows:
+        above += rows_of[sizes[high]]
+        high += 1
+    window = sizes[low:high]
+    if len(window) <= _GROUPS:
+        return {each: rows_of[each] for each in window}
+    least = (below + above + rows_of[size]) / _GROUPS
+    grouped, held = {}, 0
+    for each in window:
+        held += rows_of[each]
+        if held >= least or each == window[-1]:
+            grouped[each] = held
+            held = 0
+    return grouped
+
+
+def _guess(rows_of: Mapping[int, int], limits: Limits) -> Guess:
+    rows = sum(rows_of.values())
+    mean = sum(size * each for size, each in rows_of.items()) / rows
+    return Guess(mean, min(limits.max_rows, rows))
+
+
+def plan(
+    size: int, rows_of: Mapping[int, int], shape_of: Callable[[int], Shape | None]
+) -> Part | None:
+    """Of the best cut of so many rows of each size, the part for this size (or that it would be in,
+    where nobody has it). None: too little is known yet."""
     sizes = sorted(rows_of)
     rows_before, least_s = [0], [0.0]  # of all before each size
-    parts: list[Part] = []  # that end with each size, if all before it are cut best
-    starts: list[int] = []
-    first = 0
-    for index, size in enumerate(sizes):
-        curve = costs.planning_curve(size)
-        if curve is None:
+    starts: list[int] = []  # of the part that ends with each size, if all before it are cut best
+    batches: list[int] = []  # and the rows of one batch of it
+    first = end = 0
+    for index, each in enumerate(sizes):
+        shape = shape_of(each)
+        if shape is None:
             return None
-        seconds, best_rows = curve
-        most = max(1, min(limits.rows_at(size), len(seconds) - 1))
-        end = rows_before[-1] + rows_of[size]
-        batch_rows, best_s = _alone(rows_of[size], most, seconds, best_rows)
+        most, seconds, best_rows = shape
+        batch_rows = rows_of[each]
+        if batch_rows <= most and best_rows[batch_rows] == batch_rows:
+            best_s = seconds[batch_rows]
+        else:
+            batch_rows, best_s = _alone(batch_rows, shape)
         best, best_s = index, best_s + least_s[index]
-        while end - rows_before[first] > most and first < index:
+        end += rows_of[each]
+        while first < index and end - rows_before[first] > most:
             first += 1
         for start in range(first, index):
             taken = least_s[start] + seconds[end - rows_before[start]]
@@ -122,66 +213,49 @@ def plan(waiting: Iterable[Item], costs: Curves, limits: Limits) -> Plan | None:
         rows_before.append(end)
         least_s.append(best_s)
         starts.append(best)
-        parts.append(Part(sizes[best - 1] if best else _BELOW_ALL, size, batch_rows, best_rows))
+        batches.append(batch_rows)
         first = best  # longer ones have no use for shorter ones that this one left behind
-    return Plan(tuple(_walked_back(parts, starts)))
+    return _part_of(size, sizes, starts, batches, shape_of)
 
 
-def sorted_chunks(waiting: Sequence[Item], limits: Limits) -> Plan:
-    """Batches as full as they may be, one after the other, in the order of sizes."""
-    parts: list[Part] = []
-    low, size, rows = _BELOW_ALL, 0, 0
-    for item in sorted(waiting, key=lambda item: item.size):
-        most = max(1, limits.rows_at(item.size))
-        if rows and rows + item.rows > most and item.size > size:
-            parts.append(Part(low, size, rows))
-            low, rows = size, 0
-        size, rows = item.size, rows + item.rows
-    return Plan((*parts, Part(low, size, rows)))
+def _part_of(
+    size: int,
+    sizes: list[int],
+    starts: list[int],
+    batches: list[int],
+    shape_of: Callable[[int], Shape | None],
+) -> Part:
+    """Walk back from the largest to the part that holds the size."""
+    stop = len(sizes)
+    while starts[stop - 1] > 0 and size <= sizes[starts[stop - 1] - 1]:
+        stop = starts[stop - 1]
+    start, high = starts[stop - 1], sizes[stop - 1]
+    low = sizes[start - 1] if start else _BELOW_ALL
+    shape = shape_of(high)
+    assert shape is not None
+    if size > high:
+        return Part(high, size, 1, shape.best_rows)
+    return Part(low, high, batches[stop - 1], shape.best_rows)
 
 
-def take(waiting: Iterable[Item], anchor: Item, part: Part, limits: Limits) -> list[Item]:
-    """The anchor and those of its part, in their order, up to every limit."""
-    low, high = part.low, part.high
-    chosen, rows, size = [anchor], anchor.rows, anchor.size
-    most = limits.rows_at(size)
-    for item in waiting:
-        if rows >= most:
-            break
-        if not low < item[3] <= high or item is anchor:  # size
-            continue
-        fewer = most if item[3] <= size else limits.rows_at(item[3])
-        if rows + item[2] > fewer:
-            continue
-        size, most = max(size, item[3]), fewer
-        chosen.append(item)
-        rows += item[2]
-    cap = part.cap(rows) if rows <= limits.max_rows else rows
-    while rows > cap and len(chosen) > 1:
-        rows -= chosen.pop().rows
-    return chosen
+def sorted_chunk(size: int, rows_of: Mapping[int, int], limits: Limits) -> Part:
+    """Batches as full as they may be, one after the other, in the order of sizes: the one that
+    holds the size."""
+    low, last, rows = _BELOW_ALL, 0, 0
+    for each in sorted(rows_of):
+        if rows and rows + rows_of[each] > max(1, limits.rows_at(each)):
+            if size <= last:
+                break
+            low, rows = last, 0
+        last, rows = each, rows + rows_of[each]
+    return Part(low, last, rows)
 
 
-def _rows_by_class(waiting: Iterable[Item], limits: Limits) -> dict[int, int]:
-    """Sizes that cost the same are not told apart: few are left, however many wait."""
-    by_size: dict[int, int] = {}
-    for item in waiting:
-        size = item[3]
-        by_size[size] = by_size.get(size, 0) + item[2]
-    class_of: Callable[[int], int] = limits.padded_size if limits.sizes else size_class
-    by_class: dict[int, int] = {}
-    for size, rows in by_size.items():
-        cost_class = class_of(size)
-        by_class[cost_class] = by_class.get(cost_class, 0) + rows
-    return by_class
-
-
-def _alone(
-    rows: int, most: int, seconds: Sequence[float], best_rows: Sequence[int]
-) -> tuple[int, float]:
+def _alone(rows: int, shape: Shape) -> tuple[int, float]:
     """The rows of one size among themselves, in several batches where that is better: how many
     in each, and what they take together."""
-    each = best_rows[min(rows, most)]
+    most, seconds, best_rows = shape
+    each = best_rows[rows if rows < most else most]
     batches, rest = divmod(rows, each)
     several_s = batches * seconds[each] + seconds[rest]
     if rows <= most and seconds[rows] <= several_s:
@@ -189,26 +263,17 @@ def _alone(
     return each, several_s
 
 
-def _walked_back(parts: Sequence[Part], starts: Sequence[int]) -> list[Part]:
-    walked: list[Part] = []
-    stop = len(parts)
-    while stop:
-        walked.append(parts[stop - 1])
-        stop = starts[stop - 1]
-    return walked[::-1]
-
-
 def fills(
-    item: Item, rows: int, size: int, *, company: int, costs: Costs, limits: Limits
-) -> float | None:
-    """How long the batch takes with the item in it; None: that would cost more than running it
-    among its own `company` of rows."""
-    more, own = rows + item.rows, max(1, min(company, limits.rows_at(item.size)))
-    if item.size > size or more > limits.rows_at(size):
-        return None
-    before = costs.predict(limits.padded_rows(rows), size)
-    after = costs.predict(limits.padded_rows(more), size)
-    elsewhere = costs.predict(limits.padded_rows(own), limits.padded_size(item.size))
+    size: int, company: int, *, rows: int, batch_size: int, costs: Costs, limits: Limits
+) -> bool:
+    """Is a row of that size better off in a batch of so many rows, padded to `batch_size`, than
+    among its own `company`?"""
+    own = max(1, min(company, limits.rows_at(size)))
+    if size > batch_size or rows >= limits.rows_at(batch_size):
+        return False
+    before = costs.predict(limits.padded_rows(rows), batch_size)
+    after = costs.predict(limits.padded_rows(rows + 1), batch_size)
+    elsewhere = costs.predict(limits.padded_rows(own), limits.padded_size(size))
     if before is None or after is None or elsewhere is None:
-        return None
-    return after if after - before <= elsewhere * item.rows / own else None
+        return False
+    return after - before <= elsewhere / own

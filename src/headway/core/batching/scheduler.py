@@ -8,9 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headway.core.batching.buckets import Buckets
-from headway.core.batching.composing import Composer, Composition
+from headway.core.batching.composing import MOST_DROPPED, Composer, Composition, needs_shelves
 from headway.core.batching.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
 from headway.core.batching.linger import Linger
+from headway.core.batching.planning import shelf_of
+from headway.core.batching.pool import Pool
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.memory import Fitting, Misfit
@@ -28,7 +30,7 @@ from headway.core.items import (
 )
 from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.admission import Admission
-from headway.core.queueing.queue import AGED_SHARE, Lane, Queue
+from headway.core.queueing.queue import FairLane, Lane, PlainLane, Queue
 from headway.errors import HeadwayError, InvalidInput
 
 _NOTHING_TO_DO = Wait(math.inf)
@@ -53,13 +55,13 @@ class Scheduler:
             ageing_s=policy.ageing_s,
             # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
             may_be_plain=policy.slo_s is None and not policy.batch_sizes,
+            shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
         )
         self._linger = Linger()
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
         self._is_packed = policy.compose is Compose.PACKED
-        self.has_sizes = False  # has there ever been an item with one?
         self._buckets: Buckets | None = None
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
@@ -68,6 +70,7 @@ class Scheduler:
         self._rule = self._choose_rule()
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
+        self._pool = self._auto.pool = Pool(policy.workers, self._running)
         self._running_items = 0
         self._workers = policy.workers
         self._refused: list[Refusal] = []
@@ -76,6 +79,7 @@ class Scheduler:
         self._draining = False
         self._max_queue = policy.max_queue
         self._learns = self._rule is self._auto  # the others wait as they are told
+        self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._may_shed = policy.slo_s is not None and policy.firing is Firing.AUTO
 
     # ---- what happens
@@ -87,24 +91,21 @@ class Scheduler:
         that it is admitted or refused as one.
         """
         queue = self._queue
-        if item[2:] == queue.plain_kind and queue.rows < self._max_queue:
-            queue.push_plain(item)  # like everyone who waits: nothing to check or to weigh
-        else:
+        # Like everyone who waits: nothing to check or to weigh.
+        if queue.rows >= self._max_queue or not queue.push_alike(item):
             self._submit_carefully(item, request_rows)
         if self._learns:
-            self._linger.arrived(item.arrived_at, len(queue.live) + self._running_items)
+            self._linger.arrived(item.arrived_at, queue.items + self._running_items)
 
     def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
         """Queue several items that differ in nothing but id and time; who was refused, and why."""
         if len(items) == 1:
             return self._try_submit(items[0])
         queue = self._queue
-        alike = items[0][2:] == queue.plain_kind
-        if alike and queue.rows + len(items) <= self._max_queue:
-            here = len(queue.live) + self._running_items
-            queue.push_many_plain(items)
+        here = queue.items + self._running_items
+        if queue.rows + len(items) <= self._max_queue and queue.push_many_alike(items):
             if self._learns:
-                self._linger.arrived_together([item[1] for item in items], here)
+                self._linger.arrived_together([item.arrived_at for item in items], here)
             return []
         return self.submit_each(items)
 
@@ -129,11 +130,9 @@ class Scheduler:
                 self._refused += self._admission.admit(
                     item, rows, self.cap_rows, self._running.values()
                 )
-        if item.size:
-            self.has_sizes = True
-            if self._buckets is not None:
-                item = item._replace(bucket=self._buckets.bucket_of(item.size))
-        self._queue.push(item)
+        if item.size and self._buckets is not None:
+            item = item._replace(bucket=self._buckets.bucket_of(item.size))
+        self._queue.push(item, min(item.deadline, item.arrived_at + self._slo_s))
 
     def cancel(self, item_id: int) -> bool:
         """Forget a queued item. False, and harmless, once it has started."""
@@ -146,13 +145,23 @@ class Scheduler:
         about its speed (it failed, or was cut short)."""
         self._leave_worker(batch)
         if ran_s is not None:
-            self.costs.observe(batch.padded_rows, batch.size, ran_s)
+            self._observe(batch, ran_s)
             if self._fitting.limits:
                 self._fitting.ran(batch.padded_rows, batch.size)
         if self._suspects.cases:
             self._clear(batch)
         if self._learns:
             self._linger.completed(now, now - batch.fired_at)
+
+    def _observe(self, batch: Batch, ran_s: float) -> None:
+        pool = self._pool
+        if self._workers > 1:
+            usual_s = self.costs.predict(batch.padded_rows, batch.size)
+            if usual_s:
+                pool.observe(batch.worker, ran_s / usual_s)
+                self._sizing.workers = pool.power
+            ran_s /= pool.times(batch.worker)
+        self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
     def lost(
         self,
@@ -193,10 +202,14 @@ class Scheduler:
         self._auto.running_batches -= 1
         self._auto.running_items = self._running_items
 
-    def set_workers(self, workers: int) -> None:
-        """So many there are now. With none, everything waits; the queue stays bounded."""
-        self._workers = workers
-        self._admission.workers = self._auto.workers = self._sizing.workers = max(1, workers)
+    def set_workers(self, workers: int | Sequence[int]) -> None:
+        """So many there are now, or these, by number. With none, everything waits; the queue stays
+        bounded."""
+        numbers = range(workers) if isinstance(workers, int) else workers
+        self._pool.set(numbers)
+        self._workers = len(numbers)
+        count = max(1, len(numbers))
+        self._admission.workers = self._auto.workers = self._sizing.workers = count
 
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
@@ -212,19 +225,8 @@ class Scheduler:
 
     # ---- what to do
 
-    def needs_plan(self, now: float) -> bool:
-        """Is there something that `plan_ahead` would spare the next free worker?"""
-        if not self.has_sizes or len(self._running) < self._workers or not self._queue.live:
-            return False
-        return self._composer.needs_plan(self._next_lane(now))
-
-    def plan_ahead(self, now: float) -> None:
-        """Call when there is time: what a worker would wait for, once it is free, is done now."""
-        if self.needs_plan(now):
-            self._composer.plan_ahead(self._next_lane(now))
-
     def _next_lane(self, now: float) -> Lane:
-        lane = self._queue.lead(now, aged_turn=self._batches % AGED_SHARE == AGED_SHARE - 1)
+        lane = self._queue.lead(now, aged_turn=self._queue.has_aged(now))
         assert lane is not None, "nobody waits"
         return lane
 
@@ -237,7 +239,7 @@ class Scheduler:
             action = self._retry(now)
             if action is not None:
                 return action
-        if not queue.live:
+        if not queue.items:
             self._idle_since = None
             return self._wait_for_deadline() if self._suspects.cases else _NOTHING_TO_DO
         if len(self._running) >= self._workers:
@@ -272,7 +274,7 @@ class Scheduler:
     def _decide(self, now: float) -> Fire | HoldUntil:
         if self._draining:
             return Fire(self._next_lane(now), FireReason.DRAIN)
-        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
+        aged_turn = self._queue.has_aged(now)
         assert self._idle_since is not None
         return self._rule.decide(self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn)
 
@@ -281,19 +283,14 @@ class Scheduler:
         cap_rows = self._lane_cap(lane, now)
         if self._fitting.limits:
             cap_rows = min(cap_rows, self._fitting.rows_at(0))  # those with a size: the composer
-        if self._queue.is_plain:
+        if isinstance(lane, PlainLane):
             if cap_rows < lane.rows:
                 reason = self._cut_short(cap_rows)
-            items = self._queue.pop_plain(lane, min(lane.rows, cap_rows))
+            items = self._queue.take_alike(lane, cap_rows)
             return self._start(items, len(items), 0, reason, cap_rows, now)
-        aged_turn = self._batches % AGED_SHARE == AGED_SHARE - 1
-        made = self._composer.compose(
-            lane,
-            now,
-            cap_rows=cap_rows,
-            aged_turn=aged_turn,
-            is_flooded=self._admission.is_flooded(now, self.cap_rows),
-        )
+        assert isinstance(lane, FairLane)
+        is_flooded = self._admission.is_flooded(now, self.cap_rows)
+        made = self._composer.compose(lane, now, cap_rows=cap_rows, is_flooded=is_flooded)
         if made.late:
             self._note_late(made, now)
         if not made.items:
@@ -324,6 +321,10 @@ class Scheduler:
         if size:
             size = self._composer.run_size(items, rows, size)
         assert self._idle_since is not None
+        predicted_s = self.costs.predict(padded_rows, size)
+        worker = self._pool.next_worker()
+        if predicted_s is not None and self._workers > 1:
+            predicted_s *= self._pool.times(worker)
         batch = Batch(
             self._batches,
             tuple(items),
@@ -335,8 +336,9 @@ class Scheduler:
             self._idle_since,
             cap_rows,
             self._rule.linger_cap_s,
-            self.costs.predict(padded_rows, size),
+            predicted_s,
             self._is_packed,
+            worker,
         )
         self._running[batch.id] = batch
         self._running_items += len(items)
@@ -349,7 +351,10 @@ class Scheduler:
     # ---- refusals
 
     def _refuse(self, now: float) -> Refuse:
-        for item in (*self._queue.pop_expired(now), *self._suspects.pop_expired(now)):
+        for item in (
+            *self._queue.pop_expired(now, MOST_DROPPED),
+            *self._suspects.pop_expired(now),
+        ):
             self._refused.append(Refusal(item, RefusalReason.DEADLINE))
         refusals = tuple(self._refused)
         self._refused.clear()
@@ -396,15 +401,9 @@ class Scheduler:
             return self.policy.max_batch_size
         if self._workers == 1:
             return self._sizing.rows_to_take(lane.rows, lane.mean_size)
-        return self._sizing.rows_beside(lane.rows, lane.mean_size, self._next_free_s(now))
-
-    def _next_free_s(self, now: float) -> list[float]:
-        """In how many seconds each of the other workers will be free."""
-        running = [
-            max(0.0, each.fired_at + (each.predicted_s or 0.0) - now)
-            for each in self._running.values()
-        ]
-        return running + [0.0] * (self._workers - 1 - len(running))
+        times = self._pool.times(self._pool.next_worker())
+        others = self._pool.others(now)
+        return self._sizing.rows_beside(lane.rows, lane.mean_size, times, others)
 
     @property
     def queued_items(self) -> int:
@@ -412,7 +411,7 @@ class Scheduler:
 
     def waiting_items(self) -> list[Item]:
         """Everyone who is queued, or waits to run again."""
-        return [*self._queue.live.values(), *self._suspects.items()]
+        return [*self._queue, *self._suspects.items()]
 
     @property
     def queued_rows(self) -> int:

@@ -6,8 +6,10 @@ batches. And where rows are computed in tiles, a batch that ends with a full til
 begins another for a row or two, if those who stay will have company.
 """
 
+import bisect
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from headway.core.batching.linger import Linger
 from headway.core.costs import Costs
@@ -15,9 +17,16 @@ from headway.core.policy import Policy
 
 LOSS = 0.03  # of the time until the queue is empty: what serving the first ones earlier may cost …
 LOSS_BUSY = 0.1  # … and of the time that workers are idle, where that is less
-PRICE = 1.0
-HEADROOM = 0.25
+KEEPS_UP = 0.7  # of their capacity
+HEADROOM = 0.25  # of what comes: what the workers can do beyond it, where they can
 _REMEMBERED = 1024
+
+
+class _Ladder(NamedTuple):
+    """Sizes worth a look, and what a batch of each takes."""
+
+    rows: list[int]
+    seconds: list[float]
 
 
 class Sizing:
@@ -27,19 +36,23 @@ class Sizing:
         self._linger = linger
         self._version = -1
         self._taken: dict[tuple[int, int], int] = {}
-        self.workers = policy.workers  # those that are there
-        self._ladders: dict[int, list[int]] = {}
+        self.workers: float = policy.workers  # of the usual speed
+        self._ladders: dict[int, _Ladder] = {}
+        self._sustaining: tuple[tuple[int, int, int], tuple[int, float]] = (-1, -1, -1), (1, 0.0)
 
     def rows_to_take(self, rows: int, size: int) -> int:
         """Of so many waiting rows of that size, on average."""
-        if self._version != self._costs.version or len(self._taken) > _REMEMBERED:
-            self._version = self._costs.version
-            self._taken.clear()
-            self._ladders.clear()
+        self._forget_if_changed()
         taken = self._taken.get((rows, size))
         if taken is None:
             taken = self._taken[rows, size] = self._choose(rows, size)
         return taken
+
+    def _forget_if_changed(self) -> None:
+        if self._version != self._costs.version or len(self._taken) > _REMEMBERED:
+            self._version = self._costs.version
+            self._taken.clear()
+            self._ladders.clear()
 
     def _choose(self, rows: int, size: int) -> int:
         costs = self._costs
@@ -70,87 +83,100 @@ class Sizing:
         enough_s = min(choices)[0] * (1.0 + loss)
         return min((waited_s, take) for end_s, waited_s, take in choices if end_s <= enough_s)[1]
 
-    def rows_beside(self, rows: int, size: int, free_in_s: Sequence[float]) -> int:
-        """The same where other workers will be free in so many seconds, each, and share the rest.
+    def rows_beside(
+        self, rows: int, size: int, times: float, others: Sequence[tuple[float, float]]
+    ) -> int:
+        """The same for a worker on which a batch takes so many times as long, where others will be
+        free in so many seconds, and take so many times as long.
 
         So many that all who wait are answered at the same time, whoever takes them; but no fewer
         than keep up with what comes.
         """
         most = self.rows_to_take(rows, size)
         all_s = self._costs.predict(most, size)
-        if most == 1 or all_s is None or min(free_in_s) >= all_s:
+        if most == 1 or all_s is None or min(free_s for free_s, _ in others) >= all_s * times:
             return most
-        enough = min(most, self.sustaining(size)[0])
-        shared = self._shared(rows, most, size, free_in_s)
-        return max(enough, shared)
+        enough = self.sustaining(size)[0]
+        if times != 1.0:
+            enough = self._rows_within((self._costs.predict(enough, size) or 0.0) / times, size)
+        return max(1, min(most, enough), self._shared(rows, most, size, times, others))
 
-    def _shared(self, rows: int, most: int, size: int, free_in_s: Sequence[float]) -> int:
-        for take in sorted(self._candidates(most, size)):
-            batch_s = self._costs.predict(take, size)
-            if batch_s is None:
-                return most
-            others = sum(self._rows_within(batch_s - each, size) for each in free_in_s)
-            if take + others >= rows:
-                return take
-        return most
+    def _shared(
+        self,
+        rows: int,
+        most: int,
+        size: int,
+        times: float,
+        others: Sequence[tuple[float, float]],
+    ) -> int:
+        choices = sorted(self._candidates(most, size))
+        low, high = 0, len(choices) - 1
+        while low < high:  # the smallest with which all are served by the same time
+            middle = (low + high) // 2
+            end_s = (self._costs.predict(choices[middle], size) or 0.0) * times
+            taken = choices[middle]
+            for free_s, slow in others:
+                taken += self._rows_within((end_s - free_s) / slow, size)
+            if taken >= rows:
+                high = middle
+            else:
+                low = middle + 1
+        return choices[low]
 
     def _rows_within(self, seconds: float, size: int) -> int:
         """How many rows a batch of so many seconds has."""
-        ladder, found = self._ladder(size), 0
-        for rows in ladder:
-            if (self._costs.predict(rows, size) or 0.0) > seconds:
-                break
-            found = rows
-        return found
+        at = bisect.bisect_right(self._ladder(size).seconds, seconds)
+        return self._ladder(size).rows[at - 1] if at else 0
+
+    def keeps_up(self, power: float, size: int) -> bool:
+        """Would so many workers be enough for what comes?"""
+        best = self._costs.best_rows(size)
+        best_s = self._costs.predict(best, size)
+        return best_s is not None and self._linger.rate_rps * best_s <= KEEPS_UP * power * best
 
     def sustaining(self, size: int) -> tuple[int, float]:
         """The smallest batch with which the workers keep up with what comes, and some room to
         spare; and how long it takes to come together."""
+        key = (self._costs.version, self._linger.batches, size)
+        if self._sustaining[0] != key:
+            self._forget_if_changed()
+            self._sustaining = key, self._find_sustaining(size)
+        return self._sustaining[1]
+
+    def _find_sustaining(self, size: int) -> tuple[int, float]:
         came_rps = self._linger.rate_rps
         best = self._costs.best_rows(size)
         best_s = self._costs.predict(best, size)
         if best_s is None or came_rps <= 0.0:
             return 1, 0.0
         most_rps = self.workers * best / best_s
-        wanted_rps = came_rps + min(HEADROOM * came_rps, 0.5 * (most_rps - came_rps))
         if came_rps >= most_rps:
             return 1, 0.0
-        for rows in self._ladder(size):
-            seconds = self._costs.predict(rows, size)
-            if seconds is None or self.workers * rows >= wanted_rps * seconds:
+        wanted_rps = came_rps + min(HEADROOM * came_rps, 0.5 * (most_rps - came_rps))
+        for rows, seconds in zip(*self._ladder(size), strict=True):
+            if self.workers * rows >= wanted_rps * seconds:
                 half_s = self._costs.predict(-(-rows // 2), size) or 0.0
-                saved = min(1.0, max(0.0, 2 * half_s - (seconds or 0.0)) / (seconds or 1.0))
+                saved = min(1.0, max(0.0, 2 * half_s - seconds) / seconds)
                 return rows, (rows - 1) / came_rps * saved
         return 1, 0.0
 
-    def _seconds(self, rows: float, size: int) -> float:
-        """Of a batch of so many rows on average: less than one is one now and then."""
-        if rows < 1.0:
-            return rows * (self._costs.predict(1, size) or 0.0)
-        more = math.ceil(rows)
-        seconds = self._costs.predict(min(more, self._max_rows), size) or 0.0
-        return seconds if more <= self._max_rows else seconds * rows / self._max_rows
-
-    def _price(self, batch_s: float) -> float:
-        """Rows held up by one second more of one worker's time."""
-        busy = self._linger.busy_share(self.workers)
-        return PRICE * self._linger.rate_rps * batch_s / self.workers * busy ** (self.workers - 1)
-
     def _candidates(self, most: int, size: int) -> set[int]:
         parts = {-(-most // batches) for batches in (1, 2, 3, 4)}
-        return parts.union(each for each in self._ladder(size) if each <= most)
+        return parts.union(each for each in self._ladder(size).rows if each <= most)
 
-    def _ladder(self, size: int) -> list[int]:
+    def _ladder(self, size: int) -> _Ladder:
         ladder = self._ladders.get(size)
         if ladder is None:
             ladder = self._ladders[size] = self._draw_ladder(size)
         return ladder
 
-    def _draw_ladder(self, size: int) -> list[int]:
+    def _draw_ladder(self, size: int) -> _Ladder:
         """Sizes worth a look: a few an octave, and those where a tile is full."""
-        costs, ladder, rows = self._costs, set(), 1
+        ladder, rows = {self._max_rows}, 1
         while rows <= self._max_rows:
             ladder.add(rows)
             rows = max(rows + 1, int(rows * math.sqrt(2)))
-        ladder.add(self._max_rows)
-        return sorted(ladder.union(costs.peaks(size)))
+        sizes = sorted(ladder.union(self._costs.peaks(size)))
+        seconds = [self._costs.predict(each, size) for each in sizes]
+        known = [(each, each_s) for each, each_s in zip(sizes, seconds, strict=True) if each_s]
+        return _Ladder([each for each, _ in known], [each_s for _, each_s in known])

@@ -1,9 +1,14 @@
-"""How many tokens of a prompt may join a step of decodes without making it much longer.
+"""How many tokens of prompts may join a step of decodes without making it much longer.
 
-Learns the time of steps by their number of tokens, in classes of powers of two. What was not
-measured yet is tried, one class above what is known at a time.
+A chunk makes a step at most `max_stretch` times as long, as long as prompts get done in reasonable
+time: a few times what each would take by itself. A prompt that is later than that may stretch steps
+in proportion, so that under load prompts and decodes slow down together.
+
+The time of a step is learned from steps: for each class of sizes (powers of two) a mean size and a
+mean time; between them it is a straight line. Beyond the largest size seen, twice as much is tried.
 """
 
+PATIENCE = 2.6  # times its time alone until a prompt is late
 _SMOOTH = 0.2
 _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 
@@ -11,39 +16,58 @@ _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 class Pace:
     def __init__(self, max_stretch: float) -> None:
         self._max_stretch = max_stretch
-        self._seconds: dict[
-            int, float
-        ] = {}  # by class: of steps with 2^(class-1) < tokens <= 2^class
+        self._means: dict[int, tuple[float, float]] = {}  # tokens and seconds, by class
+        self._points: list[tuple[float, float]] = []  # the same in order; time never falls
 
     def observe(self, tokens: int, seconds: float) -> None:
         kind = (tokens - 1).bit_length()
-        known = self._seconds.get(kind)
-        # A pause of the machine is not the model's: from below quickly, from above slowly.
-        if known is None or seconds < known:
-            self._seconds[kind] = seconds if known is None else known + (seconds - known) * 0.5
+        known = self._means.get(kind)
+        if known is None:
+            self._means[kind] = float(tokens), seconds
         else:
-            self._seconds[kind] = known + (min(seconds, 4 * known) - known) * _SMOOTH
+            # One long pause of the machine is not the model's time.
+            seconds = min(seconds, 4 * known[1])
+            self._means[kind] = (
+                known[0] + (tokens - known[0]) * _SMOOTH,
+                known[1] + (seconds - known[1]) * _SMOOTH,
+            )
+        longest = 0.0
+        self._points = []
+        for size, mean_s in sorted(self._means.values()):
+            longest = max(longest, mean_s)
+            self._points.append((size, longest))
 
-    def chunk(self, decodes: int, most: int) -> int:
+    def lateness(self, tokens: int, waited_s: float) -> float:
+        """How late a prompt of so many tokens is: 1 and less is in time."""
+        if not self._points:
+            return 0.0
+        size, seconds = self._points[-1]
+        alone_s = tokens * seconds / size
+        return waited_s / (PATIENCE * alone_s) if alone_s else 0.0
+
+    def chunk(self, decodes: int, most: int, lateness: float = 0.0) -> int:
         """Tokens of prompts that may be computed beside so many decodes, at most `most`."""
-        kind = (decodes - 1).bit_length() if decodes else 0
-        base = self._seconds.get(kind)
-        if not decodes or base is None:
+        if not decodes or not self._points:
             return most
-        limit_s = base * self._max_stretch
-        best = decodes
-        for each in range(kind, kind + 16):
-            if 1 << each <= decodes:
-                continue
-            known = self._seconds.get(each)
-            if known is not None and known > limit_s:
-                # Within the class that is too long, assume that time grows with tokens.
-                lower = self._seconds.get(each - 1, base)
-                if lower < limit_s and known > lower:
-                    share = (limit_s - lower) / (known - lower)
-                    best = max(best, int((1 << (each - 1)) * (1 + share)))
-                break
-            best = 1 << each
-            if known is None or best >= decodes + most:
-                break
-        return max(min(_LEAST, most), min(most, best - decodes))
+        limit_s = self._seconds(decodes) * self._max_stretch * max(1.0, lateness)
+        return max(min(_LEAST, most), min(most, int(self._largest(limit_s) + 1e-6) - decodes))
+
+    def _seconds(self, tokens: float) -> float:
+        before = self._points[0]
+        for point in self._points:
+            if point[0] >= tokens:
+                if point[0] == before[0]:
+                    return point[1]
+                share = max(0.0, (tokens - before[0]) / (point[0] - before[0]))
+                return before[1] + (point[1] - before[1]) * share
+            before = point
+        return before[1]
+
+    def _largest(self, limit_s: float) -> float:
+        """The largest number of tokens that is expected to take no longer than that."""
+        size, seconds = self._points[0]
+        for point in self._points[1:]:
+            if point[1] > limit_s:
+                return size + (point[0] - size) * (limit_s - seconds) / (point[1] - seconds)
+            size, seconds = point
+        return 2 * size

@@ -135,10 +135,10 @@ class GenerationScheduler:
 
     def next_step(self, now: float) -> Step | Wait:
         self._expire(now)
-        plan = _Plan()
+        plan = _Plan(now)
         self._decode(plan)
         if self._begun or len(self._waiting):
-            plan.left = self._budget(len(plan.decode))
+            plan.left = self._budget(len(plan.decode), now)
             self._prefill(now, plan)
         finished, self._ended = tuple(self._ended), []
         if not (plan.decode or plan.prompts or plan.preempted or finished):
@@ -155,9 +155,19 @@ class GenerationScheduler:
             self._in_flight[step.id] = step.sampled
         return step
 
-    def _budget(self, decodes: int) -> int:
+    def _budget(self, decodes: int, now: float) -> int:
         left = self.limits.step_tokens - decodes
-        return self._pace.chunk(decodes, left) if self.limits.chunking else left
+        if not self.limits.chunking or not decodes:
+            return left
+        prompts = list(self._begun.values())
+        head = self._waiting.head(now)
+        if head is not None:
+            prompts.append(head[0])
+        lateness = max(
+            (self._pace.lateness(len(each.tokens), now - each.waiting_since) for each in prompts),
+            default=0.0,
+        )
+        return self._pace.chunk(decodes, left, lateness)
 
     def _decode(self, plan: "_Plan") -> None:
         """One token for every running sequence whose prompt is computed, the most senior first.
@@ -213,6 +223,8 @@ class GenerationScheduler:
             if may_admit:
                 self._admit(now, kind, plan, shortest)
             self._grant(begun, plan)
+            if may_admit and begun and all(each.is_decoding for each in begun):
+                self._admit(now, kind, plan, math.inf)
 
     def _grant(self, prompts: list[Progress], plan: "_Plan", *, keep: int = 0) -> None:
         for progress in prompts:
@@ -234,7 +246,7 @@ class GenerationScheduler:
         """Let in who is next, while the budget, the slots and the blocks last."""
         while plan.left > 0:
             head = self._waiting.head(now)
-            if head is None or head[1] > kind or head[0].pending:
+            if head is None or head[1] is not kind or head[0].pending:
                 return
             progress = head[0]
             cached = self._tables.cached(progress)
@@ -324,6 +336,7 @@ class GenerationScheduler:
         """Take its blocks; it waits at its old place. What the plan had for it is dropped."""
         self._stop(progress)
         if plan is not None:
+            progress.waiting_since = plan.now
             plan.preempted.append(progress.sequence.id)
             if plan.decode.pop(progress.sequence.id, None):
                 progress.pending -= 1
@@ -355,9 +368,10 @@ class GenerationScheduler:
 class _Plan:
     """A step in the making."""
 
-    __slots__ = ("decode", "left", "preempted", "prompts")
+    __slots__ = ("decode", "left", "now", "preempted", "prompts")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        self.now = now
         self.decode: dict[int, Decode] = {}
         self.prompts: dict[int, tuple[Progress, int]] = {}  # each from which position on
         self.preempted: list[int] = []

@@ -72,6 +72,7 @@ class Progress:
         "sequence",
         "slot",
         "tokens",
+        "waiting_since",
     )
 
     def __init__(self, sequence: Sequence, root: bytes) -> None:
@@ -88,6 +89,7 @@ class Progress:
         self.root = root  # the key that its first block's key is chained to
         self.keys: list[bytes] = []  # of its full blocks, as far as they were asked for
         self.registered = 0  # blocks of the table that the prefix cache knows, or had already
+        self.waiting_since = sequence.arrived_at  # or since it was preempted
         self.admitted_at: float | None = None
         self.cached_tokens = 0
         self.chunks = 0

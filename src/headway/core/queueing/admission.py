@@ -50,7 +50,15 @@ class Admission:
             raise DeadlineExceeded("the deadline had passed before the item was queued")
         self._offered.add(item.arrived_at, rows)
         if self._sheds and (self._policy.slo_s is not None or item.deadline < math.inf):
-            self._refuse_if_hopeless(item, cap_rows, running)
+            try:
+                self._refuse_if_hopeless(item, cap_rows, running)
+            except Shed as shed:  # there is no time for all: is somebody over his share?
+                victims = self._queue.make_way(item)
+                if not victims:
+                    raise
+                retry_s = shed.retry_after_s or 0.0
+                self._admitted.add(item.arrived_at, rows)
+                return [Refusal(each, RefusalReason.SHED, retry_s) for each in victims]
         pushed_out: list[Refusal] = []
         if self._queue.rows + rows > self._policy.max_queue:
             pushed_out = self._push_out(item, rows, cap_rows)
@@ -71,7 +79,6 @@ class Admission:
         if rows > limit:
             raise InputTooLarge(f"{rows} rows; the queue holds {limit}", limit=limit)
         victims = self._queue.make_room(item._replace(rows=rows), limit)
-        self._queue.is_overflowing = not victims
         retry_after_s = self.queued_s(cap_rows)
         if not victims:
             raise QueueFull(

@@ -1,60 +1,79 @@
 """Moments by which something must have happened: of what is queued, of what runs.
 
-A heap of moments and ids. Ids leave lazily: `live` says which still count, so nothing has to be
+Ids leave lazily: `live` says which still count, so nothing has to be
 told when one is served or cancelled.
 """
 
 import heapq
 import math
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Collection
 
 _SLACK = 64  # entries of the departed that are tolerated
 
 
 class Deadlines:
-    """Ids in the order of their moments."""
+    """Ids in the order of their moments: a run of those that came in order, and a heap."""
 
-    __slots__ = ("_heap", "_live")
+    __slots__ = ("_heap", "_live", "_run")
 
     def __init__(self, live: Collection[int]) -> None:
         """`live`: the ids that still count; a dict of them will do."""
         self._live = live
+        self._run: deque[tuple[float, int]] = deque()
         self._heap: list[tuple[float, int]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._heap)
+        return bool(self._run or self._heap)
 
     def add(self, moment: float, item_id: int) -> None:
         """Moments at infinity need not be added."""
-        heap = self._heap
-        if len(heap) > 2 * len(self._live) + _SLACK:
-            live = self._live
-            self._heap = heap = [entry for entry in heap if entry[1] in live]
-            heapq.heapify(heap)
-        heapq.heappush(heap, (moment, item_id))
+        run = self._run
+        if len(run) + len(self._heap) > 2 * len(self._live) + _SLACK:
+            self._compact()
+            run = self._run
+        if not run or run[-1][0] <= moment:
+            run.append((moment, item_id))
+        else:
+            heapq.heappush(self._heap, (moment, item_id))
 
     def next_at(self) -> float:
         """The earliest moment of all; infinite where there is none."""
-        heap, live = self._heap, self._live
+        run, heap, live = self._run, self._heap, self._live
+        while run and run[0][1] not in live:
+            run.popleft()
+        if not heap:
+            return run[0][0] if run else math.inf
         while heap and heap[0][1] not in live:
             heapq.heappop(heap)
-        return heap[0][0] if heap else math.inf
+        first = heap[0][0] if heap else math.inf
+        return run[0][0] if run and run[0][0] <= first else first
 
     def first(self) -> int | None:
         """Whose moment is the earliest."""
-        return None if self.next_at() == math.inf else self._heap[0][1]
+        moment = self.next_at()
+        if moment == math.inf:
+            return None
+        return self._run[0][1] if self._run and self._run[0][0] == moment else self._heap[0][1]
 
     def pop(self) -> int:
-        """Take the earliest out. Only where `next_at` is finite."""
-        return heapq.heappop(self._heap)[1]
+        """Take the earliest out. Only where `next_at` has just said when that is."""
+        run, heap = self._run, self._heap
+        if run and (not heap or run[0][0] <= heap[0][0]):
+            return run.popleft()[1]
+        return heapq.heappop(heap)[1]
 
-    def pop_before(self, moment: float, most: int, take: Callable[[int], bool]) -> int:
-        """Hand over ids whose moment is before that one, the earliest first, up to so many that
-        `take` says it has taken. Answers how many. Whoever it does not take is forgotten here."""
-        taken = 0
-        while taken < most and self.next_at() < moment:
-            taken += take(self.pop())
-        return taken
+    def count_before(self, moment: float) -> int:
+        """How many have an earlier moment. Looks at all of them."""
+        live, entries = self._live, (*self._run, *self._heap)
+        return sum(1 for each, item_id in entries if each < moment and item_id in live)
 
     def clear(self) -> None:
+        self._run.clear()
         self._heap.clear()
+
+    def _compact(self) -> None:
+        live = self._live
+        self._run = deque(entry for entry in self._run if entry[1] in live)
+        self._heap = [entry for entry in self._heap if entry[1] in live]
+        heapq.heapify(self._heap)

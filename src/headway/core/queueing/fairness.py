@@ -20,14 +20,13 @@ _DEBTORS = 64  # tenants with nothing waiting whose debt is remembered
 class Account:
     """What one tenant has waiting, and what it has been charged."""
 
-    __slots__ = ("finish", "held", "name", "waiting", "weight")
+    __slots__ = ("finish", "held", "name", "weight")
 
     def __init__(self, name: str, weight: float) -> None:
         self.name = name
         self.weight = weight
         self.finish = 0.0  # virtual time at which everything charged so far is paid off
-        self.waiting = 0  # entries
-        self.held = 0  # what they amount to (rows, tokens)
+        self.held = 0  # what waits (rows, tokens)
 
     @property
     def load(self) -> float:
@@ -60,7 +59,7 @@ class Shares(Generic[A]):
         self._weights = weights
         for name, account in self.accounts.items():
             account.weight = self.weight(name)
-        self.active_weight = sum(each.weight for each in self.accounts.values() if each.waiting)
+        self.active_weight = sum(each.weight for each in self.accounts.values() if each.held)
 
     def account(self, name: str) -> A:
         """The account of that name, opened if there is none."""
@@ -70,11 +69,12 @@ class Shares(Generic[A]):
         return account
 
     def enter(self, account: Account, held: int, charge: float = 0.0) -> float:
-        """One more of this tenant waits and is charged so much. Answers its tag: the smallest tag
-        of all tenants is next; of equal tags, the one that came first."""
-        if not account.waiting:
+        """So much more of this tenant (1 at least) waits, and so much is charged.
+
+        Answers its tag: the smallest of all tenants is next; of equal ones, the first that came.
+        """
+        if not account.held:
             self.active_weight += account.weight
-        account.waiting += 1
         account.held += held
         start = account.finish
         if start < self.virtual:
@@ -83,17 +83,15 @@ class Shares(Generic[A]):
         return start
 
     def leave(self, account: Account, held: int) -> None:
-        """One of this tenant no longer waits: it runs, or never will."""
+        """So much of this tenant no longer waits: it runs, or never will."""
         account.held -= held
-        account.waiting -= 1
-        if not account.waiting:
+        if not account.held:
             self.emptied(account)
 
     def emptied(self, account: Account) -> None:
         """Nothing of this tenant waits any more."""
         self.active_weight -= account.weight
-        if len(self.accounts) > self._prune_at:
-            self._prune()
+        self.prune()
 
     def charge(self, account: Account, amount: float) -> None:
         """The tenant used so much more than it was charged; negative: so much less."""
@@ -114,12 +112,15 @@ class Shares(Generic[A]):
             self.virtual = self.active_weight = 0.0
             self.accounts.clear()
 
-    def _prune(self) -> None:
-        """Close the accounts of tenants with nothing waiting, but for the largest debts."""
-        gone = [(each.finish, name) for name, each in self.accounts.items() if not each.waiting]
+    def prune(self) -> None:
+        """Close the accounts of tenants with nothing waiting, but for the largest debts, if there
+        are many."""
+        if len(self.accounts) <= self._prune_at:
+            return
+        gone = [(each.finish, name) for name, each in self.accounts.items() if not each.held]
         debtors = {name for finish, name in heapq.nlargest(_DEBTORS, gone) if finish > self.virtual}
         self.accounts = {
-            name: each for name, each in self.accounts.items() if each.waiting or name in debtors
+            name: each for name, each in self.accounts.items() if each.held or name in debtors
         }
         self._prune_at = 2 * len(self.accounts) + _DEBTORS
 
@@ -147,7 +148,7 @@ class Turns(Generic[A]):
         while heap:
             noted, name = heap[0]
             account = shares.accounts.get(name)
-            if account is None or not account.waiting:
+            if account is None or not account.held:
                 heapq.heappop(heap)
                 self._noted.discard(name)
                 continue

@@ -1,8 +1,9 @@
 """Attention over pages in plain torch: for the CPU, and as the reference for kernels.
 
-Decodes are one batch: their pages are gathered to the longest context among them. All queries that
-share a key head are rows of one product, so each key is read once. A prompt's chunk is attended to
-by itself: a fresh prompt on the keys just computed, a later chunk on gathered pages.
+Decodes are one batch. Long stretches of the cache are read where they lie (`segments`), the other
+pages gathered, and the two put together. All queries that share a key head are rows of one product,
+so each key is read once. A prompt's chunk is attended to by itself: a fresh prompt on the keys just
+computed, a later chunk on gathered pages.
 """
 
 import math
@@ -17,11 +18,11 @@ from headway.engine.inputs import Chunk, Inputs
 class PlainAttention:
     """One step's attention, layer by layer. Made anew for every step: it holds the masks."""
 
-    def __init__(self, cache: KvCache, inputs: Inputs, *, window: int = 0) -> None:
+    def __init__(self, cache: KvCache, inputs: Inputs) -> None:
         self._cache = cache
         self._inputs = inputs
-        self._window = window
         self._decode_mask = self._mask_decodes() if inputs.decodes else None
+        self._segments = [(each, torch.tensor(each.rows)) for each in inputs.segments]
         self._chunk_masks = [self._mask_chunk(each) for each in inputs.chunks]
 
     def __call__(
@@ -37,6 +38,8 @@ class PlainAttention:
         inputs = self._inputs
         self._cache.write(layer, inputs.places, keys, values)
         scale = scale if scale is not None else 1.0 / math.sqrt(queries.shape[-1])
+        if not inputs.chunks:
+            return self._decode(layer, queries, scale)
         out = torch.empty_like(queries)
         if inputs.decodes:
             out[: inputs.decodes] = self._decode(layer, queries[: inputs.decodes], scale)
@@ -52,15 +55,35 @@ class PlainAttention:
     def _decode(self, layer: int, queries: torch.Tensor, scale: float) -> torch.Tensor:
         blocks = self._inputs.decode_blocks
         count, heads, features = queries.shape
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
-        kv_heads = keys.shape[2]
+        all_keys, all_values = self._cache.keys[layer], self._cache.values[layer]
+        kv_heads = all_keys.shape[2]
         flat = blocks.reshape(-1)
-        keys = keys.index_select(0, flat).view(count, -1, kv_heads, features).transpose(1, 2)
-        values = values.index_select(0, flat).view(count, -1, kv_heads, features).transpose(1, 2)
-        grouped = queries.view(count, kv_heads, heads // kv_heads, features)
-        out = F.scaled_dot_product_attention(
-            grouped, keys, values, attn_mask=self._decode_mask, scale=scale
+        keys, values = (
+            each.index_select(0, flat).view(count, -1, kv_heads, features).transpose(1, 2)
+            for each in (all_keys, all_values)
         )
+        grouped = queries.view(count, kv_heads, heads // kv_heads, features)
+        if not self._segments:
+            out = F.scaled_dot_product_attention(
+                grouped, keys, values, attn_mask=self._decode_mask, scale=scale
+            )
+            return out.reshape(count, heads, features)
+        out, weights = _weighed(grouped, keys, values, self._decode_mask, scale)
+        for segment, rows in self._segments:
+            end = segment.first + segment.blocks
+            # One product for all who share it: their queries are rows of each key head's matrix.
+            asked = grouped[rows].transpose(0, 1).flatten(1, 2)[None]
+            keys, values = (
+                each[segment.first : end].flatten(0, 1).transpose(0, 1)[None]
+                for each in (all_keys, all_values)
+            )
+            found, more = _weighed(asked, keys, values, None, scale)
+            found = found[0].unflatten(1, (len(rows), -1)).transpose(0, 1)
+            more = more[0].unflatten(1, (len(rows), -1)).transpose(0, 1)
+            together = torch.logaddexp(weights[rows], more)
+            old, new = (weights[rows] - together).exp(), (more - together).exp()
+            out[rows] = (out[rows] * old[..., None] + found * new[..., None]).to(out.dtype)
+            weights[rows] = together
         return out.reshape(count, heads, features)
 
     def _gather(
@@ -73,25 +96,33 @@ class PlainAttention:
         return keys, values
 
     def _mask_decodes(self) -> torch.Tensor:
-        """What of the gathered pages each decode may see: `[sequence, 1, 1, position]`."""
+        """Added to the scores of the gathered pages: nothing, or minus infinity where a decode
+        may not look. `[sequence, 1, 1, position]`."""
         inputs = self._inputs
         positions = torch.arange(inputs.decode_blocks.shape[1] * self._cache.block_size)
-        ends = inputs.decode_lengths[:, None]
-        seen = positions < ends
-        if self._window:
-            seen &= positions >= ends - self._window
-        return seen[:, None, None, :]
+        hidden = positions >= inputs.decode_lengths[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self._cache.keys[0].dtype)
+        return mask.masked_fill_(hidden, -math.inf)[:, None, None, :]
 
     def _mask_chunk(self, chunk: Chunk) -> torch.Tensor | None:
         """None: a fresh prompt, which needs no other mask than the usual triangle."""
-        if not chunk.position and not (self._window and chunk.context > self._window):
+        if not chunk.position:
             return None
         queries = torch.arange(chunk.position, chunk.context)[:, None]
-        keys = torch.arange(chunk.context)
-        seen = keys <= queries
-        if self._window:
-            seen &= keys > queries - self._window
-        return seen
+        return torch.arange(chunk.context) <= queries
+
+
+def _weighed(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is found, and the logarithm of its whole weight: so that parts can be put together."""
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, weights = attend(queries, keys, values, attn_mask=mask, scale=scale)
+    return out, weights
 
 
 def _attend(

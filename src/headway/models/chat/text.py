@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError, InvalidInput
+from headway.models.chat.templates import ChatTemplate
 
 Message = Mapping[str, Any]
+_DEFAULTS = frozenset(["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])
 
 
 class ChatText:
@@ -39,7 +41,15 @@ class ChatText:
         )
         defaults = {**_read(folder / "config.json"), **_read(folder / "generation_config.json")}
         ends = defaults.get("eos_token_id")
-        self.stop_ids = frozenset(ends if isinstance(ends, list) else {ends} - {None})
+        spelled = self.tokenizer.token_to_id(_token(self._config.get("eos_token")))
+        ids = {*(ends if isinstance(ends, list) else [ends]), spelled}
+        self.stop_ids = frozenset(ids - {None})
+        # What the model's makers would have callers get who say nothing else.
+        self.defaults = {
+            name: value
+            for name, value in _read(folder / "generation_config.json").items()
+            if name in _DEFAULTS and isinstance(value, int | float)
+        }
 
     def encode(self, text: str) -> list[int]:
         """A text as it is: no template; special tokens in it count as such."""
@@ -78,17 +88,10 @@ class ChatText:
         return ids
 
     def _render(self, messages: Sequence[Message]) -> str:
-        from jinja2 import TemplateError
-
+        assert self._template is not None
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         special = {name: _token(self._config.get(name)) for name in names}
-        try:
-            rendered: str = self._template.render(
-                messages=messages, add_generation_prompt=True, **special
-            )
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
-            raise InvalidInput(f"messages: the chat template refuses them: {error}") from error
-        return rendered
+        return self._template.render(messages, **special)
 
 
 class Detokenizer:
@@ -149,29 +152,14 @@ class StopStrings:
         return 0
 
 
-def _template(folder: Path, config: Mapping[str, Any]) -> Any:
+def _template(folder: Path, config: Mapping[str, Any]) -> ChatTemplate | None:
     source = config.get("chat_template")
     file = folder / "chat_template.jinja"
     if file.is_file():
         source = file.read_text()
     if not isinstance(source, str):
         return None
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = _refuse
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
-        value, ensure_ascii=False, indent=indent
-    )
-    try:
-        return environment.from_string(source)
-    except TemplateError as error:
-        raise ConfigError(f"{folder}: its chat template cannot be read: {error}") from error
-
-
-def _refuse(message: str) -> None:
-    raise ValueError(message)
+    return ChatTemplate(source, where=str(folder))
 
 
 def _checked(message: Message, shield: Any) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
 
     def start(self, event_loop: EventLoop) -> None:
         self.pool.fill(self._maker.make_workers(event_loop, self.shell.current_loop))
-        self.queue.scheduler.set_workers(self.pool.present)
+        self.queue.scheduler.set_workers(self.pool.numbers_present)
 
     def accept(self, inbox: deque[tuple[Item, Any]]) -> None:
         event_loop, is_elsewhere = self.shell.current_loop(), None
@@ -106,8 +106,6 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         if decision.refusals:
             tell = functools.partial(self._tell_refused, decision.refusals)
             self.shell.run_in(decision.event_loop, tell)
-        if self.queue.scheduler.has_sizes:
-            self._order_plan(decision.event_loop)
 
     def caller_of(self, arrival: tuple[Item, Any]) -> Answerable:
         call: Answerable = arrival[1]
@@ -162,7 +160,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         try:
             self.queue.take(batch, calls)
             job = self._maker.make_job(
-                batch, calls, self._free_workers.pop(), event_loop, self.finished
+                batch, calls, self.pool.take(batch.worker), event_loop, self.finished
             )
         except Exception:
             self.queue.put_back(batch, calls)
@@ -202,8 +200,6 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
             refusals = decision.refusals
         deliver = self._deliver if job.lost is None else self._tell_lost
         self.shell.run_in(event_loop, lambda: deliver(job, refusals))
-        if self.queue.scheduler.has_sizes:
-            self.shell.run_in(event_loop, self._plan_ahead)
 
     def _take_back(self, job: BatchJob, event_loop: EventLoop) -> bool:
         if self.jobs.pop(job.batch.id, None) is None:
@@ -275,17 +271,6 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         self.shell.report_refusal(error)
         call.fail(error)
 
-    # ---- planning ahead
-
-    def _order_plan(self, event_loop: EventLoop) -> None:
-        """In the event loop, but behind the first step of what has just been started there."""
-        if self.shell.guarded(self.queue.scheduler.needs_plan):
-            self.shell.post(event_loop, self._plan_ahead)
-
-    def _plan_ahead(self) -> None:
-        """While the workers are busy: their next batch, so that none waits for its plan."""
-        self.shell.guarded(self.queue.scheduler.plan_ahead)
-
     # ---- those who watch over workers
 
     @property
@@ -337,7 +322,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
 
     def adopt(self, scheduler: Scheduler) -> None:
         """Under the lock, while nothing is queued or running: decide by this one from now on."""
-        scheduler.set_workers(self.pool.present)
+        scheduler.set_workers(self.pool.numbers_present)
         self.queue.scheduler = scheduler
 
 

@@ -171,8 +171,9 @@ class Entrance:
         return LongCall(pieces_of(read.rows, most), fan_out, enqueue, self.withdraw, maker.join)
 
     def fan_out(self, *, rows: int, deadline_ms: float | None) -> FanOut:
-        width = self._maker.policy.window_rows // max(1, rows)
-        return FanOut(self._decider.room, width=width, deadline_ms=deadline_ms)
+        policy, rows = self._maker.policy, max(1, rows)
+        width, a_turn = policy.window_rows // rows, policy.max_batch_size // rows
+        return FanOut(self._decider.room, width=width, a_turn=a_turn, deadline_ms=deadline_ms)
 
     def _enqueue(
         self,

@@ -47,7 +47,7 @@ class Losses:
 
     def _take_out(self, worker: Worker) -> None:
         if self._pool.take_out(worker):
-            self._queue.scheduler.set_workers(self._pool.present)
+            self._queue.scheduler.set_workers(self._pool.numbers_present)
 
     def worker_back(self, worker: Worker) -> None:
         """It takes batches again. What it was lost with has come back before."""
@@ -55,7 +55,7 @@ class Losses:
             is_busy = any(job.worker is worker for job in self._jobs.values())
             if not self._pool.take_back(worker, is_busy=is_busy):
                 return
-            self._queue.scheduler.set_workers(self._pool.present)
+            self._queue.scheduler.set_workers(self._pool.numbers_present)
         self.recover()
 
     def recover(self) -> None:

@@ -16,6 +16,19 @@ class WorkerPool:
     def present(self) -> int:
         return len(self.workers) - len(self.away)
 
+    @property
+    def numbers_present(self) -> list[int]:
+        return [number for number, each in enumerate(self.workers) if each not in self.away]
+
+    def take(self, number: int) -> Worker:
+        """That one, if it is free; else any that is."""
+        if len(self.free) > 1 and number < len(self.workers):
+            worker = self.workers[number]
+            if worker in self.free:
+                self.free.remove(worker)
+                return worker
+        return self.free.pop()
+
     def fill(self, workers: Iterable[Worker]) -> list[Worker]:
         """These, all of them free, instead of any before. Returns whom to stop."""
         old = self.workers

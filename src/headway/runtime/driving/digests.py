@@ -63,7 +63,7 @@ class _State:
 
     def add(self, value: Any) -> None:
         if isinstance(value, str):
-            self._add_bytes("s", value.encode(errors="surrogatepass"))
+            self._add_text(value)
         elif isinstance(value, bytes | bytearray | memoryview):
             self._add_bytes("b", bytes(value))
         elif isinstance(value, list | tuple):
@@ -76,6 +76,12 @@ class _State:
             self._add_bytes("n", repr(value).encode())
         else:
             self._add_bytes("p", pickle.dumps(value, protocol=5))
+
+    def _add_text(self, text: str) -> None:
+        if self._sampled and len(text) > 2 * _SAMPLE:  # before it is encoded: it may be long
+            self.hash.update(f"t{len(text)}:".encode())
+            text = text[:_SAMPLE] + text[-_SAMPLE:]
+        self._add_bytes("s", text.encode(errors="surrogatepass"))
 
     def _add_bytes(self, kind: str, content: bytes) -> None:
         self.hash.update(f"{kind}{len(content)}:".encode())

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Generic
 
 from headway.errors import Closed, HeadwayError, NotReady
 from headway.runtime.driving.calls import Answerable, DirectCall
@@ -25,7 +25,6 @@ from headway.runtime.events import Crashed, Event, Observers, Refused, Stopped
 
 _log = logging.getLogger(__name__)
 _ALIVE = (State.OPENING, State.OPEN, State.CLOSING)
-T = TypeVar("T")
 
 
 class Shell(Generic[Arrival, Decision]):
@@ -215,15 +214,6 @@ class Shell(Generic[Arrival, Decision]):
         if crash is not None:
             self.crashed(crash)
         return event_loop, decision
-
-    def guarded(self, change: Callable[[float], T]) -> T | None:
-        """Under the lock and at a time, unless it is over; a bug in it is a crash."""
-        try:
-            with self.lock:
-                return None if self.is_over else change(self.now())
-        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
-            self.crashed(error)
-            return None
 
     def _decide(self) -> Decision | None:
         """Under the lock. Sets the timer for later."""

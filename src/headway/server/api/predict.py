@@ -5,6 +5,8 @@
 model stand in the query: `?language=de`.
 """
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -41,7 +43,11 @@ class Plain:
             is_what = f"not JSON: {error}" if request.body else "empty: JSON is expected"
             raise InvalidInput(f"the body is {is_what}") from error
         ask = ask_of(_parameters(request.query), request.headers)
-        answer = Response(await _encoded(await _answer(served, value, ask, self._max_rows)))
+        if isinstance(value, dict) and value.keys() == {"items"}:
+            results = await _answer_items(served, value["items"], ask, self._max_rows)
+            answer = Response(await _encoded({"results": results}, _plain_or_error))
+        else:
+            answer = Response(await _encoded(await served.predict(value, ask), plain_of))
         if ask.story is not None:
             answer.headers = ask.story.headers()
         return answer
@@ -54,25 +60,23 @@ def _parameters(query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(name for name in found if sum(name == each for each, _ in pairs) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise InvalidInput(f"query parameter {twice!r} is given twice")
     return found
 
 
-async def _answer(served: ServedModel, value: Any, ask: Ask, max_rows: int) -> Any:
-    if not (isinstance(value, dict) and value.keys() == {"items"}):
-        return await served.predict(value, ask)
-    if not isinstance(value["items"], list):
+async def _answer_items(served: ServedModel, items: Any, ask: Ask, max_rows: int) -> list[Any]:
+    if not isinstance(items, list):
         raise InvalidInput("items: a list is expected")
-    if len(value["items"]) > max_rows:
-        raise too_many_rows(len(value["items"]), max_rows)
-    calls = [(item, ask) for item in value["items"]]
-    results = await served.predict_many(calls, keep_errors=True)
-    return {"results": [_or_error(each) for each in results]}
+    if len(items) > max_rows:
+        raise too_many_rows(len(items), max_rows)
+    return await served.predict_many(items, ask, keep_errors=True)
 
 
-def _or_error(result: Any) -> Any:
-    return {"error": str(result)} if isinstance(result, HeadwayError) else result
+def _plain_or_error(value: Any) -> Any:
+    """For results that may stand beside errors: one that failed is told in its place."""
+    return {"error": str(value)} if isinstance(value, HeadwayError) else plain_of(value)
 
 
 def json_of(result: Any) -> bytes:
@@ -83,9 +87,9 @@ def json_of(result: Any) -> bytes:
         raise ModelFailed(f"the result is not JSON: {error}") from error
 
 
-async def _encoded(result: Any) -> bytes:
+async def _encoded(result: Any, hook: Callable[[Any], Any]) -> bytes:
     """The same, whatever its size."""
     try:
-        return await encode_json(result, plain_of)
+        return await encode_json(result, hook)
     except _NOT_JSON as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error

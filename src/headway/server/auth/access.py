@@ -21,7 +21,7 @@ _MEMORY = r"/v2/(system|cuda)sharedmemory"
 # The first that fits counts. The page of /docs says nothing of the models: for their description it
 # asks with a key.
 _ROUTES = [
-    (Access.OPEN, "GET", rf"/docs|/v2/health/\w+|{_MODEL}/ready"),
+    (Access.OPEN, "GET", rf"/docs|/chat|/v2/health/\w+|{_MODEL}/ready"),
     (Access.METRICS, "GET", r"/metrics"),
     (Access.READ, "GET", r"/v2|/v2/models|/v2/models/stats|/v1/models(/\{model\})?|/openapi\.json"),
     (Access.READ, "GET", rf"{_MODEL}(/config|/stats|/trace/setting)?"),
@@ -30,6 +30,7 @@ _ROUTES = [
     (Access.INFER, "POST", rf"{_MODEL}/(infer|generate|generate_stream)"),
     (Access.INFER, "POST", r"/v1/predict/\{model\}|/v[12]/rerank"),
     (Access.INFER, "POST", r"/v1/(embeddings|audio/transcriptions|images/generations)"),
+    (Access.INFER, "POST", r"/v1/(chat/)?completions|/tokenize|/detokenize"),
     # What others would notice: models that come and go, regions that are forgotten, levels of logs.
     (Access.ADMIN, "GET|POST", r"/admin/.*"),
     (Access.ADMIN, "POST", rf"/v2/repository/models/.*|{_MEMORY}/.*|/v2/logging|.*/trace/setting"),

@@ -197,10 +197,15 @@ class KeyedModel:
         return await self._take(1).predict(value, self._as_caller(ask))
 
     async def predict_many(
-        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+        self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
-        keyed = [(value, self._as_caller(ask)) for value, ask in calls]
-        return await self._take(len(calls)).predict_many(keyed, keep_errors=keep_errors)
+        keyed: Ask | list[Ask]
+        if isinstance(asks, Ask):
+            keyed = self._as_caller(asks)
+        else:
+            keyed = [self._as_caller(ask) for ask in asks]
+        model = self._take(len(values))
+        return await model.predict_many(values, keyed, keep_errors=keep_errors)
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         return self._take(1).stream(value, self._as_caller(ask))

@@ -100,6 +100,25 @@ def test_a_prompt_in_progress_leaves_half_of_the_step_to_shorter_ones() -> None:
     assert world.first_token == {2: 2}
 
 
+def test_a_longer_prompt_follows_in_the_step_that_ends_the_one_before() -> None:
+    world = World(max_sequences=8, step_tokens=16, blocks=100)
+    world.submit(1, 20)
+    world.step()
+    world.submit(2, 40)
+    assert counts(world.step()) == ([], {1: 4, 2: 12})
+
+
+def test_whoever_waits_behind_a_prompt_keeps_its_class() -> None:
+    world = World(max_sequences=2, step_tokens=16, blocks=100)
+    world.submit(1, 20, max_tokens=50)
+    world.step()
+    world.submit(2, 40, max_tokens=50)
+    for _ in range(8):
+        world.step()
+    world.submit(3, 4)  # of the same class: it has no right to either's slot
+    assert world.step().preempted == ()
+
+
 def test_without_chunks_a_prompt_is_computed_in_one_step() -> None:
     world = World(max_sequences=4, step_tokens=10, chunking=False)
     world.submit(1, 4)

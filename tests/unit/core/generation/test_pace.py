@@ -46,3 +46,15 @@ def test_one_pause_of_the_machine_is_forgotten() -> None:
     pace = taught({8: 0.02, 16: 0.02, 32: 0.02})
     pace.observe(32, 5.0)
     assert pace.chunk(8, 500) > 8
+
+
+def test_a_prompt_that_is_late_may_stretch_steps_in_proportion() -> None:
+    seconds = {tokens: 0.01 + 0.001 * tokens for tokens in (8, 16, 32, 64, 128, 256, 512)}
+    pace = taught(seconds)
+    in_time = pace.lateness(200, waited_s=0.2)
+    late = pace.lateness(200, waited_s=2.0)
+    assert in_time <= 1.0
+    assert late > 2.0
+    assert pace.chunk(8, 500, in_time) == pace.chunk(8, 500)
+    assert pace.chunk(8, 500, late) > 2 * pace.chunk(8, 500)
+    assert pace.chunk(8, 500, 1000.0) == 500

@@ -52,8 +52,8 @@ class Recorder:
     async def predict(self, value: Any, ask: Ask) -> Any:
         return ask
 
-    async def predict_many(self, calls: Any, *, keep_errors: bool = False) -> Any:
-        return [ask for _, ask in calls]
+    async def predict_many(self, values: Any, asks: Any, *, keep_errors: bool = False) -> Any:
+        return [asks] * len(values) if isinstance(asks, Ask) else asks
 
     async def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         yield ask
@@ -97,7 +97,7 @@ def test_the_keys_tenant_goes_before_what_the_caller_says() -> None:
 
     async def asked() -> list[Ask]:
         chunks = [chunk async for chunk in keyed.stream(1, ask)]
-        many = await keyed.predict_many([(1, ask), (2, ask)])
+        many = [*await keyed.predict_many([1], ask), *await keyed.predict_many([1, 2], [ask] * 2)]
         return [await keyed.infer(rows, ask), await keyed.predict(1, ask), *chunks, *many]  # type: ignore[list-item]
 
     for seen in asyncio.run(asked()):
@@ -117,9 +117,9 @@ def test_rows_are_counted_by_the_largest_tensor() -> None:
 
 def test_values_of_one_request_are_counted_together() -> None:
     keyed = KeyedRegistry(registry("m"), caller(rows_per_s=1.0)).get_ready("m")
-    asyncio.run(keyed.predict_many([(1, Ask())] * 5))
+    asyncio.run(keyed.predict_many([1] * 5, Ask()))
     with pytest.raises(QuotaExceeded):
-        asyncio.run(keyed.predict_many([(1, Ask())]))
+        asyncio.run(keyed.predict_many([1], Ask()))
 
 
 def test_other_models_are_neither_listed_nor_told_apart_from_none() -> None:

@@ -118,7 +118,7 @@ async def test_openai_routes_spell_errors_their_own_way_and_the_plain_route_does
     assert openai["error"] == {
         "message": "no model",
         "type": "invalid_request_error",
-        "param": None,
+        "param": "model",
         "code": "model_not_found",
     }
     plain = json.loads((await answer(app, "GET", "/v1/predict/m")).body)

@@ -12,7 +12,9 @@ from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.json.body import decode_json
+from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("GET", "/v1/models", "models"),
@@ -57,7 +59,7 @@ class OpenAI:
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
         ask = ask_of(wishes, request.headers)
         texts = _inputs(asked.input)
-        vectors = await served.predict_many([(text, ask) for text in texts])
+        vectors = await served.predict_many(texts, ask)
         tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
@@ -66,7 +68,7 @@ class OpenAI:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         answer = {"object": "list", "model": served.name, "data": data, "usage": usage}
         more = () if ask.story is None else ask.story.headers()
-        return Response(msgspec.json.encode(answer), headers=more)
+        return Response(await encode_json(answer, plain_of), headers=more)
 
     def _entry(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
@@ -113,7 +115,7 @@ def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:
         values = _shortened(values, asked.dimensions)
     if asked.encoding_format == "base64":
         return base64.b64encode(values.tobytes()).decode("ascii")
-    return values.tolist()
+    return values
 
 
 def _shortened(values: "numpy.ndarray[Any, Any]", dimensions: int) -> "numpy.ndarray[Any, Any]":

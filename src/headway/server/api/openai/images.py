@@ -56,7 +56,7 @@ class Images:
         served = await find_or_wake(self._registry, request, asked.model)
         _check_draws(served)
         asks = [ask_of(_parameters(asked, number), request.headers) for number in _numbers(asked)]
-        images = await served.predict_many([(asked.prompt, ask) for ask in asks])
+        images = await served.predict_many([asked.prompt] * len(asks), asks)
         data = [{"b64_json": base64.b64encode(image).decode("ascii")} for image in images]
         answer = {"created": int(time.time()), "data": data, "output_format": "png"}
         more = () if asks[0].story is None else asks[0].story.headers()

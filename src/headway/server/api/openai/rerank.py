@@ -12,7 +12,9 @@ from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/rerank", "rerank"),
@@ -57,7 +59,7 @@ class Reranking:
         ask = ask_of(wishes, request.headers)
         texts = [each if isinstance(each, str) else each.text for each in asked.documents]
         pairs = [{"query": asked.query, "document": text} for text in texts]
-        scores = await served.predict_many([(pair, ask) for pair in pairs])
+        scores = await served.predict_many(pairs, ask)
         answer = {
             "id": request.id,
             "model": served.name,
@@ -65,7 +67,7 @@ class Reranking:
             "usage": {"total_tokens": sum(getattr(score, "tokens", 0) for score in scores)},
         }
         more = () if ask.story is None else ask.story.headers()
-        return Response(msgspec.json.encode(answer), headers=more)
+        return Response(await encode_json(answer, plain_of), headers=more)
 
 
 def _checked(asked: RerankRequest) -> RerankRequest:

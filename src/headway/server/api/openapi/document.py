@@ -12,10 +12,15 @@ import msgspec
 
 from headway.hosting.registry import ServedModel
 from headway.model import Tensor
+from headway.server.api.openai.chat import ChatRequest
+from headway.server.api.openai.completions import CompletionRequest
 from headway.server.api.openai.handlers import EmbeddingsRequest
 from headway.server.api.openai.images import ImagesRequest
 from headway.server.api.openai.rerank import RerankRequest
+from headway.server.api.openai.tokens import DetokenizeRequest, TokenizeRequest
 from headway.server.api.openapi import schemas
+from headway.server.api.openapi.generating import COMPONENTS as GENERATING
+from headway.server.api.openapi.generating import generating
 from headway.server.api.openapi.media import COMPONENTS as MEDIA
 from headway.server.api.openapi.media import media
 from headway.server.api.openapi.operating import operating
@@ -45,8 +50,9 @@ def document_of(
     served = sorted(models, key=lambda model: model.name)
     components = dict(schemas.COMPONENTS)
     kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
+    kinds += [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest]
     components |= msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
-    components |= MEDIA
+    components |= MEDIA | GENERATING
     paths: dict[str, dict[str, Operation]] = {}
     for model in served:
         if _answers(model):
@@ -230,6 +236,7 @@ def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
             }
         },
         **media(errors, _URGENCY),
+        **generating(served, errors, _URGENCY),
     }
 
 

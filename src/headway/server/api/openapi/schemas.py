@@ -67,7 +67,7 @@ ITEMS: Schema = {"type": "array", "description": "each one item"}
 COMPONENTS: dict[str, Schema] = {
     "Error": closed(error=_TEXT),
     "OpenAIError": closed(
-        error=closed(message=_TEXT, type=_TEXT, param={"type": "null"}, code=_TEXT)
+        error=closed(message=_TEXT, type=_TEXT, param=nullable(_TEXT), code=_TEXT)
     ),
     # ---- v2
     "Live": record({"live": _BOOL}),

@@ -1,0 +1,87 @@
+"""`headway simulate --generate`: token-level batching compared in virtual time."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.core.generation.limits import Limits
+from headway.errors import ConfigError
+from headway.lab import generation, report
+from headway.lab.workload import OPEN_LOOPS, rate_of, replay
+
+_MOST_REQUESTS = 2_000  # unless --requests says otherwise: a request is many steps
+
+
+def add_flags(parser: argparse.ArgumentParser, lengths: Callable[[str], Any]) -> None:
+    add = parser.add_argument
+    add(
+        "--generate",
+        action="store_true",
+        help="language models: sequences that decode token by token; --latency is a step's "
+        "ALPHA + BETA for each token; compares continuous batching, without chunks, and static",
+    )
+    add(
+        "--prompts",
+        type=lengths,
+        metavar="SPEC",
+        help="with --generate: tokens of prompts, as --lengths; absent: from the trace",
+    )
+    add("--outputs", type=lengths, metavar="SPEC", help="with --generate: tokens of answers")
+    add("--kv-tokens", type=int, default=65_536, metavar="N", help="tokens the KV cache holds")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.latency is None:
+        raise ConfigError("--generate needs --latency ALPHA_MS,BETA_MS: a step, and a token of it")
+    if arguments.plot:
+        report.check_plot(arguments.plot)
+    conversations = _conversations(arguments)
+    limits = Limits(
+        blocks=max(1, arguments.kv_tokens // 16),
+        max_sequences=arguments.max_batch_size,
+        step_tokens=max(512, arguments.max_batch_size + 1),
+        max_context=min(32_768, arguments.kv_tokens // 16 * 16),
+        max_queue=10_000_000,
+    )
+    profile = arguments.latency
+    cost = generation.StepCost(profile.alpha_s, profile.beta_s)
+    outcomes = generation.compare(conversations, limits, cost)
+    title = f"{arguments.arrivals.text}, {len(conversations.arrivals)} requests"
+    if arguments.json:
+        print(json.dumps([each.to_json() for each in outcomes], indent=2, allow_nan=False))
+    else:
+        print(f"{title}\n\n{generation.to_table(outcomes)}")
+    if arguments.plot:
+        generation.plot(outcomes, arguments.plot, title=title)
+        print(f"wrote {arguments.plot}", file=sys.stderr)
+    return 0
+
+
+def _conversations(arguments: argparse.Namespace) -> generation.Conversations:
+    spec, seed = arguments.arrivals, arguments.seed
+    requests: int = min(arguments.requests, _MOST_REQUESTS)
+    trace = None
+    if spec.file is not None:
+        trace = generation.read_conversations(Path(spec.file))
+        arrivals = replay(trace.arrivals, requests, spec.rate_rps or rate_of(trace.arrivals))
+    elif spec.kind in OPEN_LOOPS and spec.rate_rps is not None:
+        rng = np.random.default_rng([seed, 1])
+        arrivals = OPEN_LOOPS[spec.kind](requests, spec.rate_rps, rng)
+    else:
+        kinds = ", ".join(f"{kind}:RATE" for kind in OPEN_LOOPS)
+        raise ConfigError(f"--generate takes --arrivals {kinds} or trace:FILE")
+    sizes = []
+    for name, place in (("prompts", 0), ("outputs", 1)):
+        asked = getattr(arguments, name)
+        if asked is not None:
+            sizes.append(asked.sizes(requests, seed + place))
+        elif trace is not None:
+            sizes.append(np.resize(getattr(trace, name), requests))
+        else:
+            raise ConfigError(f"--generate needs --{name}, where no trace has them")
+    return generation.Conversations(arrivals, *sizes)

@@ -1,0 +1,74 @@
+"""The queue of items that need not be told apart."""
+
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+
+from headway.core.items import Item, Priority
+
+_SLACK = 64  # traces of the departed that are tolerated
+
+
+class PlainLane:
+    """Items that differ in nothing but id and time: one deque, and nobody to be told apart.
+
+    Most queues are this, most of the time.
+    """
+
+    __slots__ = ("arrivals", "kind", "live", "partition", "priority", "size_rows")
+
+    def __init__(self) -> None:
+        self.kind: Sequence[object] = ()  # what all of them have in common; empty: nobody may come
+        self.partition: Hashable = None
+        self.priority = Priority.NORMAL
+        self.size_rows = 0
+        self.live: dict[int, Item] = {}
+        self.arrivals: deque[Item] = deque()  # some may have left
+
+    @property
+    def items(self) -> int:
+        return len(self.live)
+
+    @property
+    def rows(self) -> int:
+        return len(self.live)
+
+    @property
+    def mean_size(self) -> int:
+        return 0
+
+    def oldest(self) -> Item | None:
+        arrivals, live = self.arrivals, self.live
+        while arrivals and arrivals[0].id not in live:
+            arrivals.popleft()
+        return arrivals[0] if arrivals else None
+
+    def push_many(self, items: Sequence[Item]) -> None:
+        self.live.update({item.id: item for item in items})
+        self.arrivals.extend(items)
+
+    def take(self, most: int) -> list[Item]:
+        pop, live = self.arrivals.popleft, self.live
+        taken: list[Item] = []
+        while len(taken) < most:
+            item = pop()
+            if live.pop(item.id, None) is not None:
+                taken.append(item)
+        if not live:
+            self.arrivals.clear()
+        return taken
+
+    def remove(self, item_id: int) -> Item | None:
+        item = self.live.pop(item_id, None)
+        if not self.live:
+            self.arrivals.clear()
+        elif len(self.arrivals) > 2 * len(self.live) + _SLACK:
+            self.arrivals = deque(self.in_order())
+        return item
+
+    def in_order(self) -> Iterator[Item]:
+        return (item for item in self.arrivals if item.id in self.live)
+
+    def clear(self) -> None:
+        self.kind = ()
+        self.live.clear()
+        self.arrivals.clear()

@@ -1,0 +1,61 @@
+"""An engine on the GPU from a folder: what fits into its memory, and graphs captured before it is
+ready."""
+
+from pathlib import Path
+
+import torch
+
+from headway.core.generation.limits import Limits
+from headway.engine.decoders import llama
+from headway.engine.gpu.decoder import GpuDecoder
+from headway.engine.gpu.runner import GpuRunner
+from headway.engine.starting import EngineOptions
+from headway.engine.weights import read_config, read_tensors
+from headway.errors import ConfigError
+
+_GIB = 1 << 30
+_SHARE = 0.90  # of the device's memory: for weights, cache and what a step needs
+_BLOCK_SIZE = 32
+_STEP_TOKENS = 8192
+_DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunner:
+    config = read_config(folder)
+    if not llama.runs(config):
+        raise ConfigError(
+            f'{config.get("model_type")!r} has no kernels here; serve it with device = "cpu"',
+            field="device",
+        )
+    dtype = _DTYPES.get(options.dtype)
+    if dtype is None:
+        raise ConfigError(f"{options.dtype!r} is not one of {', '.join(_DTYPES)}", field="dtype")
+    decoder = GpuDecoder(
+        config, read_tensors(folder), dtype=dtype, device="cuda", max_context=context
+    )
+    step_tokens = max(options.step_tokens, _STEP_TOKENS)
+    block_bytes = decoder.shape.block_bytes(_BLOCK_SIZE, dtype)
+    blocks = _room(options, config, step_tokens, dtype) // block_bytes
+    if blocks < 1:
+        raise ConfigError("the device's memory holds no block of the cache", field="kv_cache_gib")
+    limits = Limits(
+        blocks=blocks,
+        block_size=_BLOCK_SIZE,
+        max_context=context,
+        max_sequences=options.max_sequences,
+        step_tokens=step_tokens,
+    )
+    runner = GpuRunner(decoder, limits)
+    runner.warm_up()
+    return runner
+
+
+def _room(options: EngineOptions, config: object, step_tokens: int, dtype: torch.dtype) -> int:
+    """Bytes for the cache: what was asked for, or what is left beside weights and a step."""
+    if options.kv_cache_gib is not None:
+        return int(options.kv_cache_gib * _GIB)
+    assert isinstance(config, dict)
+    free, total = torch.cuda.mem_get_info()
+    widest = max(2 * config["intermediate_size"], config["vocab_size"] // 8)
+    step = 3 * step_tokens * widest * dtype.itemsize + _GIB
+    return int(min(free, total * _SHARE - (total - free)) - step)

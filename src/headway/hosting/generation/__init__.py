@@ -1,0 +1,1 @@
+"""Language models that are served: their text side, and the sequences they have under way."""

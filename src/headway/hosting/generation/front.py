@@ -1,0 +1,316 @@
+"""The front's side of the sequences under way: text out of tokens, stop strings, who reads what.
+
+The engine's side says once a step, for all sequences, which tokens there are (`report`, from
+whatever thread it is in); one turn of the event loop then serves every reader. Knows no protocol.
+"""
+
+import asyncio
+import dataclasses
+import itertools
+import math
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.sequence import Finished, FinishReason
+from headway.core.generation.sequence import Sequence as Asked
+from headway.core.items import Priority
+from headway.errors import Closed, DeadlineExceeded, HeadwayError, ModelFailed
+from headway.hosting.generation.pieces import Generation, Met, Piece
+from headway.hosting.registry import Ask
+from headway.model import END
+from headway.models.chat.text import ChatText, Detokenizer
+from headway.observe.generation import GenerationRecorder
+from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
+from headway.runtime.generating import Output
+
+_SEEDS = 1 << 63
+
+
+class Engine(Protocol):
+    """Who computes: a thread here, or a process of its own."""
+
+    def submit(self, sequence: Asked, sampling: Sampling) -> None: ...
+
+    def cancel(self, sequence: int) -> None: ...
+
+
+class Front:
+    """Used in one event loop, but for `report`."""
+
+    def __init__(
+        self,
+        text: ChatText,
+        recorder: GenerationRecorder,
+        *,
+        is_shared: bool,
+        idle: Callable[[], None],
+    ) -> None:
+        """`is_shared`: cached prefixes are for all tenants. `idle`: told when the last ends."""
+        self._text = text
+        self._recorder = recorder
+        self._max_context = 0
+        self._is_shared = is_shared
+        self._idle = idle
+        self._loop = asyncio.get_running_loop()
+        self._ids = itertools.count(1)
+        self._answers: dict[int, _Answer] = {}  # by sequence
+        self._requests: dict[StreamCall, _Request] = {}
+        self._engine: Engine | None = None
+
+    def connect(self, engine: Engine, *, max_context: int) -> None:
+        self._engine, self._max_context = engine, max_context
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._requests)
+
+    def open(self, asked: Generation, ask: Ask) -> OpenStream:
+        """Queue its sequences. Their pieces come as one stream. Raises Closed."""
+        assert self._engine is not None
+        now = time.monotonic()
+        call = StreamCall(0, asked, self._loop)
+        call.start(may_rerun=False)
+        request = self._requests[call] = _Request(call)
+        seed = asked.wishes.sampling.seed if asked.wishes.is_seeded else secrets.randbits(62)
+        for index in range(asked.count):
+            number = next(self._ids)
+            sequence = self._sequence(number, asked, index, ask, now)
+            answer = _Answer(
+                index,
+                request,
+                Detokenizer(self._text, asked.wishes.stops),
+                now,
+                explains=ask.story is not None,
+            )
+            request.sequences.add(number)
+            self._answers[number] = answer
+            own_seed = (seed + index % asked.n) % _SEEDS
+            sampling = dataclasses.replace(asked.wishes.sampling, seed=own_seed)
+            try:
+                self._engine.submit(sequence, sampling)
+            except Closed:
+                self._withdraw(call)
+                raise
+            self._recorder.prompt(len(sequence.prompt))
+        return OpenStream(call, self._withdraw)
+
+    def _sequence(self, number: int, asked: Generation, index: int, ask: Ask, now: float) -> Asked:
+        wishes = asked.wishes
+        prompt = asked.prompts[index // asked.n]
+        room = max(1, self._max_context - len(prompt))
+        tenant = "" if self._is_shared else ask.tenant
+        is_salted = bool(tenant or wishes.cache_salt)
+        own = frozenset() if wishes.ignore_eos else self._text.stop_ids
+        return Asked(
+            id=number,
+            arrived_at=now,
+            prompt=prompt,
+            max_tokens=room if wishes.max_tokens is None else wishes.max_tokens,
+            min_tokens=wishes.min_tokens,
+            stop_ids=own | wishes.stop_ids,
+            priority=Priority[ask.priority.upper()],
+            tenant=ask.tenant,
+            deadline=math.inf if ask.deadline_ms is None else now + ask.deadline_ms / 1e3,
+            salt=f"{len(tenant)}:{tenant}{wishes.cache_salt}" if is_salted else "",
+        )
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """From any thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+            self._loop.call_soon_threadsafe(function)
+
+    # ---- what comes back
+
+    def report(self, outputs: Sequence[Output]) -> None:
+        """From any thread: one call for all sequences of a step."""
+        if outputs:
+            self.call_soon(lambda: self._deliver(outputs))
+
+    def _deliver(self, outputs: Sequence[Output]) -> None:
+        now = time.monotonic()
+        company = sum(1 for each in outputs if each.token is not None)
+        step: list[tuple[StreamCall, Any]] = []
+        answers = self._answers
+        for output in outputs:
+            answer = answers.get(output.sequence)
+            if answer is None:
+                continue  # its caller has left
+            entry = self._entry(answer, output, company, now)
+            call = answer.request.call
+            if entry is not None:
+                step.append((call, entry))
+            if answer.is_over:
+                self._end(output.sequence, answer)
+                if not answer.request.sequences:
+                    step.append((call, END))
+                    self._forget(call)
+        self._recorder.step(company)
+        deliver_step(step)
+        for call, _ in step:
+            if call.is_done and call in self._requests:  # failed, or its reader is too slow
+                self._withdraw(call)
+
+    def _entry(
+        self, answer: "_Answer", output: Output, company: int, now: float
+    ) -> "Piece | HeadwayError | None":
+        try:
+            piece = answer.take(output, company, now, self._recorder)
+        except HeadwayError as error:
+            return error
+        except Exception as error:  # noqa: BLE001  one answer's, not the step's
+            failed = ModelFailed(f"the answer's text cannot be made: {error}")
+            failed.__cause__ = error
+            return failed
+        if answer.is_to_cancel:  # the engine knows no text: this ends it
+            answer.is_to_cancel = False
+            self._cancel(output.sequence)
+        return piece
+
+    def _end(self, sequence: int, answer: "_Answer") -> None:
+        del self._answers[sequence]
+        answer.request.sequences.discard(sequence)
+
+    def _forget(self, call: StreamCall) -> None:
+        del self._requests[call]
+        if not self._requests:
+            self._idle()
+
+    def _withdraw(self, call: StreamCall) -> None:
+        """Its reader left, or it failed: blocks are free at the first step not yet begun."""
+        request = self._requests.get(call)
+        if request is None:
+            return
+        for sequence in request.sequences:
+            del self._answers[sequence]
+            self._cancel(sequence)
+            self._recorder.finished("abort")
+        request.sequences.clear()
+        self._forget(call)
+
+    def _cancel(self, sequence: int) -> None:
+        assert self._engine is not None
+        with suppress(Closed):
+            self._engine.cancel(sequence)
+
+
+class _Request:
+    """The answers that one caller reads."""
+
+    __slots__ = ("call", "sequences")
+
+    def __init__(self, call: StreamCall) -> None:
+        self.call = call
+        self.sequences: set[int] = set()  # not yet ended
+
+
+class _Answer:
+    """One sequence on its way."""
+
+    __slots__ = (
+        *("_arrived_at", "_batches", "_detokenizer", "_explains", "_first_at", "_index"),
+        *("_is_stopped", "_last_at", "is_over", "is_to_cancel", "request"),
+    )
+
+    def __init__(
+        self,
+        index: int,
+        request: _Request,
+        detokenizer: Detokenizer,
+        now: float,
+        *,
+        explains: bool,
+    ) -> None:
+        self.request = request
+        self._index = index
+        self._detokenizer = detokenizer
+        self._arrived_at = now
+        self._first_at = self._last_at = 0.0
+        self._explains = explains
+        self._batches: list[int] = []
+        self._is_stopped = False  # by a stop string: what else comes is not shown
+        self.is_over = False
+        self.is_to_cancel = False
+
+    def take(
+        self, output: Output, company: int, now: float, recorder: GenerationRecorder
+    ) -> Piece | None:
+        """What of it the caller sees. Raises what ended it, if that was an error."""
+        if output.error is not None:
+            self.is_over = True
+            recorder.finished(output.error.code)
+            raise output.error
+        token, finished = output.token, output.finished
+        if token is not None and not self._is_stopped:
+            self._record(company, now, recorder)
+            if finished is None:
+                return self._middle(token, output.logprobs)
+        if finished is None:
+            return None  # it was on its way when a stop string was found
+        return self._last(token, output.logprobs, finished, now, recorder)
+
+    def _record(self, company: int, now: float, recorder: GenerationRecorder) -> None:
+        if self._last_at:
+            recorder.between_tokens.add(now - self._last_at)
+        else:
+            self._first_at = now
+            recorder.first_token.add(now - self._arrived_at)
+        self._last_at = now
+        if self._explains:
+            self._batches.append(company)
+
+    def _middle(self, token: int, logprobs: Any) -> Piece | None:
+        text = self._detokenizer.step(token)
+        if self._detokenizer.is_stopped:
+            self._is_stopped = self.is_to_cancel = True
+        if not text and logprobs is None:
+            return None
+        return Piece(self._index, text, token, logprobs)
+
+    def _last(
+        self,
+        token: int | None,
+        logprobs: Any,
+        finished: Finished,
+        now: float,
+        recorder: GenerationRecorder,
+    ) -> Piece:
+        self.is_over = True
+        if finished.reason is FinishReason.DEADLINE:
+            recorder.finished("deadline_exceeded")
+            raise DeadlineExceeded("the deadline passed before the answer was complete")
+        text = ""
+        is_end_id = finished.reason is FinishReason.STOP
+        is_shown = token is not None and not self._is_stopped and not is_end_id
+        if is_shown:
+            assert token is not None
+            text = self._detokenizer.step(token)
+        if not self._is_stopped and not self._detokenizer.is_stopped:
+            text += self._detokenizer.finish()
+        is_stop = self._is_stopped or self._detokenizer.is_stopped or is_end_id
+        reason = "stop" if is_stop else "length"
+        recorder.finished(reason)
+        recorder.ended(
+            seconds=now - self._arrived_at,
+            queued_s=(finished.admitted_at or now) - self._arrived_at,
+            finished=finished,
+        )
+        met = self._met(finished, now) if self._explains else None
+        if not is_shown:
+            token = logprobs = None
+        return Piece(self._index, text, token, logprobs, reason, finished, met)
+
+    def _met(self, finished: Finished, now: float) -> Met:
+        return Met(
+            queued_s=(finished.admitted_at or now) - self._arrived_at,
+            first_token_s=(self._first_at or now) - self._arrived_at,
+            took_s=now - self._arrived_at,
+            prefill_chunks=finished.chunks,
+            cached_tokens=finished.cached_tokens,
+            preemptions=finished.preemptions,
+            steps=finished.tokens,
+            batches=tuple(self._batches),
+        )

@@ -1,0 +1,95 @@
+"""A served model's text side, off the event loop: prompts to tokens, tokens to what they spell."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.errors import InputTooLarge, InvalidInput
+from headway.models.chat.text import ChatText
+from headway.runtime.calling.threads import run_in_thread
+
+_SHORT = 2000  # characters of a plain text: tokenised in less time than a thread takes to start
+
+
+class Language:
+    def __init__(self, text: ChatText, *, vocabulary: int, max_context: int) -> None:
+        self.text = text
+        self.vocabulary = vocabulary
+        self.max_context = max_context
+        self._tokens = _spelled(text)
+        self._longest = max(map(len, self._tokens.values()), default=1)  # bytes
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What the model's makers recommend for callers who say nothing."""
+        return self.text.defaults
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """A text as it is. Raises InvalidInput, InputTooLarge."""
+        self._check_text(text, "prompt")
+        if len(text) <= _SHORT:
+            return self._encode(text, add_special_tokens)
+        return await run_in_thread(self._encode, text, add_special_tokens)
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Messages through the model's template."""
+        for index, message in enumerate(messages):
+            self._check_text(str(message.get("content") or ""), f"messages[{index}].content")
+        return await run_in_thread(self.text.encode_chat, messages)
+
+    def check_ids(self, ids: Sequence[Any], field: str) -> None:
+        for each in ids:
+            if type(each) is not int:
+                raise InvalidInput(f"{field}: holds {each!r:.40} among token ids")
+            if not 0 <= each < self.vocabulary:
+                raise InvalidInput(f"{field}: there is no token {each}")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        found: str = self.text.tokenizer.decode(ids, skip_special_tokens=False)
+        return found
+
+    def bytes_of(self, token: int) -> bytes:
+        """What one token spells, of which a character may be only a part."""
+        return self._tokens.get(token, b"")
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = self.text.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def _check_text(self, text: str, field: str) -> None:
+        """Nobody waits for the tokens of a text that can never fit."""
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise InvalidInput(f"{field}: holds half of a surrogate pair") from None
+        least = -(-size // self._longest)
+        if least > self.max_context:
+            raise InputTooLarge(
+                f"{field}: at least {least} tokens; the model's context is {self.max_context}",
+                limit=self.max_context,
+            )
+
+
+def _spelled(text: ChatText) -> dict[int, bytes]:
+    """Every token's bytes: vocabularies spell them in letters of their own."""
+    tokenizer = text.tokenizer
+    added = {id_: each.content for id_, each in tokenizer.get_added_tokens_decoder().items()}
+    is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str()).get("decoder"))
+    letters = _byte_letters() if is_byte_level else {}
+    found = {}
+    for token, id_ in tokenizer.get_vocab(with_added_tokens=False).items():
+        if is_byte_level and all(letter in letters for letter in token):
+            found[id_] = bytes(letters[letter] for letter in token)
+        elif len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            found[id_] = bytes([int(token[3:5], 16)])
+        else:
+            found[id_] = token.replace("▁", " ").encode()
+    return found | {id_: content.encode() for id_, content in added.items()}
+
+
+def _byte_letters() -> dict[str, int]:
+    """GPT-2's letters for bytes: a printable byte is itself, the others follow from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    return letters | {chr(256 + index): byte for index, byte in enumerate(others)}

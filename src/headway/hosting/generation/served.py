@@ -1,0 +1,364 @@
+"""A language model being served: the face that front ends and the keeper know from other models.
+
+Its engine runs in a thread of this process, and says so when it starts. The seam is `Engine` in
+`front.py`: sequences go in, one message a step comes back.
+"""
+
+import asyncio
+import dataclasses
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from headway.config import ModelConfig, check_kind
+from headway.core import CostTable
+from headway.core.generation.wishes import NAMES, wishes_of
+from headway.core.operating.health import Health, health_of
+from headway.errors import Closed, HeadwayError, InvalidInput
+from headway.hosting.explaining import Story
+from headway.hosting.generation.front import Front
+from headway.hosting.generation.language import Language
+from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.registry import Array, Ask, WorkerLine
+from headway.hosting.statistics import ModelStatistics
+from headway.hosting.streaming import ServedStream
+from headway.hosting.warm_up import Beside
+from headway.model import Tensor
+from headway.models.chat.model import LanguageModel
+from headway.observe.generation import GenerationNow, GenerationRecorder
+from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.driving.calls import DirectCall
+from headway.runtime.driving.streams import OpenStream
+from headway.runtime.events import Crashed, Event, Observer, Stopped
+from headway.runtime.generating import GenerationThread
+from headway.signature import Signature, side_of
+
+_log = logging.getLogger(__name__)
+_INPUTS = (Tensor("text_input", "object", (-1,)),)
+_OUTPUTS = (Tensor("text_output", "object", (-1,)),)
+_SIGNATURE = Signature(side_of(_INPUTS, str), side_of(_OUTPUTS, str), str, str)
+_LATELY_S = 1.0
+_MOST_WAITING = 30.0  # seconds for the step that runs when it is closed
+
+
+class ServedGenerator:
+    """`load()` before, `close()` after."""
+
+    inputs: Sequence[Tensor] = _INPUTS
+    outputs: Sequence[Tensor] = _OUTPUTS
+    signature = _SIGNATURE
+    streams = True
+    only_streams = False
+    is_direct = False
+    labels = None
+    costs: CostTable | None = None
+
+    def __init__(self, config: ModelConfig, model: LanguageModel, *, version: str = "1") -> None:
+        check_kind(config, generates=True)
+        self.config = config
+        self.model = model
+        self.name = config.name
+        self.version = version
+        self.max_batch_size = config.max_sequences or 64
+        self.statistics = ModelStatistics()
+        self.recorder = GenerationRecorder()
+        self.language: Language | None = None  # once it is loaded
+        self.clock: Callable[[], float] = time.monotonic
+        self._weights = dict(config.tenants)
+        self._observers: list[Observer] = []
+        self._thread: GenerationThread | None = None
+        self._front: Front | None = None
+        self._is_ready = self._is_closed = False
+        self._holders = 0
+        self._held_at = -math.inf
+        self._left: asyncio.Event | None = None
+
+    # ---- life
+
+    def observe(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    async def start(self) -> None:
+        await self.load()
+        await self.warm()
+
+    async def load(self) -> None:
+        """Raises what the engine raises."""
+        text = await run_in_thread(self.model.text)
+        config = self.config
+        options = {
+            "max_context": config.max_context,
+            "max_sequences": config.max_sequences or 64,
+            "step_tokens": config.step_tokens or 512,
+            "kv_cache_gib": config.kv_cache_gib,
+            "dtype": config.dtype,
+        }
+
+        def make_engine() -> Any:
+            engine = self.model.engine(options)
+            engine.limits = dataclasses.replace(
+                engine.limits, max_queue=config.max_queue, tenant_weights=self._weights
+            )
+            return engine
+
+        front = Front(
+            text, self.recorder, is_shared=config.share_prefixes, idle=self._look_whether_left
+        )
+        self._thread = thread = GenerationThread(make_engine, front.report)
+        await run_in_thread(thread.start)
+        limits = thread.limits
+        self.language = await run_in_thread(
+            lambda: Language(text, vocabulary=thread.vocabulary, max_context=limits.max_context)
+        )
+        front.connect(thread, max_context=limits.max_context)
+        self._front = front
+        thread.on_end(self._ended)
+        _log.info(
+            "%s runs in a thread of this process: %d tokens of context, %d sequences, %d blocks",
+            *(self.name, limits.max_context, limits.max_sequences, limits.blocks),
+        )
+
+    async def warm(self, beside: Beside | None = None) -> None:
+        """One short answer, so that the first caller does not pay for what is done once."""
+        if self.config.warm_up:
+            prompt = (next(iter(self.language.text.stop_ids), 0),) if self.language else (0,)
+            wishes = wishes_of({"max_tokens": 2, "temperature": 0, "ignore_eos": True})
+            stream = await self.open_stream(Generation((prompt,), wishes), Ask())
+            async for _ in stream:
+                pass
+            self.recorder.__init__()  # type: ignore[misc]
+        self._is_ready = True
+
+    def _ended(self, failure: BaseException | None) -> None:
+        """In the engine's thread."""
+        if failure is not None and self._front is not None:
+            self._front.call_soon(lambda: self._tell(Crashed(self.name, failure)))
+
+    def _tell(self, event: Event) -> None:
+        for observer in list(self._observers):
+            observer(event)
+
+    async def close(self, *, drain_s: float = 30.0) -> None:
+        self._is_ready, self._is_closed = False, True
+        await self._wait_left(drain_s)
+        if self._thread is not None:
+            await run_in_thread(self._thread.close, _MOST_WAITING)
+            self._tell(Stopped(self.name, 0))
+
+    async def retire(self, *, drain_s: float) -> None:
+        """Close, once whoever has found it is through."""
+        await self._wait_left(drain_s)
+        await self.close(drain_s=0.0)
+
+    async def _wait_left(self, drain_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                while self.is_busy:
+                    self._left = asyncio.Event()
+                    await self._left.wait()
+
+    def _look_whether_left(self) -> None:
+        if not self.is_busy and self._left is not None:
+            self._left.set()
+
+    def looks_like(self, other: object) -> bool:
+        return False  # nothing that one learns is handed to another
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """In place: tenants who come from now on have the new ones."""
+        self._weights.clear()
+        self._weights.update({**weights, **self.config.tenants})
+
+    # ---- what is
+
+    @property
+    def is_ready(self) -> bool:
+        return self._is_ready and not self.trouble
+
+    @property
+    def trouble(self) -> str:
+        thread = self._thread
+        return "" if thread is None or self._is_closed or thread.is_open else "its engine has died"
+
+    @property
+    def health(self) -> Health:
+        is_open = not self._is_closed
+        return health_of(is_warm=self._is_ready, is_open=is_open, is_in_trouble=bool(self.trouble))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._held_at = self.clock()
+            self._look_whether_left()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._holders) or (self._front is not None and self._front.is_busy)
+
+    @property
+    def is_asked(self) -> bool:
+        return self.is_busy or self.idle_s < _LATELY_S
+
+    @property
+    def idle_s(self) -> float:
+        return self.clock() - self._held_at
+
+    def workers(self) -> list[WorkerLine]:
+        state = "ready" if self.is_ready else "stopped"
+        return [WorkerLine(self.name, self.version, os.getpid(), state, 0, self.trouble)]
+
+    def now(self) -> GenerationNow | None:
+        """For metrics; None: it is closed."""
+        if self._is_closed or self._thread is None or self.language is None:
+            return None
+        load = self._thread.load
+        usage = load.blocks_used / load.blocks
+        return GenerationNow(load.running, load.waiting, usage, load.preemptions)
+
+    def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return _SIGNATURE.input.json_schema(), _SIGNATURE.output.json_schema()
+
+    # ---- calling
+
+    def takes_parameter(self, name: str) -> bool:
+        return name in NAMES
+
+    def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        """Of a `Generation` its pieces; of a prompt (a text, messages, token ids) its text."""
+        return ServedStream(self, value, self._in_time(ask))
+
+    async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
+        if self._front is None or self.language is None:
+            raise Closed(f"{self.name} is not loaded")
+        if isinstance(value, Generation):
+            if ask.parameters:
+                name = next(iter(ask.parameters))
+                raise InvalidInput(f"{name}: is not known")
+            self.language.check_ids(tuple(value.wishes.token_ids), "logit_bias")
+            return self._front.open(value, ask)
+        generation = await self._generation_of(value, ask.parameters or {})
+        return _Texts(await self.open_stream(generation, _without_parameters(ask)), ask.story)
+
+    async def _generation_of(self, value: Any, parameters: Mapping[str, Any]) -> Generation:
+        assert self.language is not None
+        if isinstance(value, str):
+            ids = await self.language.encode(value)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            ids = await self.language.encode_chat(value)
+        elif isinstance(value, list) and value:
+            self.language.check_ids(value, "prompt")
+            ids = value
+        else:
+            raise InvalidInput("a text, a chat's messages, or token ids are expected")
+        said = {name: _value(name, each) for name, each in parameters.items()}
+        return Generation((tuple(ids),), wishes_of({**self.language.defaults, **said}))
+
+    async def predict(self, value: Any, ask: Ask) -> Any:
+        """The whole text."""
+        stream = self.stream(value, ask)
+        texts: list[str] = []
+        try:
+            async for text in stream:
+                texts.append(text)
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+        return "".join(texts)
+
+    async def predict_many(
+        self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
+    ) -> list[Any]:
+        each = [asks] * len(values) if isinstance(asks, Ask) else asks
+
+        async def one(value: Any, ask: Ask) -> Any:
+            try:
+                return await self.predict(value, ask)
+            except HeadwayError as error:
+                if keep_errors:
+                    return error
+                raise
+
+        with self.held():
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(one(value, ask))
+                        for value, ask in zip(values, each, strict=True)
+                    ]
+            except BaseExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
+        values = _SIGNATURE.input.values(inputs)
+        return _SIGNATURE.output.arrays(await self.predict_many(values, ask))
+
+    def submit_direct(self, call: DirectCall) -> bool:
+        return False
+
+    def withdraw(self, call: DirectCall) -> None:
+        raise AssertionError("nothing goes the direct way")
+
+    def record(self, rows: int, started: float, error: BaseException | None) -> None:
+        seconds = self.clock() - started
+        self.statistics.record_request(rows=rows, seconds=seconds, error=error)
+
+    def _in_time(self, ask: Ask) -> Ask:
+        limit_ms = self.config.timeout_ms
+        if limit_ms is None or (ask.deadline_ms is not None and ask.deadline_ms <= limit_ms):
+            return ask
+        return dataclasses.replace(ask, deadline_ms=limit_ms)
+
+
+class _Texts(OpenStream):
+    """Of one answer's pieces only the text, where there is any."""
+
+    __slots__ = ("_pieces", "_story")
+
+    def __init__(self, pieces: OpenStream, story: Story | None) -> None:
+        self._pieces = pieces
+        self._story = story
+        self.take = self._take
+        self.is_at_end = pieces.is_at_end
+
+    async def __anext__(self) -> Any:
+        while True:
+            piece: Piece = await anext(self._pieces)
+            if self._seen(piece):
+                return piece.text
+
+    def attach(self, reader: Callable[[], None] | None) -> None:
+        self._pieces.attach(reader)
+
+    def close(self) -> None:
+        self._pieces.close()
+
+    def _take(self) -> list[Any]:
+        return [piece.text for piece in self._pieces.take() if self._seen(piece)]
+
+    def _seen(self, piece: Piece) -> bool:
+        if piece.met is not None and self._story is not None:
+            self._story.tell([piece.met])
+        return bool(piece.text)
+
+
+def _without_parameters(ask: Ask) -> Ask:
+    return dataclasses.replace(ask, parameters=None) if ask.parameters else ask
+
+
+def _value(name: str, value: Any) -> Any:
+    """A query or a v2 parameter has text for what is a number or a list."""
+    if not isinstance(value, str) or name == "cache_salt":
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

@@ -1,0 +1,47 @@
+"""A served model as its keeper has it: started, watched, retired."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from headway.core import CostTable
+from headway.hosting.registry import ServedModel
+from headway.hosting.warm_up import Beside
+from headway.runtime.events import Observer
+
+
+class Kept(ServedModel, Protocol):
+    @property
+    def model(self) -> Any: ...
+
+    @property
+    def costs(self) -> CostTable | None: ...
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing completes any more; empty: it does, or will."""
+        ...
+
+    @property
+    def is_busy(self) -> bool: ...
+
+    @property
+    def is_asked(self) -> bool:
+        """Now, or a moment ago."""
+        ...
+
+    @property
+    def idle_s(self) -> float: ...
+
+    def observe(self, observer: Observer) -> None: ...
+
+    def weigh(self, weights: Mapping[str, float]) -> None: ...
+
+    def looks_like(self, other: Any) -> bool: ...
+
+    async def load(self) -> None: ...
+
+    async def warm(self, beside: Beside | None = None) -> None: ...
+
+    async def retire(self, *, drain_s: float) -> None: ...
+
+    async def close(self, *, drain_s: float = 30.0) -> None: ...

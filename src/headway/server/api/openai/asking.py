@@ -1,0 +1,129 @@
+"""What OpenAI's two generating routes have in common: their fields, read and checked by name."""
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from headway.core.generation.wishes import Wishes, wishes_of
+from headway.errors import ContextLengthExceeded, InputTooLarge, InvalidInput
+from headway.hosting.generation.language import Language
+from headway.hosting.registry import ServedModel
+from headway.server.json.body import decode_json
+from headway.server.net.messages import Request
+
+MOST_CHOICES = 128  # answers to one request
+Asked = TypeVar("Asked", bound="Generating")
+_NOT_SAMPLING = frozenset(
+    [
+        *("model", "n", "logprobs", "max_completion_tokens", "response_format"),
+        *("stream", "stream_options", "structured_outputs"),
+        *("user", "metadata", "store", "service_tier"),
+    ]
+)
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool = False
+    include_obfuscation: bool = False  # we never pad events; asking for none is fine
+
+
+class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`user`, `metadata`, `store` and `service_tier` change nothing; everything else counts."""
+
+    model: str
+    temperature: float | None = None
+    top_p: float | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    max_tokens: int | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    # Not OpenAI's, but vLLM's: by `extra_body`.
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    cache_salt: str | None = None
+    # Without effect.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+
+    def wishes(self, language: Language, *, logprobs: int | None) -> Wishes:
+        """Raises InvalidInput, which begins with the field."""
+        given = {
+            name: value
+            for name in Generating.__struct_fields__
+            if name not in _NOT_SAMPLING and (value := getattr(self, name)) is not None
+        }
+        if "logit_bias" in given:
+            given["logit_bias"] = _biases(given["logit_bias"])
+        if "top_k" in given:
+            given["top_k"] = max(0, given["top_k"])  # vLLM's word for all is -1
+        if logprobs is not None:
+            given["logprobs"] = logprobs
+        wishes = wishes_of({**language.defaults, **given})
+        language.check_ids(tuple(wishes.sampling.logit_bias), "logit_bias")
+        language.check_ids(tuple(wishes.stop_ids), "stop_token_ids")
+        return wishes
+
+    def check_stream(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidInput("stream_options: is for streams; say stream = true")
+        if self.stream_options is not None and self.stream_options.include_obfuscation:
+            raise InvalidInput("stream_options.include_obfuscation: is not supported")
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+def _biases(given: dict[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): bias for token, bias in given.items()}
+    except ValueError:
+        raise InvalidInput("logit_bias: its keys are token ids") from None
+
+
+async def decoded(request: Request, kind: type[Asked]) -> Asked:
+    """The body, in which null is absence. Raises InvalidInput, naming the field."""
+    try:
+        body = await decode_json(request, dict[str, Any])
+        asked = msgspec.convert({k: v for k, v in body.items() if v is not None}, kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        is_what = str(error) if request.body else "the body is empty: JSON is expected"
+        raise InvalidInput(is_what) from error
+    asked.check_stream()
+    return asked
+
+
+def language_of(served: ServedModel) -> Language:
+    language: Language | None = getattr(served, "language", None)
+    if language is None:
+        raise InvalidInput(f"model: {served.name!r} does not generate text")
+    return language
+
+
+def check_room(language: Language, prompt: int, wishes: Wishes, field: str) -> None:
+    """Both numbers, in OpenAI's words. Raises ContextLengthExceeded."""
+    most = language.max_context
+    if prompt + (wishes.max_tokens or 1) <= most:
+        return
+    wanted = "" if wishes.max_tokens is None else f" and {wishes.max_tokens} for the answer"
+    raise ContextLengthExceeded(
+        f"{'max_tokens' if prompt < most else field}: this model's maximum context length is "
+        f"{most} tokens; you asked for {prompt + (wishes.max_tokens or 1)} "
+        f"({prompt} in the {field}{wanted or ', and one for the answer'})"
+    )
+
+
+def too_long(error: InputTooLarge) -> ContextLengthExceeded:
+    return ContextLengthExceeded(str(error))

@@ -1,0 +1,198 @@
+"""`/v1/completions`: prompts in, their continuations out. The older of OpenAI's two routes."""
+
+import time
+import uuid
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta
+
+from headway.errors import InputTooLarge, InvalidInput
+from headway.hosting.generation.language import Language
+from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.registry import Ask, Registry, ServedModel
+from headway.hosting.streaming import ServedStream
+from headway.server.api.openai.asking import (
+    MOST_CHOICES,
+    Generating,
+    check_room,
+    decoded,
+    language_of,
+    too_long,
+)
+from headway.server.api.openai.events import DONE, Events, event_of, gathered
+from headway.server.api.openai.logprobs import completion_logprobs
+from headway.server.api.openai.usage import Usage
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.net.messages import Answer, Headers, Request, Response, StreamResponse
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("POST", "/v1/completions", "completions"),
+]
+_MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
+_EVENTS = (("Cache-Control", "no-cache"),)
+
+
+class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    prompt: str | list[Any]
+    echo: bool = False  # the prompt stands before its continuation
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+
+
+class Completions:
+    """The handlers that ROUTES names, over one registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def completions(self, request: Request) -> Answer:
+        no_query(request)
+        asked = await decoded(request, CompletionRequest)
+        served = await find_or_wake(self._registry, request, asked.model)
+        with served.held():
+            return await _answer(request, asked, served)
+
+
+async def _answer(request: Request, asked: CompletionRequest, served: ServedModel) -> Answer:
+    language = language_of(served)
+    if asked.echo and asked.logprobs is not None:
+        raise InvalidInput("echo: cannot be had with logprobs: those of prompts are not kept")
+    if asked.max_tokens is None:
+        asked = msgspec.structs.replace(asked, max_tokens=_MAX_TOKENS)
+    ask = ask_of({}, request.headers)
+    generation = await _generation(asked, language)
+    usage = Usage(len(generation.prompts), sum(map(len, generation.prompts)), asked.n)
+    writer = CompletionWriter(asked, generation, served.name, language, usage, ask)
+    stream = cast(ServedStream, served.stream(generation, ask))
+    try:
+        if asked.stream:
+            events = Events(stream, writer)
+            await events.start()
+            return StreamResponse(events, headers=_EVENTS)
+        pieces = await gathered(stream)
+    except InputTooLarge as error:
+        raise too_long(error) from None
+    return writer.whole(pieces)
+
+
+async def _generation(asked: CompletionRequest, language: Language) -> Generation:
+    given = _prompts(asked.prompt)
+    if len(given) * asked.n > MOST_CHOICES:
+        raise InvalidInput(
+            f"prompt: {len(given)} prompts with n = {asked.n}; at most {MOST_CHOICES} answers"
+        )
+    wishes = asked.wishes(language, logprobs=asked.logprobs)
+    prompts = []
+    for each in given:
+        if isinstance(each, str):
+            try:
+                ids = await language.encode(each)
+            except InputTooLarge as error:
+                raise too_long(error) from None
+        else:
+            language.check_ids(each, "prompt")
+            ids = each
+        if not ids:
+            raise InvalidInput("prompt: has no tokens")
+        check_room(language, len(ids), wishes, "prompt")
+        prompts.append(tuple(ids))
+    return Generation(tuple(prompts), wishes, asked.n)
+
+
+def _prompts(given: str | list[Any]) -> list[str | list[int]]:
+    """A text, a list of texts, one list of token ids, or several."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise InvalidInput("prompt: at least one is expected")
+    if all(type(each) is int for each in given):
+        return [given]
+    for index, each in enumerate(given):
+        if not isinstance(each, str | list):
+            raise InvalidInput(f"prompt[{index}]: a text or a list of token ids is expected")
+    return given
+
+
+class CompletionWriter:
+    """Spells one request's answers."""
+
+    def __init__(
+        self,
+        asked: CompletionRequest,
+        generation: Generation,
+        model: str,
+        language: Language,
+        usage: Usage,
+        ask: Ask,
+    ) -> None:
+        self._asked = asked
+        self._generation = generation
+        self._language = language
+        self._usage = usage
+        self._story = ask.story
+        self._lengths: dict[int, int] = {}  # of the text so far, by choice
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": None,
+        }
+
+    def piece(self, piece: Piece) -> bytes:
+        self._usage.add(piece)
+        text = piece.text
+        offset = self._lengths.get(piece.choice)
+        if offset is None:
+            text = self._echo(piece.choice) + text
+            offset = 0
+        self._lengths[piece.choice] = offset + len(text)
+        logprobs = None
+        if piece.logprobs is not None:
+            logprobs = completion_logprobs([piece], self._language, offset)
+        choice = {
+            "index": piece.choice,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": piece.finish_reason,
+        }
+        more = {"usage": None} if self._asked.includes_usage else {}
+        return event_of({**self._head, "choices": [choice], **more})
+
+    def tail(self) -> bytes:
+        last = b""
+        if self._story is not None:
+            more = {"usage": None} if self._asked.includes_usage else {}
+            told = {"choices": [], **more, "headway": self._usage.headway()}
+            last += event_of({**self._head, **told})
+        if self._asked.includes_usage:
+            usage = self._usage.as_json()
+            last += event_of({**self._head, "choices": [], "usage": usage})
+        return last + DONE
+
+    def whole(self, pieces: list[Piece]) -> Response:
+        for piece in pieces:
+            self._usage.add(piece)
+        choices = [self._choice(index, pieces) for index in range(self._generation.count)]
+        body = {**self._head, "choices": choices, "usage": self._usage.as_json()}
+        headers: Headers = ()
+        if self._story is not None:
+            self._story.tell(self._usage.met.values())
+            headers = self._story.headers()
+        return Response(msgspec.json.encode(body), headers=headers)
+
+    def _choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+        own = [piece for piece in pieces if piece.choice == index]
+        text = self._echo(index) + "".join(piece.text for piece in own)
+        logprobs = None
+        if self._asked.logprobs is not None:
+            logprobs = completion_logprobs(own, self._language, 0)
+        reason = own[-1].finish_reason
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _echo(self, choice: int) -> str:
+        if not self._asked.echo:
+            return ""
+        prompt = self._generation.prompts[choice // self._asked.n]
+        found: str = self._language.text.tokenizer.decode(prompt, skip_special_tokens=True)
+        return found

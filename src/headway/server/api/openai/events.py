@@ -1,0 +1,130 @@
+"""An answer as it comes, as OpenAI's server-sent events; or whole, once all of it is there.
+
+Both take pieces from a stream that hands over all that has come, once a step.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from headway.errors import HeadwayError
+from headway.hosting.generation.pieces import Piece
+from headway.hosting.streaming import ServedStream
+from headway.server.api.v2.generating import Pumping
+from headway.server.app import openai_error
+from headway.server.errors import param_of, status_of
+from headway.server.net.messages import Sink
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event_of(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def error_event(error: HeadwayError) -> bytes:
+    """What went wrong after the answer had begun: OpenAI's client raises it."""
+    status = status_of(error).http
+    told = openai_error(status, str(error), code=error.code, param=param_of(error))
+    return event_of({"error": told})
+
+
+class Writer(Protocol):
+    """Spells the pieces of one answer."""
+
+    def piece(self, piece: Piece) -> bytes: ...
+
+    def tail(self) -> bytes:
+        """After the last."""
+        ...
+
+
+class Events:
+    """An async iterator of bytes. A class, because a generator that was never started cannot close
+    what it was given."""
+
+    def __init__(self, stream: ServedStream, writer: Writer) -> None:
+        self._stream = stream
+        self._writer = writer
+        self._first: bytes | None = None
+        self._ended = False
+
+    async def start(self) -> None:
+        """What fails before the first piece is an ordinary error."""
+        try:
+            self._first = self._writer.piece(await anext(self._stream))
+        except StopAsyncIteration:
+            self._first = b""
+        except BaseException:
+            await self.aclose()
+            raise
+
+    def __aiter__(self) -> "Events":
+        return self
+
+    async def __anext__(self) -> bytes:
+        first, self._first = self._first, None
+        if first:
+            return first
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            while True:
+                event = self._writer.piece(await anext(self._stream))
+                if event:
+                    return event
+        except StopAsyncIteration:
+            self._ended = True
+            return self._writer.tail()
+        except HeadwayError as error:
+            self._ended = True
+            return error_event(error)
+
+    async def aclose(self) -> None:
+        self._first, self._ended = None, True
+        await self._stream.aclose()
+
+    async def pump(self, sink: Sink) -> None:
+        """The rest of the events, each as it comes, without a task's turn for it."""
+        pumping = Pumping(self._stream, self._writer.piece, sink)
+        self._stream.attach(pumping.advance)
+        try:
+            pumping.advance()  # what has come meanwhile
+            await pumping.done
+            sink.write(self._writer.tail())
+        except HeadwayError as error:
+            sink.write(error_event(error))
+        finally:
+            self._stream.attach(None)
+
+
+async def gathered(stream: ServedStream) -> list[Piece]:
+    """All pieces. No task has a turn before the last has come."""
+    try:
+        pieces = [await anext(stream)]
+        gathering = _Gathering(stream, pieces.extend)
+        stream.attach(gathering.advance)
+        gathering.advance()
+        await gathering.done
+        return pieces
+    finally:
+        await stream.aclose()
+
+
+class _Gathering:
+    def __init__(self, stream: ServedStream, add: Callable[[list[Any]], None]) -> None:
+        self._stream = stream
+        self._add = add
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def advance(self) -> None:
+        if self.done.done():
+            return
+        try:
+            self._add(self._stream.take())
+            if self._stream.is_at_end():
+                self.done.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            self.done.set_exception(error)

@@ -1,0 +1,80 @@
+"""`/tokenize` and `/detokenize`, as vLLM has them."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from headway.errors import InputTooLarge, InvalidInput
+from headway.hosting.registry import Registry
+from headway.server.api.openai.asking import language_of
+from headway.server.api.openai.chat import checked_messages
+from headway.server.api.openai.handlers import decoded
+from headway.server.api.v2.asking import find_or_wake, no_query
+from headway.server.net.messages import Request, Response
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("POST", "/tokenize", "tokenize"),
+    ("POST", "/detokenize", "detokenize"),
+]
+_MOST_TOKENS = 2**20
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A prompt as it is, or a chat's messages through the template."""
+
+    model: str
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    model: str
+    tokens: list[int]
+
+
+class Tokens:
+    """The handlers that ROUTES names, over one registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def tokenize(self, request: Request) -> Response:
+        no_query(request)
+        asked = await decoded(request, TokenizeRequest)
+        language = language_of(await find_or_wake(self._registry, request, asked.model))
+        if (asked.prompt is None) == (asked.messages is None):
+            raise InvalidInput("prompt: this or messages is expected, one of both")
+        if asked.messages is not None:
+            ids = await language.encode_chat(checked_messages(asked.messages))
+        else:
+            assert asked.prompt is not None
+            special = asked.add_special_tokens
+            ids = await language.encode(asked.prompt, add_special_tokens=special)
+        strings = None
+        if asked.return_token_strs:
+            strings = [language.bytes_of(each).decode(errors="replace") for each in ids]
+        return _json(
+            {
+                "count": len(ids),
+                "max_model_len": language.max_context,
+                "tokens": ids,
+                "token_strs": strings,
+            }
+        )
+
+    async def detokenize(self, request: Request) -> Response:
+        no_query(request)
+        asked = await decoded(request, DetokenizeRequest)
+        language = language_of(await find_or_wake(self._registry, request, asked.model))
+        if len(asked.tokens) > _MOST_TOKENS:
+            raise InputTooLarge(
+                f"tokens: {len(asked.tokens)}; at most {_MOST_TOKENS}", limit=_MOST_TOKENS
+            )
+        language.check_ids(asked.tokens, "tokens")
+        return _json({"prompt": language.decode(asked.tokens)})
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value))

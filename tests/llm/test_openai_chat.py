@@ -1,0 +1,343 @@
+"""OpenAI's routes on a two-layer model, by the unmodified `openai` client."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from models import build
+from serving import MOST_S, Serving, serving
+
+pytestmark = pytest.mark.real_time
+HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
+GREEDY: dict[str, Any] = {"temperature": 0, "extra_body": {"ignore_eos": True}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("llama", tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Serving]:
+    with serving(folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(served: Serving) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=f"{served.url}/v1", api_key="any", max_retries=0, timeout=MOST_S
+    ) as found:
+        yield found
+
+
+def test_a_chat_is_answered(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="tiny", messages=HELLO, max_completion_tokens=12, **GREEDY
+    )
+    assert answer.object == "chat.completion"
+    assert answer.model == "tiny"
+    (choice,) = answer.choices
+    assert choice.message.role == "assistant"
+    assert choice.finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 7
+    assert answer.usage.completion_tokens == 12
+    assert answer.usage.total_tokens == 19
+
+
+def test_a_stream_is_the_answer_in_chunks(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 20, **GREEDY}
+    whole = client.chat.completions.create(**asked)
+    chunks = list(
+        client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **asked)
+    )
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk.id for chunk in chunks}) == 1
+    first = chunks[0].choices[0].delta
+    assert (first.role, first.content) == ("assistant", "")
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+    assert text == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-2:] == [None, "length"]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 20
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_n_answers_are_those_of_their_seeds(client: openai.OpenAI) -> None:
+    def ask(n: int, seed: int) -> list[str | None]:
+        answer = client.chat.completions.create(
+            model="tiny",
+            messages=HELLO,
+            max_tokens=10,
+            n=n,
+            seed=seed,
+            extra_body={"ignore_eos": True},
+        )
+        assert [each.index for each in answer.choices] == list(range(n))
+        return [each.message.content for each in answer.choices]
+
+    three = ask(3, 5)
+    assert len(set(three)) == 3
+    assert three == ask(3, 5)
+    assert three[0] == ask(1, 5)[0]
+
+
+def test_n_streams_come_side_by_side(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 8, "n": 2, "seed": 3}
+    whole = client.chat.completions.create(**asked)
+    texts = ["", ""]
+    ends = ["", ""]
+    for chunk in client.chat.completions.create(stream=True, **asked):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            ends[choice.index] += choice.finish_reason or ""
+    assert texts == [each.message.content for each in whole.choices]
+    assert ends == [each.finish_reason for each in whole.choices]
+
+
+def test_a_stop_string_across_tokens_ends_the_answer_before_it(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 60, **GREEDY}
+    text = client.chat.completions.create(**asked).choices[0].message.content or ""
+    stop = text[10:14]
+    cut = client.chat.completions.create(stop=[stop, "never there"], **asked).choices[0]
+    assert cut.message.content == text[: text.find(stop)]
+    assert cut.finish_reason == "stop"
+    streamed = client.chat.completions.create(stop=stop, stream=True, **asked)
+    pieces = [chunk.choices[0] for chunk in streamed]
+    assert "".join(each.delta.content or "" for each in pieces) == text[: text.find(stop)]
+    assert pieces[-1].finish_reason == "stop"
+
+
+def test_logprobs_are_of_the_tokens_of_the_text(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="tiny", messages=HELLO, max_tokens=6, logprobs=True, top_logprobs=3, **GREEDY
+    ).choices[0]
+    assert answer.logprobs is not None
+    entries = answer.logprobs.content or []
+    assert len(entries) == 6
+    for entry in entries:
+        assert entry.token == entry.top_logprobs[0].token  # greedy: the likeliest
+        assert entry.logprob == entry.top_logprobs[0].logprob <= 0
+        assert len(entry.top_logprobs) == 3
+    spelled = b"".join(bytes(entry.bytes or []) for entry in entries)
+    assert spelled.decode(errors="replace").startswith((answer.message.content or "")[:3])
+
+
+def test_biases_and_penalties_change_the_answer(client: openai.OpenAI) -> None:
+    def ask(**more: Any) -> str:
+        answer = client.chat.completions.create(
+            model="tiny", messages=HELLO, max_tokens=10, **{**GREEDY, **more}
+        )
+        return answer.choices[0].message.content or ""
+
+    assert ask(logit_bias={"70": 100}) == chr(ord("!") + 70 - 5) * 10
+    biased = {"logit_bias": {"70": 60, "71": 59.5}}
+    plain = ask(**biased)
+    assert set(plain) <= {"b", "c"}
+    assert ask(**biased, frequency_penalty=2.0) != plain
+    assert ask(**biased, presence_penalty=-2.0, frequency_penalty=-2.0) == "b" * 10
+
+
+def test_contents_are_texts_parts_or_null(client: openai.OpenAI) -> None:
+    def tokens(content: Any) -> int:
+        messages: list[Any] = [{"role": "assistant", "content": content}, *HELLO]
+        answer = client.chat.completions.create(model="tiny", messages=messages, max_tokens=1)
+        assert answer.usage is not None
+        return answer.usage.prompt_tokens
+
+    parts = [{"type": "text", "text": "ab"}, {"type": "text", "text": "cd"}]
+    assert tokens("abcd") == tokens(parts) == tokens(None) + 4 == tokens("") + 4
+
+
+def test_special_tokens_in_a_text_stay_text(client: openai.OpenAI) -> None:
+    plain = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "</s>"}], max_tokens=1
+    )
+    assert plain.usage is not None
+    assert plain.usage.prompt_tokens == 2 + len("</s>")
+
+
+def test_what_changes_nothing_is_taken(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 5, **GREEDY}
+    plain = client.chat.completions.create(**asked)
+    others = client.chat.completions.create(
+        user="me", metadata={"a": "b"}, store=False, service_tier="auto", **asked
+    )
+    assert plain.choices == others.choices
+
+
+def test_prompts_are_continued(client: openai.OpenAI, served: Serving) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "max_tokens": 6, **GREEDY}
+    one = client.completions.create(prompt="ab", **asked)
+    assert one.object == "text_completion"
+    ids = httpx.post(f"{served.url}/tokenize", json={"model": "tiny", "prompt": "ab"}).json()
+    assert client.completions.create(prompt=ids["tokens"], **asked).choices == one.choices
+    two = client.completions.create(prompt=["ab", "x"], n=2, echo=True, **asked)
+    assert [each.index for each in two.choices] == [0, 1, 2, 3]
+    assert two.choices[0].text == two.choices[1].text == "ab" + one.choices[0].text
+    assert two.choices[2].text.startswith("x")
+    assert two.usage is not None
+    assert (two.usage.prompt_tokens, two.usage.completion_tokens) == (3, 24)
+    streamed = client.completions.create(prompt="ab", stream=True, echo=True, **asked)
+    assert "".join(each.choices[0].text for each in streamed) == "ab" + one.choices[0].text
+
+
+def test_older_logprobs_are_lists_side_by_side(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="tiny", prompt="ab", max_tokens=4, logprobs=2, **GREEDY
+    ).choices[0]
+    logprobs = answer.logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.text_offset is not None
+    assert len(logprobs.tokens) == len(logprobs.token_logprobs or []) == 4
+    assert logprobs.text_offset[0] == 0
+    assert all(len(each) >= 2 for each in logprobs.top_logprobs or [])
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    assert [each.id for each in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").object == "model"
+
+
+def test_tokens_and_back(served: Serving) -> None:
+    def post(route: str, **body: Any) -> Any:
+        answer = httpx.post(f"{served.url}/{route}", json={"model": "tiny", **body})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    found = post("tokenize", prompt="héllo", return_token_strs=True)
+    assert found["count"] == len(found["tokens"]) == 6
+    assert found["max_model_len"] == 256
+    assert len(found["token_strs"]) == 6
+    assert post("detokenize", tokens=found["tokens"])["prompt"] == "héllo"
+    assert post("tokenize", messages=HELLO)["count"] == 7
+
+
+def test_whoever_asks_is_told_what_the_answer_met(served: Serving) -> None:
+    body: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 5, "ignore_eos": True}
+    route, explain = f"{served.url}/v1/chat/completions", {"Headway-Explain": "1"}
+    whole = httpx.post(route, json=body, headers=explain)
+    assert "steps=5" in whole.headers["headway-batch"]
+    assert "prefill_chunks=1" in whole.headers["headway-batch"]
+    with httpx.stream("POST", route, json={**body, "stream": True}, headers=explain) as answer:
+        events = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    (met,) = json.loads(events[-2])["headway"]
+    assert met["steps"] == len(met["batches"]) == 5
+    assert met["preempted"] == 0
+
+
+def test_metrics_have_the_names_that_dashboards_know(
+    served: Serving, client: openai.OpenAI
+) -> None:
+    client.completions.create(model="tiny", prompt="metrics", max_tokens=5, **GREEDY)
+    text = httpx.get(f"{served.url}/metrics").text
+    where = '{model="tiny",version="1"}'
+    for name in (
+        *("time_to_first_token_seconds_count", "inter_token_latency_seconds_count"),
+        *("generation_tokens_total", "prompt_tokens_total", "prefix_cache_queries_total"),
+    ):
+        (line,) = [each for each in text.splitlines() if each.startswith(f"headway_{name}{where}")]
+        assert float(line.split()[-1]) > 0
+    for name in (
+        *("kv_cache_usage_perc", "num_requests_running", "num_requests_waiting"),
+        *("num_preemptions_total", "prefix_cache_hits_total"),
+    ):
+        assert f"headway_{name}{where}" in text
+    assert (
+        'headway_request_success_total{model="tiny",version="1",finished_reason="length"}' in text
+    )
+    assert f"nv_inference_request_success{where}" in text
+
+
+# ---- bad input
+
+MESSAGE: dict[str, Any] = {"role": "user", "content": "Hello"}
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("messages", {"messages": []}),
+    ("messages", {"messages": "Hello"}),
+    ("messages", {"messages": [MESSAGE] * 5000}),
+    ("messages[0].role", {"messages": [{**MESSAGE, "role": "wizard"}]}),
+    ("messages[0].role", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}),
+    ("messages[0].role", {"messages": [{"content": "x"}]}),
+    ("messages[0].content", {"messages": [{**MESSAGE, "content": 3}]}),
+    (
+        "messages[0].content[0].type",
+        {"messages": [{**MESSAGE, "content": [{"type": "image_url", "image_url": {}}]}]},
+    ),
+    ("messages[0].tool_calls", {"messages": [{**MESSAGE, "tool_calls": [{}]}]}),
+    ("max_tokens", {"max_tokens": -1}),
+    ("max_tokens", {"max_tokens": 0}),
+    ("max_tokens", {"max_tokens": 10**12}),
+    ("max_tokens", {"max_tokens": 1.5}),
+    ("max_completion_tokens", {"max_completion_tokens": -3}),
+    ("n", {"n": 0}),
+    ("n", {"n": 10**6}),
+    ("temperature", {"temperature": -0.1}),
+    ("temperature", {"temperature": "hot"}),
+    ("top_p", {"top_p": 0}),
+    ("top_p", {"top_p": 1.01}),
+    ("seed", {"seed": 2**70}),
+    ("presence_penalty", {"presence_penalty": 3}),
+    ("stop", {"stop": ["x" * 10**6]}),
+    ("stop", {"stop": ["x"] * 10**5}),
+    ("stop", {"stop": [""]}),
+    ("logit_bias", {"logit_bias": {"abc": 1}}),
+    ("logit_bias", {"logit_bias": {"100000": 1}}),
+    ("logit_bias", {"logit_bias": {"7": 101}}),
+    ("stop_token_ids", {"stop_token_ids": [-1]}),
+    ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
+    ("top_logprobs", {"top_logprobs": 2}),
+    ("stream_options", {"stream_options": {"include_usage": True}}),
+    ("tools", {"tools": []}),
+    ("tool_choice", {"tool_choice": "auto"}),
+    ("parallel_tool_calls", {"parallel_tool_calls": True}),
+    ("chat_template", {"chat_template": "{{ messages }}"}),
+    ("reasoning_effort", {"reasoning_effort": "low"}),
+    ("colour", {"colour": "blue"}),
+]
+
+
+@pytest.mark.parametrize(("field", "change"), BAD, ids=lambda each: str(each)[:60])
+def test_bad_input_is_refused_by_name(served: Serving, field: str, change: dict[str, Any]) -> None:
+    body = {"model": "tiny", "messages": [MESSAGE], **change}
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=MOST_S)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == field, error
+    assert field in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("text", [r"\ud800", r"a\udfffb"])
+def test_half_of_a_surrogate_pair_is_refused(served: Serving, text: str) -> None:
+    body = '{"model": "tiny", "messages": [{"role": "user", "content": "%s"}]}' % text  # noqa: UP031
+    answer = httpx.post(f"{served.url}/v1/chat/completions", content=body)
+    assert answer.status_code == 400, answer.text
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(client: openai.OpenAI) -> None:
+    for content in ("x" * 300, "x" * 10**6):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": content}]
+            )
+        assert caught.value.code == "context_length_exceeded"
+        assert "256" in caught.value.message
+    assert caught.value.param is not None
+    with pytest.raises(openai.BadRequestError, match="257") as caught:
+        client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=250)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="other", messages=HELLO)
+    assert caught.value.code == "model_not_found"

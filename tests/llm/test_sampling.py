@@ -1,0 +1,93 @@
+"""How tokens are chosen, against what the options say."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from headway.core.generation.sampling import Sampling
+from headway.engine.sampling import Row, chance, sample
+
+PROBABILITIES = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
+
+
+def draw(sampling: Sampling, times: int = 4000) -> Counter[int]:
+    """Tokens drawn at so many positions from the same logits."""
+    logits = PROBABILITIES.log().expand(times, -1)
+    rows = [Row(sampling, position, (0,), ()) for position in range(times)]
+    return Counter(sample(logits, rows).tokens)
+
+
+def shares(sampling: Sampling) -> list[float]:
+    counts = draw(sampling)
+    return [counts[token] / counts.total() for token in range(5)]
+
+
+def test_tokens_come_as_often_as_they_are_likely() -> None:
+    assert shares(Sampling(seed=3)) == pytest.approx(PROBABILITIES.tolist(), abs=0.03)
+
+
+def test_temperature_sharpens() -> None:
+    wanted = PROBABILITIES.pow(2.0)
+    got = shares(Sampling(temperature=0.5, seed=1))
+    assert got == pytest.approx((wanted / wanted.sum()).tolist(), abs=0.03)
+
+
+def test_no_temperature_is_the_likeliest() -> None:
+    assert set(draw(Sampling(temperature=0.0))) == {0}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [
+        (Sampling(top_k=2), {0, 1}),
+        (Sampling(top_p=0.65), {0, 1}),
+        (Sampling(top_p=0.75), {0, 1, 2}),
+        (Sampling(min_p=0.3), {0, 1, 2}),
+        (Sampling(top_k=3, top_p=0.5), {0, 1}),
+        (Sampling(top_p=0.01), {0}),
+        (Sampling(logit_bias={0: -100.0, 4: 100.0}), {4}),
+    ],
+)
+def test_unlikely_tokens_are_cut_off(sampling: Sampling, kept: set[int]) -> None:
+    assert set(draw(sampling, times=400)) == kept
+
+
+def test_what_is_kept_is_the_same_however_large_the_vocabulary() -> None:
+    """More tokens than are looked at first, and all alike: nothing may be lost."""
+    logits = torch.zeros(300, 5000)
+    rows = [Row(Sampling(top_p=0.9, seed=5), position, (), ()) for position in range(300)]
+    tokens = sample(logits, rows).tokens
+    assert len(set(tokens)) > 250
+
+
+@pytest.mark.parametrize(
+    ("sampling", "chosen"),
+    [
+        (Sampling(temperature=0.0, presence_penalty=0.5), 1),
+        (Sampling(temperature=0.0, frequency_penalty=0.2), 1),
+        (Sampling(temperature=0.0, repetition_penalty=3.0), 2),  # the prompt's token 1 counts too
+        (Sampling(temperature=0.0), 0),
+    ],
+)
+def test_penalties_are_for_what_was_said(sampling: Sampling, chosen: int) -> None:
+    row = Row(sampling, 5, prompt=(1,), generated=(0, 0, 0))
+    assert sample(PROBABILITIES.log()[None], [row]).tokens == [chosen]
+
+
+def test_logprobs_are_of_the_model_not_of_the_options() -> None:
+    sampling = Sampling(temperature=0.0, logit_bias={4: 100.0}, logprobs=2)
+    sampled = sample(PROBABILITIES.log()[None], [Row(sampling, 0, (), ())])
+    (logprobs,) = sampled.logprobs
+    assert logprobs is not None
+    assert sampled.tokens == [4]
+    assert logprobs.chosen == pytest.approx(float(PROBABILITIES[4].log()))
+    assert [token for token, _ in logprobs.top] == [0, 1]
+
+
+def test_chance_is_spread_evenly_and_depends_on_both() -> None:
+    values = [chance(seed, position) for seed in range(50) for position in range(50)]
+    assert len(set(values)) == len(values)
+    assert min(values) >= 0.0
+    assert max(values) < 1.0
+    assert sum(values) / len(values) == pytest.approx(0.5, abs=0.02)

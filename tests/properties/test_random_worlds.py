@@ -1,0 +1,97 @@
+"""Worlds drawn at random, and what must hold in every one of them.
+
+A failure prints the world and its seed: `judge(WORLD, seed, requests)` shows it again.
+"""
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from headway.core import Firing
+from headway.lab.oracle import Fixed, score_grid
+from headway.lab.profiles import Noise
+from headway.lab.simulate import simulate
+from headway.lab.worlds import Clients, Curve, World
+
+WORLDS = int(os.environ.get("HEADWAY_FUZZ_WORLDS", "16"))
+FIRST = int(os.environ.get("HEADWAY_FUZZ_SEED", "0"))
+REQUESTS = 2_500
+SEEDS = 3
+LAWS = ("poisson", "mmpp", "fanout", "step", "gamma,2.5", "pareto,1.6", "diurnal", "cron,0.2")
+WORST = 1.2  # times plain fire-when-idle
+NOISE_OF_P99 = 0.1  # between two policies, on so few requests
+
+
+def drawn(seed: int, *, closed: bool = False, workers: tuple[int, ...] = (1, 1, 1, 2, 4)) -> World:
+    draw = random.Random(seed)
+    alpha_ms = 10 ** draw.uniform(-1, 1.3)
+    curve = Curve(
+        round(alpha_ms, 3),
+        round(alpha_ms * 10 ** draw.uniform(-2.5, 0.3), 4),
+        draw.choice((8, 32, 64)),
+        tile=draw.choice((1, 1, 1, 8, 16)),
+        best=draw.choice((0, 0, 0, 6, 24)),
+    )
+    noise = draw.choice((Noise(), Noise(0.1), Noise(0.4), Noise(0.0, "lognormal", 0.02, 8.0)))
+    clients = None
+    if closed:
+        think_ms = round(alpha_ms * 10 ** draw.uniform(-1.5, 1), 3)
+        thinking = draw.choice(("exponential", "constant", "mixed", "barrier"))
+        clients = Clients(draw.choice((2, 5, 20)), think_ms, thinking, jitter_ms=alpha_ms / 20)
+    return World(
+        "random",
+        curve,
+        draw.choice(LAWS),
+        round(draw.uniform(0.03, 0.9), 2),
+        clients=clients,
+        noise=noise,
+        speeds=(1.0,) * draw.choice(workers),
+    )
+
+
+def beside_idle(world: World) -> tuple[float, float]:
+    """`auto` ÷ plain fire-when-idle: p99 and mean, over the seeds."""
+    p99s, means = [], []
+    plain = Fixed(0.0, world.curve.max_rows)
+    for seed in range(SEEDS):
+        scenario = world.scenario(seed, REQUESTS)
+        idle = score_grid(scenario, (0.0,), (world.curve.max_rows,))[plain]
+        ours = simulate(scenario, scenario.policy(Firing.AUTO))
+        p99s.append(ours.percentile_s(99) / idle.p99_s)
+        means.append(ours.mean_s / idle.mean_s)
+    return sum(p99s) / SEEDS, sum(means) / SEEDS
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS))
+def test_auto_is_never_much_worse_than_firing_when_idle(seed: int) -> None:
+    world = drawn(seed)
+    p99, mean = beside_idle(world)
+    assert mean <= WORST, f"{world}, seed {seed}: mean {mean:.3f}, p99 {p99:.3f}"
+    if world.noise.stragglers:
+        return  # one batch in fifty is slow: whoever makes fewer batches is luckier in so few
+    assert p99 <= WORST + NOISE_OF_P99, f"{world}, seed {seed}: mean {mean:.3f}, p99 {p99:.3f}"
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS // 2))
+def test_in_a_closed_loop_the_mean_is_never_much_worse_than_firing_when_idle(seed: int) -> None:
+    world = drawn(seed, closed=True, workers=(1,))
+    p99, mean = beside_idle(world)
+    assert mean <= WORST, f"{world}, seed {seed}: mean {mean:.3f}, p99 {p99:.3f}"
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS))
+def test_an_slo_never_costs_answers_in_time(seed: int) -> None:
+    world = drawn(seed)
+    world = replace(world, slo=random.Random(seed).choice((1.25, 1.5, 2.0, 4.0, 8.0)))
+    slo_s = world.slo_s
+    shares = []
+    for each in range(SEEDS):
+        scenario = world.scenario(each, REQUESTS)
+        plain = replace(scenario, slo_s=None)
+        within = simulate(scenario, scenario.policy(Firing.AUTO)).within(slo_s)
+        shares.append(
+            (within - simulate(plain, plain.policy(Firing.AUTO)).within(slo_s)) / REQUESTS
+        )
+    assert sum(shares) / SEEDS >= -0.005, f"{world}, seed {seed}: {shares}"

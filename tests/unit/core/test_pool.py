@@ -1,0 +1,58 @@
+"""Workers that are not alike."""
+
+from headway.core import Batch, CostTable, Item, Policy, Run, Scheduler, Wait
+
+TIMES = (1.0, 3.0)  # how many times as long a batch takes on each worker
+SECONDS = 0.010
+FLAT = CostTable((1, 8), None, ((SECONDS,), (0.011,)))
+
+
+def taught(scheduler: Scheduler, batches: int) -> float:
+    """Two at once, again and again: each runs on a worker of its own."""
+    now, number = 0.0, 0
+    for _ in range(batches):
+        running: list[Batch] = []
+        for _ in TIMES:
+            scheduler.submit(Item(number, now))
+            number += 1
+            while not isinstance(action := scheduler.next_action(now), Run):
+                assert isinstance(action, Wait)
+                now = action.until
+            running.append(action.batch)
+        assert sorted(batch.worker for batch in running) == [0, 1]
+        for batch in sorted(running, key=lambda batch: TIMES[batch.worker]):
+            ran_s = SECONDS * TIMES[batch.worker]
+            scheduler.finish(batch, now + ran_s, ran_s=ran_s)
+        now += 0.100
+    return now
+
+
+def test_batches_run_on_the_fastest_free_worker() -> None:
+    scheduler = Scheduler(Policy(workers=2, max_wait_s=0.0), FLAT)
+    now = taught(scheduler, 40)
+    scheduler.submit(Item(10_000, now))
+    action = scheduler.next_action(now)
+    assert isinstance(action, Run)
+    assert action.batch.worker == 0
+    assert action.batch.predicted_s is not None
+    assert action.batch.predicted_s < 1.2 * SECONDS
+
+
+def test_a_slow_worker_is_left_idle_where_a_fast_one_is_done_sooner() -> None:
+    scheduler = Scheduler(Policy(workers=2), FLAT)
+    now = taught(scheduler, 40)
+    scheduler.submit(Item(10_000, now))
+    assert isinstance(scheduler.next_action(now), Run)
+    scheduler.submit(Item(10_001, now + 0.008))  # 2 ms until the fast one is free, then 10 ms
+    action = scheduler.next_action(now + 0.008)
+    assert isinstance(action, Wait)
+    assert action.until < now + 0.015
+
+
+def test_workers_that_are_there_are_named() -> None:
+    scheduler = Scheduler(Policy(workers=3), FLAT)
+    scheduler.set_workers([2])
+    scheduler.submit(Item(0, 0.0))
+    action = scheduler.next_action(0.0)
+    assert isinstance(action, Run)
+    assert action.batch.worker == 2
