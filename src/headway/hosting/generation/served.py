@@ -274,7 +274,7 @@ class ServedGenerator:
         return "".join(texts)
 
     async def predict_many(
-        self, calls: Sequence[tuple[Any, Ask]], *, keep_errors: bool = False
+        self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
         async def one(value: Any, ask: Ask) -> Any:
             try:
@@ -287,14 +287,16 @@ class ServedGenerator:
         with self.held():
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(one(*each)) for each in calls]
+                    each_ask = [asks] * len(values) if isinstance(asks, Ask) else asks
+                    pairs = zip(values, each_ask, strict=True)
+                    tasks = [group.create_task(one(*pair)) for pair in pairs]
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
         return [task.result() for task in tasks]
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         values = _SIGNATURE.input.values(inputs)
-        return _SIGNATURE.output.arrays(await self.predict_many([(each, ask) for each in values]))
+        return _SIGNATURE.output.arrays(await self.predict_many(values, ask))
 
     def submit_direct(self, call: DirectCall) -> bool:
         return False
