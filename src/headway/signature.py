@@ -90,7 +90,8 @@ class Field:
         if self._is_json:
             return [self._from_json(row, index) for index, row in enumerate(array.tolist())]
         if self.tensor.dtype == BYTES:
-            return [self._text(row, index) for index, row in enumerate(array.tolist())]
+            is_text = self._is_text
+            return [self._text(row, index, is_text) for index, row in enumerate(array.tolist())]
         if self.is_scalar or _is_sequence(self.hint):
             return array.tolist()  # type: ignore[no-any-return]  # of an array with axes: a list
         return list(array if array.flags.writeable else array.copy())  # rows are the model's own
@@ -174,14 +175,14 @@ class Field:
             return
         raise InvalidInput(f"input {self.name!r} has dtype {array.dtype}, not {want}")
 
-    def _text(self, row: Any, index: int) -> Any:
+    def _text(self, row: Any, index: int, is_text: bool) -> Any:
         if isinstance(row, list):
-            return [self._text(each, index) for each in row]
+            return [self._text(each, index, is_text) for each in row]
         if isinstance(row, str):
-            return row if self._is_text else row.encode()
+            return row if is_text else row.encode()
         if not isinstance(row, bytes):
             raise InvalidInput(f"input {self.name!r} row {index} is no text but {row!r:.40}")
-        if not self._is_text:
+        if not is_text:
             return row
         try:
             return row.decode()

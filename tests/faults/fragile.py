@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from headway import Batcher, Model
+from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.calling.faults import WorkerLost
-from headway.runtime.driving.driver import Driver
-from headway.runtime.driving.event_loop import Home
+from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.jobs.jobs import Job, Worker
 from headway.runtime.workers.inline import InlineWorker
 
@@ -21,14 +21,19 @@ class FragileWorker(InlineWorker):
     """One worker process: what it runs is lost with it, and it is back after `restart_s`."""
 
     def __init__(
-        self, home: Callable[[], Home], driver: Driver, *, restart_s: float, watchdog_s: float
+        self,
+        current_loop: Callable[[], EventLoop],
+        decider: BatchDecider,
+        *,
+        restart_s: float,
+        watchdog_s: float,
     ) -> None:
-        super().__init__(home)
+        super().__init__(current_loop)
         self.is_alive = True
         self.is_frozen = False
         self.deaths = 0
         self.values: list[Any] = []  # what it is running
-        self._driver = driver
+        self._decider = decider
         self._restart_s = restart_s
         self._watchdog_s = watchdog_s
         self._busy: asyncio.Future[None] | None = None
@@ -74,7 +79,7 @@ class FragileWorker(InlineWorker):
         if self._busy is not None and not self._busy.done():
             self._busy.set_exception(WorkerLost(reason, out_of_memory=out_of_memory))
         else:
-            self._driver.worker_left(self)
+            self._decider.worker_left(self)
         loop = asyncio.get_running_loop()
         self._restart = loop.call_later(self._restart_s, self._back)
 
@@ -94,7 +99,7 @@ class FragileWorker(InlineWorker):
     def _back(self) -> None:
         self.is_alive = True
         self.is_frozen = False
-        self._driver.worker_back(self)
+        self._decider.worker_back(self)
 
 
 def _settle(future: "asyncio.Future[None]") -> None:
@@ -126,12 +131,15 @@ class FragileBatcher(Batcher[Any, Any]):
         super().__init__(FragileModel(behave), name="fragile", **options)
         self._restart_s = restart_s
         self._watchdog_s = watchdog_s
+        self._parts.maker.make_workers = self._make_workers  # type: ignore[method-assign]
 
-    def make_workers(self, home: Home, current_home: Callable[[], Home]) -> list[Worker]:
+    def _make_workers(
+        self, event_loop: EventLoop, current_loop: Callable[[], EventLoop]
+    ) -> list[Worker]:
         return [
             FragileWorker(
-                current_home,
-                self._driver,
+                current_loop,
+                self._decider,
                 restart_s=self._restart_s,
                 watchdog_s=self._watchdog_s,
             )
@@ -139,9 +147,11 @@ class FragileBatcher(Batcher[Any, Any]):
         ]
 
     @property
-    def driver(self) -> Driver:
-        return self._driver
+    def decider(self) -> BatchDecider:
+        return self._decider
 
     @property
-    def crew(self) -> list[FragileWorker]:
-        return [worker for worker in self._driver.workers if isinstance(worker, FragileWorker)]
+    def fragile_workers(self) -> list[FragileWorker]:
+        return [
+            worker for worker in self._decider.pool.workers if isinstance(worker, FragileWorker)
+        ]

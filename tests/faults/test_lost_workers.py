@@ -28,8 +28,8 @@ async def outcomes(batcher: FragileBatcher, values: Any, **options: Any) -> list
 
 
 def nothing_is_left(batcher: FragileBatcher) -> bool:
-    driver, scheduler = batcher.driver, batcher.driver.scheduler
-    return not (driver.calls or driver.jobs or driver._inbox) and scheduler.is_idle
+    decider, queue = batcher.decider, batcher.decider.queue
+    return queue.is_idle and not (decider.jobs or decider.shell.inbox)
 
 
 # ---- killed
@@ -38,7 +38,7 @@ def nothing_is_left(batcher: FragileBatcher) -> bool:
 async def test_a_worker_killed_under_its_batch_loses_nothing() -> None:
     recorder = Recorder()
     async with FragileBatcher(double, observers=[recorder]) as batcher:
-        asyncio.get_running_loop().call_later(0.005, batcher.crew[0].die)
+        asyncio.get_running_loop().call_later(0.005, batcher.fragile_workers[0].die)
         assert await outcomes(batcher, range(8)) == [2 * n for n in range(8)]
         assert now() == pytest.approx(0.005 + 0.050 + 0.010)  # killed, restarted, run again
     [lost] = [event for event in recorder.events if isinstance(event, BatchLost)]
@@ -49,14 +49,14 @@ async def test_a_worker_killed_under_its_batch_loses_nothing() -> None:
 
 async def test_a_worker_killed_while_idle_is_waited_for() -> None:
     async with FragileBatcher(double, restart_s=0.5) as batcher:
-        batcher.crew[0].die()
+        batcher.fragile_workers[0].die()
         assert await batcher.submit(1) == 2
         assert now() == pytest.approx(0.510)
 
 
 async def test_another_worker_takes_over_at_once() -> None:
     async with FragileBatcher(double, workers=2, restart_s=60.0) as batcher:
-        asyncio.get_running_loop().call_later(0.005, lambda: batcher.crew[-1].die())
+        asyncio.get_running_loop().call_later(0.005, batcher.fragile_workers[0].die)
         assert await outcomes(batcher, range(8)) == [2 * n for n in range(8)]
         assert now() == pytest.approx(0.015)
 
@@ -69,7 +69,7 @@ async def test_what_was_lost_runs_before_what_came_later_and_with_nobody_else() 
         return await double(worker, values)
 
     async with FragileBatcher(noting, max_batch_size=4) as batcher:
-        asyncio.get_running_loop().call_later(0.005, batcher.crew[0].die)
+        asyncio.get_running_loop().call_later(0.005, batcher.fragile_workers[0].die)
         assert await outcomes(batcher, range(8)) == [2 * n for n in range(8)]
     assert ran == [[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]]
 
@@ -84,7 +84,7 @@ async def test_a_higher_class_goes_before_what_was_lost() -> None:
     async with FragileBatcher(noting) as batcher:
         first = asyncio.create_task(batcher.submit(1))
         await asyncio.sleep(0.005)
-        batcher.crew[0].die()
+        batcher.fragile_workers[0].die()
         urgent = asyncio.create_task(batcher.submit(2, priority="high"))
         assert [await first, await urgent] == [2, 4]
     assert ran == [[1], [2], [1]]
@@ -134,11 +134,11 @@ async def test_poison_is_refused_at_the_door_from_then_on_and_costs_no_worker() 
     recorder = Recorder()
     async with FragileBatcher(double, observers=[recorder]) as batcher:
         assert [type(each) for each in await outcomes(batcher, ["kill"])] == [Poison]
-        deaths = batcher.crew[0].deaths
+        deaths = batcher.fragile_workers[0].deaths
         assert deaths == 2
         assert [type(each) for each in await outcomes(batcher, ["kill"] * 3)] == [Poison] * 3
         assert await batcher.submit("x") == "xx"
-        assert batcher.crew[0].deaths == deaths
+        assert batcher.fragile_workers[0].deaths == deaths
     refused = [event.reason for event in recorder.events if isinstance(event, Refused)]
     assert refused == ["poison"] * 4
 
@@ -148,16 +148,16 @@ async def test_poison_is_forgotten_after_a_while() -> None:
         await outcomes(batcher, ["kill"])
         await asyncio.sleep(601)
         assert [type(each) for each in await outcomes(batcher, ["kill"])] == [Poison]
-        assert batcher.crew[0].deaths == 4  # it was tried again
+        assert batcher.fragile_workers[0].deaths == 4  # it was tried again
         await asyncio.sleep(601)
         assert await batcher.submit(1) == 2
-        assert batcher.driver._takes_plain  # the short way is open again
+        assert batcher.decider.takes_plain  # the short way is open again
 
 
 async def test_equals_of_a_poison_that_wait_already_take_no_worker_down() -> None:
     async with FragileBatcher(double, max_batch_size=4) as batcher:
         results = await outcomes(batcher, ["kill", *range(3), *["kill"] * 20, 7])
-        assert batcher.crew[0].deaths <= 5
+        assert batcher.fragile_workers[0].deaths <= 5
     assert [type(each) for each in results] == [Poison, *[int] * 3, *[Poison] * 20, int]
 
 
@@ -165,12 +165,12 @@ async def test_the_same_content_with_other_company_is_not_poison() -> None:
     async with FragileBatcher(double) as batcher:
         await outcomes(batcher, ["kill"], partition="a")
         assert [type(each) for each in await outcomes(batcher, ["kill"], partition="b")] == [Poison]
-        assert batcher.crew[0].deaths == 4
+        assert batcher.fragile_workers[0].deaths == 4
 
 
 async def test_a_model_that_must_not_run_twice_fails_as_one() -> None:
     async with FragileBatcher(double, max_reruns=0) as batcher:
-        asyncio.get_running_loop().call_later(0.005, batcher.crew[0].die)
+        asyncio.get_running_loop().call_later(0.005, batcher.fragile_workers[0].die)
         results = await outcomes(batcher, range(4))
         assert [type(each) for each in results] == [ModelFailed] * 4
         assert "killed by SIGKILL" in str(results[0])
@@ -192,7 +192,7 @@ async def test_a_caller_that_left_before_its_worker_died_does_not_run_again() ->
         await asyncio.sleep(0.004)
         leaving.cancel()
         await asyncio.sleep(0.001)
-        batcher.crew[0].die()
+        batcher.fragile_workers[0].die()
         assert await staying == 4
         assert leaving.cancelled()
     assert ran == [[1, 2], [2]]
@@ -202,7 +202,7 @@ async def test_a_caller_that_leaves_while_it_waits_to_run_again_is_forgotten() -
     async with FragileBatcher(double, restart_s=5.0) as batcher:
         task = asyncio.create_task(batcher.submit(1))
         await asyncio.sleep(0.005)
-        batcher.crew[0].die()
+        batcher.fragile_workers[0].die()
         await asyncio.sleep(1.0)
         task.cancel()
         await asyncio.sleep(0)
@@ -214,7 +214,7 @@ async def test_a_deadline_ends_the_wait_for_a_worker() -> None:
     async with FragileBatcher(double, restart_s=5.0) as batcher:
         task = asyncio.create_task(batcher.submit(1, deadline_ms=500))
         await asyncio.sleep(0.005)
-        batcher.crew[0].die()
+        batcher.fragile_workers[0].die()
         with pytest.raises(DeadlineExceeded):
             await task
         assert now() == pytest.approx(0.5)
@@ -223,7 +223,7 @@ async def test_a_deadline_ends_the_wait_for_a_worker() -> None:
 
 async def test_without_a_worker_the_queue_fills_up_and_no_further() -> None:
     async with FragileBatcher(double, restart_s=5.0, max_queue=4) as batcher:
-        batcher.crew[0].die()
+        batcher.fragile_workers[0].die()
         results = await outcomes(batcher, range(6))
     assert results[:4] == [0, 2, 4, 6]
     assert [type(each) for each in results[4:]] == [QueueFull] * 2
@@ -234,24 +234,24 @@ async def test_closing_waits_for_what_was_lost_and_for_no_longer_than_told() -> 
         async with FragileBatcher(double, restart_s=1.0) as batcher:
             task = asyncio.create_task(batcher.submit(1))
             await asyncio.sleep(0.005)
-            batcher.crew[0].die()
+            batcher.fragile_workers[0].die()
             await batcher.close(drain_s=drain_s)
             [result] = await asyncio.gather(task, return_exceptions=True)
             assert type(result) is expected
-            assert batcher.driver.calls == {}
+            assert batcher.decider.queue.calls == {}
 
 
 async def test_a_worker_that_dies_while_its_batcher_is_released_leaves_nothing() -> None:
     async with FragileBatcher(double) as batcher:
         task = asyncio.create_task(batcher.submit("hang"))
         await asyncio.sleep(0.005)
-        [worker] = batcher.crew
+        [worker] = batcher.fragile_workers
         await batcher.close(drain_s=0.0)
         worker.die()
         [result] = await asyncio.gather(task, return_exceptions=True)
     assert type(result) is Closed
     await asyncio.sleep(10)
-    assert (batcher.driver.calls, batcher.driver.jobs) == ({}, {})
+    assert (batcher.decider.queue.calls, batcher.decider.jobs) == ({}, {})
 
 
 # ---- streams
@@ -259,13 +259,13 @@ async def test_a_worker_that_dies_while_its_batcher_is_released_leaves_nothing()
 
 async def test_a_stream_that_had_not_begun_runs_again() -> None:
     async with FragileBatcher(double) as batcher:
-        asyncio.get_running_loop().call_later(0.005, batcher.crew[0].die)
+        asyncio.get_running_loop().call_later(0.005, batcher.fragile_workers[0].die)
         assert [chunk async for chunk in batcher.stream(1)] == [(0, 2), (1, 2), (2, 2)]
 
 
 async def test_a_stream_cut_off_in_the_middle_goes_on_where_it_was() -> None:
     async with FragileBatcher(double) as batcher:
-        asyncio.get_running_loop().call_later(0.015, batcher.crew[0].die)
+        asyncio.get_running_loop().call_later(0.015, batcher.fragile_workers[0].die)
         stream = batcher.stream(1)
         assert await anext(stream) == (0, 2)
         assert [chunk async for chunk in stream] == [(1, 2), (2, 2)]
@@ -282,7 +282,7 @@ async def test_a_stream_that_would_go_on_differently_is_broken_off(again: list[i
         return [answers[min(worker.deaths, 1)].pop(0) for _ in values]
 
     async with FragileBatcher(fickle) as batcher:
-        asyncio.get_running_loop().call_later(0.025, batcher.crew[0].die)
+        asyncio.get_running_loop().call_later(0.025, batcher.fragile_workers[0].die)
         stream = batcher.stream(1)
         assert [await anext(stream), await anext(stream)] == [(0, 1), (1, 2)]
         with pytest.raises(ModelFailed):
@@ -308,11 +308,11 @@ async def _read(batcher: FragileBatcher, value: Any) -> list[Any]:
 
 async def test_a_model_that_is_given_up_refuses_until_a_worker_is_back() -> None:
     async with FragileBatcher(double, restart_s=60.0) as batcher:
-        [worker] = batcher.crew
+        [worker] = batcher.fragile_workers
         worker.die()
         waiting = [asyncio.create_task(batcher.submit(n)) for n in range(3)]
         await asyncio.sleep(1.0)
-        batcher.driver.give_up(NotReady("its worker died too often", retry_after_s=30.0))
+        batcher.decider.give_up(NotReady("its worker died too often", retry_after_s=30.0))
         for result in await asyncio.gather(*waiting, return_exceptions=True):
             assert type(result) is NotReady
             assert result.retry_after_s == 30.0
@@ -325,11 +325,11 @@ async def test_a_model_that_is_given_up_refuses_until_a_worker_is_back() -> None
 
 async def test_closing_a_model_that_was_given_up_takes_no_time() -> None:
     async with FragileBatcher(double, restart_s=60.0) as batcher:
-        batcher.crew[0].die()
+        batcher.fragile_workers[0].die()
         task = asyncio.create_task(batcher.submit(1))
         closing = asyncio.create_task(batcher.close())
         await asyncio.sleep(1.0)
-        batcher.driver.give_up(NotReady("its worker died too often"))
+        batcher.decider.give_up(NotReady("its worker died too often"))
         await closing
         assert now() == pytest.approx(1.0)
         assert isinstance(task.exception(), NotReady)

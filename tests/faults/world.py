@@ -228,20 +228,20 @@ class World:
             await fault()
 
     async def _kill(self) -> None:
-        worker = self.random.choice(self.batcher.crew)
+        worker = self.random.choice(self.batcher.fragile_workers)
         if self._may_hit(worker):
             worker.die()
             self.ledger.faults["worker killed"] += 1
 
     async def _freeze(self) -> None:
-        worker = self.random.choice(self.batcher.crew)
+        worker = self.random.choice(self.batcher.fragile_workers)
         if self._may_hit(worker):
             worker.freeze()
             self.ledger.faults["worker frozen"] += 1
 
     def _may_hit(self, worker: FragileWorker) -> bool:
         """Whoever kills the same lone request twice cannot be told from what it carries."""
-        jobs = self.batcher.driver.jobs.values()
+        jobs = self.batcher.decider.jobs.values()
         alone = {
             job.calls[0].value.id for job in jobs if job.worker is worker and len(job.calls) == 1
         }
@@ -282,9 +282,9 @@ class World:
         assert statistics.crashed is None
 
     def _check_nothing_is_left(self, batcher: FragileBatcher) -> None:
-        driver = batcher.driver
-        assert driver.crash is None, driver.crash
-        left = list(reachable(driver, Item, Batch, Call, DirectCall, StreamCall))
+        decider = batcher.decider
+        assert decider.shell.crash is None, decider.shell.crash
+        left = list(reachable(decider, Item, Batch, Call, DirectCall, StreamCall))
         assert not left, f"left behind: {left[:3]}"
 
 
@@ -309,11 +309,11 @@ class LongWorld(World):
 
     def _look(self) -> "Held":
         gc.collect()
-        driver = self.batcher.driver
+        decider = self.batcher.decider
         return Held(
             hours=asyncio.get_running_loop().time() / 3600,
             blocks=sys.getallocatedblocks(),
-            objects=sum(1 for _ in reachable(driver, object)),
+            objects=sum(1 for _ in reachable(decider, object)),
             waiting=len(self.tasks),
         )
 
@@ -323,7 +323,7 @@ class Held(NamedTuple):
 
     hours: float
     blocks: int  # of memory, in the whole process
-    objects: int  # that the driver keeps alive
+    objects: int  # that the decider keeps alive
     waiting: int  # callers
 
 

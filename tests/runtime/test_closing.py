@@ -155,9 +155,9 @@ async def test_a_caller_that_leaves_lets_the_drain_end() -> None:
 async def test_a_batcher_is_opened_once() -> None:
     batcher = Batcher(FakeModel())
     async with batcher:
-        with pytest.raises(Closed, match="new Batcher"):
+        with pytest.raises(Closed, match="make a new one"):
             await batcher.__aenter__()
-    with pytest.raises(Closed, match="new Batcher"):
+    with pytest.raises(Closed, match="make a new one"):
         await batcher.__aenter__()
 
 
@@ -187,9 +187,9 @@ async def test_a_deadline_still_holds_while_draining() -> None:
 
 def just_before_it_is_noted(batcher: Batcher[Any, Any], act: Callable[[], None]) -> None:
     """Have this happen in another thread while a call has looked at the state and goes on."""
-    home = batcher._driver.home
-    assert home is not None
-    here, clock = threading.current_thread(), home.clock
+    loop = batcher._shell.event_loop
+    assert loop is not None
+    here, clock = threading.current_thread(), loop.clock
     left = [act]
 
     def slow_clock() -> float:
@@ -199,7 +199,7 @@ def just_before_it_is_noted(batcher: Batcher[Any, Any], act: Callable[[], None])
             thread.join()
         return clock()
 
-    home.clock = slow_clock
+    loop.clock = slow_clock
 
 
 @pytest.mark.real_time
@@ -218,7 +218,7 @@ async def test_a_call_that_races_with_a_close_in_another_thread_is_answered() ->
 async def test_a_call_that_races_with_a_crash_is_answered() -> None:
     batcher = Batcher[int, int](lambda values: values)
     await batcher.__aenter__()
-    just_before_it_is_noted(batcher, lambda: batcher._driver._ending.crashed(RuntimeError("a bug")))
+    just_before_it_is_noted(batcher, lambda: batcher._shell.crashed(RuntimeError("a bug")))
     async with asyncio.timeout(10):
         with pytest.raises(Closed, match="crashed"):
             await batcher.submit(1)

@@ -360,7 +360,7 @@ async def test_wherever_the_scheduler_breaks_nobody_is_left_waiting(
 ) -> None:
     model = FakeModel(cost_s=0.010)
     batcher = Batcher(model, max_batch_size=1, workers=2)
-    scheduler = batcher._driver.scheduler
+    scheduler = batcher._decider.queue.scheduler
     decide, left = scheduler.next_action, good_decisions
 
     def breaks(now: float) -> Any:
@@ -388,7 +388,7 @@ async def test_when_a_job_cannot_be_made_nobody_is_left_waiting(
     good_jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batcher = Batcher(FakeModel(cost_s=0.010), max_batch_size=2, workers=2)
-    make, left = batcher.make_job, good_jobs
+    make, left = batcher._parts.maker.make_job, good_jobs
 
     def breaks(*arguments: Any) -> Any:
         nonlocal left
@@ -398,7 +398,7 @@ async def test_when_a_job_cannot_be_made_nobody_is_left_waiting(
         return make(*arguments)
 
     await batcher.__aenter__()
-    monkeypatch.setattr(batcher, "make_job", breaks)
+    monkeypatch.setattr(batcher._parts.maker, "make_job", breaks)
     calls = [asyncio.create_task(batcher.submit(n)) for n in range(8)]
     _, pending = await asyncio.wait(calls, timeout=1.0)
     assert not pending
@@ -417,7 +417,7 @@ async def test_a_call_that_breaks_the_scheduler_while_somebody_else_looks_is_ans
     def breaks(items: Any) -> Any:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(batcher._driver.scheduler, "submit_alike", breaks)
+    monkeypatch.setattr(batcher._decider.queue.scheduler, "submit_alike", breaks)
     call = asyncio.create_task(batcher.submit(1))
     await asyncio.sleep(0)  # noted, not yet queued
     with pytest.raises(RuntimeError, match="broken"):
@@ -463,7 +463,7 @@ async def test_a_crashed_batcher_releases_its_threads(monkeypatch: pytest.Monkey
     def breaks(now: float) -> Any:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(batcher._driver.scheduler, "next_action", breaks)
+    monkeypatch.setattr(batcher._decider.queue.scheduler, "next_action", breaks)
     with pytest.raises(Closed):
         await batcher.submit(1)
     with pytest.raises(Closed, match="crashed"):

@@ -193,3 +193,19 @@ async def test_a_turn_of_the_loop_begins_one_batch_of_it_and_no_more() -> None:
             most = max(most, begun - before)
         assert await gathering == [*range(100)]
         assert 0 < most <= 8
+
+
+async def test_errors_that_are_kept_keep_nothing_else() -> None:
+    async def call(value: int, left_ms: float | None) -> int:
+        if value % 2:
+            try:
+                raise ValueError(value)
+            except ValueError as error:
+                raise ModelFailed("odd") from error
+        return value
+
+    async with Batcher(FakeModel()) as batcher:
+        results = await batcher.fan_out().gather(call, range(4), keep_errors=True)
+    for failed in (results[1], results[3]):
+        assert isinstance(failed, ModelFailed)
+        assert (failed.__traceback__, failed.__cause__, failed.__context__) == (None, None, None)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headway import Batcher, Closed, Model, batched
-from headway.runtime.batcher import HAS_PROCESSES
+from headway.runtime.workers import HAS_PROCESSES
 
 pytestmark = [
     pytest.mark.real_time,
@@ -113,7 +113,7 @@ def test_a_fork_while_the_parent_is_in_the_midst_of_it() -> None:
     caller = threading.Thread(target=lambda: answers.append(waiting.call(1)))
     caller.start()
     assert entered.wait(MOST_S)
-    with waiting.batcher._driver.lock:
+    with waiting.batcher._shell.lock:
         in_child(lambda: waiting.call(2))
     go_on.set()
     caller.join()

@@ -446,13 +446,13 @@ def test_a_batcher_whose_loop_is_gone_says_so_every_time() -> None:
 def test_a_batcher_whose_loop_ends_at_the_last_moment_says_so_too() -> None:
     batcher = Batcher[int, int](lambda values: values)
     asyncio.run(batcher.__aenter__())
-    home = batcher._driver.home
-    assert home is not None
+    loop = batcher._shell.event_loop
+    assert loop is not None
 
-    class StillOpen(type(home)):  # type: ignore[misc]
+    class StillOpen(type(loop)):  # type: ignore[misc]
         is_closed = False  # as far as one could see
 
-    home.__class__ = StillOpen
+    loop.__class__ = StillOpen
     for _ in range(2):
         with pytest.raises(headway.Closed, match="its event loop has ended"):
             asyncio.run(batcher.submit(1))

@@ -182,7 +182,7 @@ async def test_a_crash_is_seen() -> None:
     batcher: headway.Batcher[int, int] = headway.Batcher(FakeModel(), name="m")
     metrics.watch(batcher)
     await batcher.__aenter__()
-    batcher._driver._ending.crashed(RuntimeError("a bug of ours"))
+    batcher._shell.crashed(RuntimeError("a bug of ours"))
     found = samples(metrics, model="m")
     assert (found["headway_crashes_total"], found["headway_model_ready"]) == (1, 0)
     await batcher.close()

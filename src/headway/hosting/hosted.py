@@ -32,13 +32,15 @@ from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
-from headway.runtime.batcher import HAS_PROCESSES, Batcher
+from headway.runtime.batcher import Batcher
 from headway.runtime.calling.runner import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
-from headway.runtime.driving.event_loop import Home
+from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Observer
+from headway.runtime.options import BatcherOptions
+from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import (
     ParameterHints,
     Signature,
@@ -50,6 +52,9 @@ from headway.signature import (
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
 _LATELY_S = 1.0
+_MANY_ROWS = 4096  # become values, and results arrays, in a thread: some milliseconds
+_SETTINGS = {field.name for field in msgspec.structs.fields(ModelConfig)}
+_LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _SETTINGS]
 _NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
 
 
@@ -122,13 +127,13 @@ class Served:
             max_batch_size=self.max_batch_size,
             batch_sizes=sizes,
             worker=placement.kind,
-            _make=make,
+            make=make,
         )
         _log.info("%s runs in %s: %s", self.name, _WHERE[placement.kind], placement.reason)
 
     @property
     def is_ready(self) -> bool:
-        return self._is_ready and self.batcher.is_open
+        return self._is_ready and self.batcher.is_open and not self.batcher.is_stuck
 
     @property
     def health(self) -> Health:
@@ -170,7 +175,7 @@ class Served:
         await self.warm()
 
     async def load(self) -> None:
-        self.clock = Home(asyncio.get_running_loop()).clock
+        self.clock = EventLoop(asyncio.get_running_loop()).clock
         await self.batcher.__aenter__()
 
     async def warm(self, beside: Beside | None = None) -> None:
@@ -347,7 +352,10 @@ class Served:
         self, signature: Signature, inputs: Mapping[str, Array], ask: Ask
     ) -> Mapping[str, Array]:
         self._check_answers()
-        values = signature.input.values(inputs)
+        if _rows(inputs) > _MANY_ROWS:
+            values = await run_in_thread(signature.input.values, inputs)
+        else:
+            values = signature.input.values(inputs)
         batcher, options = self._batcher_for(ask), self._options(ask)
         if len(values) == 1 and not self._comes_late:
             results = [await batcher.submit(values[0], **options)]
@@ -357,6 +365,8 @@ class Served:
                     results = [await batcher.submit(values[0], **options)]
                 else:
                     results = await batcher.many(values, **options)
+        if len(results) > _MANY_ROWS:
+            return await run_in_thread(signature.output.arrays, results)
         return signature.output.arrays(results)
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
@@ -490,32 +500,15 @@ def _check_dtypes(tensors: Sequence[Tensor]) -> None:
 def _batcher(
     model: "Model[Any, Any] | TensorModel",
     config: ModelConfig,
+    *,
+    make: Callable[[], Any] | None,
     **others: Any,
 ) -> Batcher[Any, Any]:
-    return Batcher(
-        model,
-        max_wait_ms=config.max_wait_ms,
-        max_batch_cost=config.max_batch_cost,
-        slo_ms=config.slo_ms,
-        slo_percentile=config.slo_percentile,
-        max_queue=config.max_queue,
-        policy=config.policy,
-        order=config.order,
-        compose=config.compose,
-        buckets=config.buckets,
-        pad_sizes=config.pad_sizes,
-        workers=config.workers,
-        tenants=config.tenants,
-        name=config.name,
-        execute_timeout_ms=config.execute_timeout_ms,
-        load_timeout_s=config.load_timeout_s,
-        heartbeat_timeout_s=config.heartbeat_timeout_s,
-        max_restarts=config.max_restarts,
-        worker_memory_mb=config.worker_memory_mb,
-        pin=config.pin,
-        **others,
-        **{key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS},
-    )
+    """`others`: what takes the place of the configuration's."""
+    settings = {name: getattr(config, name) for name in _LEVERS}
+    said = {key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS}
+    options = BatcherOptions(**{**settings, **said, **others})
+    return Batcher.from_options(model, options, make=make)
 
 
 def _decorated(model: object) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar, overload
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
 from headway.runtime.batcher import Batcher
+from headway.runtime.options import BatcherOptions
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -26,7 +27,9 @@ class BatchedFunction(Generic[In, Out]):
         self.function = function
         self.options = options
         self._attribute: str | None = None  # as a method: what it is called in its class
-        self.batcher: Batcher[In, Out] = Batcher(function, _floating=True, **options)
+        self.batcher: Batcher[In, Out] = Batcher.from_options(
+            function, BatcherOptions(**options), is_floating=True
+        )
 
     async def __call__(self, value: In, **options: Any) -> Out:
         return await self.batcher.submit(value, **options)

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from headway.errors import DeadlineExceeded, HeadwayError, QueueFull, Shed
+from headway.runtime.batching.room import Room
 from headway.runtime.driving.calls import Call, Ran
-from headway.runtime.driving.room import Room
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -113,6 +113,9 @@ class FanOut:
         except HeadwayError as error:
             if isinstance(error, QueueFull | Shed) and not self._is_accepted:
                 raise  # the whole request is refused
+            # It is told, not raised again: what it has on its way here would be kept for each of
+            # many thousands, and looked at by every collection.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
             return error
 
     async def _answer(self, call: Callable[[In, float | None], Awaitable[Out]], value: In) -> Out:
@@ -212,3 +215,9 @@ class LongCall:
         self.ran += call.ran
         self._answered_ids += call.item_ids
         return result
+
+
+def pieces_of(rows: int, most: int) -> list[tuple[int, int]]:
+    """So many rows in pieces of at most `most`: from which row, and up to which."""
+    ends = [*range(most, rows, most), rows]
+    return list(zip([0, *ends], ends, strict=False))

@@ -16,18 +16,18 @@ class Forked(Protocol):
         ...
 
 
-_everyone: "weakref.WeakSet[Forked]" = weakref.WeakSet()
+_alive: "weakref.WeakSet[Forked]" = weakref.WeakSet()
 # What the parent's things would do at their end (stop threads, end processes) is not for the child
 # to do: they never end here.
 left_behind: list[object] = []
 
 
 def tell_when_forked(one: Forked) -> None:
-    _everyone.add(one)
+    _alive.add(one)
 
 
 def _after_fork() -> None:
-    for one in list(_everyone):
+    for one in list(_alive):
         one.after_fork()
 
 

@@ -1,80 +1,139 @@
-"""What a person typed, read: names of policies, milliseconds, buckets become a `Policy`."""
+"""Everything that can be said about a batcher, once; and what follows for its parts.
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+`Batcher` takes these as keywords, `@batched` likewise, and a server's configuration has settings of
+the same names. What a person types (names, milliseconds, megabytes) becomes what the core and the
+workers count in (enums, seconds, bytes) here.
+"""
 
-from headway.core import Compose, Firing, Order, Policy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from headway.core import Compose, CostTable, Firing, Order, Policy
+from headway.core.faults.bisecting import MAX_RERUNS
+from headway.core.faults.supervision import MAX_RESTARTS
 from headway.core.policy import choice, read_buckets
 from headway.errors import ConfigError
+from headway.runtime.events import Observer
+
+if TYPE_CHECKING:
+    from headway.runtime.workers.process.options import ProcessOptions
 
 _POLICIES = ("auto", "idle", "window", "static")
+_DEFAULTS = Policy()
 
 
-def policy_of(
-    model: object,
-    *,
-    policy: str,
-    max_batch_size: int,
-    max_wait_ms: float | None,
-    max_batch_cost: int | None,
-    slo_ms: float | None,
-    slo_percentile: float,
-    max_queue: int,
-    order: str,
-    compose: str,
-    buckets: Sequence[int] | str,
-    pad_sizes: Sequence[int],
-    workers: int,
-    tenants: Mapping[str, float] | None,
-    batch_sizes: Sequence[int],
-) -> Policy:
-    """The options of a `Batcher` that decide; some of them the model may have said itself. Raises
-    ConfigError, naming the option."""
-    firing = _firing(policy, max_wait_ms=max_wait_ms, slo_ms=slo_ms)
-    bounds, quantiles = read_buckets(buckets) if isinstance(buckets, str) else (tuple(buckets), 0)
-    return Policy(
-        firing=firing,
-        max_batch_size=max_batch_size,
-        max_wait_s=0.0 if policy == "idle" else seconds(max_wait_ms, "max_wait_ms"),
-        max_batch_cost=max_batch_cost,
-        slo_s=seconds(slo_ms, "slo_ms"),
-        slo_percentile=slo_percentile,
-        max_queue=max_queue,
-        order=cast(Order, choice(Order, order, "order")),
-        compose=_compose(compose, model),
-        buckets=bounds,
-        quantiles=quantiles,
-        pad_sizes=tuple(pad_sizes) or tuple(getattr(model, "pad_sizes", ())),
-        workers=workers,
-        tenant_weights=dict(tenants or {}),
-        batch_sizes=tuple(batch_sizes),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatcherOptions:
+    max_batch_size: int = _DEFAULTS.max_batch_size
+    max_wait_ms: float | None = None
+    max_batch_cost: int | None = _DEFAULTS.max_batch_cost
+    slo_ms: float | None = None
+    slo_percentile: float = _DEFAULTS.slo_percentile
+    max_queue: int = _DEFAULTS.max_queue
+    policy: Literal["auto", "idle", "window", "static"] = "auto"
+    order: Literal["fifo", "shortest"] = "fifo"
+    compose: Literal["auto", "dp", "buckets", "sort", "fifo", "packed"] = "auto"
+    buckets: Sequence[int] | str = "pow2"
+    pad_sizes: Sequence[int] = ()
+    workers: int = _DEFAULTS.workers
+    tenants: Mapping[str, float] | None = None
+    batch_sizes: Sequence[int] = ()
+    size: Callable[[Any], int] | None = None
+    prepare: Callable[[Any], Any] | None = None
+    max_reruns: int = MAX_RERUNS
+    costs: CostTable | None = None
+    observers: Sequence[Observer] = ()
+    name: str | None = None
+    worker: Literal["auto", "inline", "thread", "process"] = "auto"
+    execute_timeout_ms: float | None = None
+    load_timeout_s: float = 600.0
+    heartbeat_timeout_s: float = 10.0
+    max_restarts: int = MAX_RESTARTS
+    worker_memory_mb: float | None = None
+    pin: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.max_reruns, int) and self.max_reruns >= 0):
+            raise ConfigError(f"must be at least 0, not {self.max_reruns}", field="max_reruns")
+        _seconds(self.execute_timeout_ms, "execute_timeout_ms")
 
-def _firing(policy: str, *, max_wait_ms: float | None, slo_ms: float | None) -> Firing:
-    """The rule for what a person typed: 'idle' is `auto` that never waits."""
-    if policy == "idle":
-        if max_wait_ms:
-            raise ConfigError("policy 'idle' never waits; 'auto' may", field="max_wait_ms")
-        return Firing.AUTO
-    if policy not in _POLICIES:
-        choices = ", ".join(map(repr, _POLICIES))
-        raise ConfigError(f"{policy!r} is not one of {choices}", field="policy")
-    if slo_ms is not None and policy != "auto":
-        raise ConfigError(
-            f"policy {policy!r} knows no latency goal; 'auto' and 'idle' do", field="slo_ms"
+    @property
+    def execute_timeout_s(self) -> float | None:
+        """None: a batch may run for ever."""
+        limit_s = _seconds(self.execute_timeout_ms, "execute_timeout_ms")
+        return None if limit_s == math.inf else limit_s
+
+    @property
+    def needs_process(self) -> str:
+        """The option that only a process of its own can keep."""
+        if self.worker_memory_mb is not None:
+            return "worker_memory_mb"
+        return "pin" if self.pin else ""
+
+    def policy_for(self, model: object) -> Policy:
+        """The options that decide; some of them the model may have said itself. Raises ConfigError,
+        naming the option."""
+        buckets, quantiles = self.buckets, 0
+        if isinstance(buckets, str):
+            buckets, quantiles = read_buckets(buckets)
+        return Policy(
+            firing=self._firing(),
+            max_batch_size=self.max_batch_size,
+            max_wait_s=0.0 if self.policy == "idle" else _seconds(self.max_wait_ms, "max_wait_ms"),
+            max_batch_cost=self.max_batch_cost,
+            slo_s=_seconds(self.slo_ms, "slo_ms"),
+            slo_percentile=self.slo_percentile,
+            max_queue=self.max_queue,
+            order=cast(Order, choice(Order, self.order, "order")),
+            compose=self._compose(model),
+            buckets=tuple(buckets),
+            quantiles=quantiles,
+            pad_sizes=tuple(self.pad_sizes) or tuple(getattr(model, "pad_sizes", ())),
+            workers=self.workers,
+            tenant_weights=dict(self.tenants or {}),
+            batch_sizes=tuple(self.batch_sizes),
         )
-    return Firing(policy)
+
+    def _firing(self) -> Firing:
+        """The rule for what a person typed: 'idle' is `auto` that never waits."""
+        policy = self.policy
+        if policy == "idle":
+            if self.max_wait_ms:
+                raise ConfigError("policy 'idle' never waits; 'auto' may", field="max_wait_ms")
+            return Firing.AUTO
+        if policy not in _POLICIES:
+            choices = ", ".join(map(repr, _POLICIES))
+            raise ConfigError(f"{policy!r} is not one of {choices}", field="policy")
+        if self.slo_ms is not None and policy != "auto":
+            raise ConfigError(
+                f"policy {policy!r} knows no latency goal; 'auto' and 'idle' do", field="slo_ms"
+            )
+        return Firing(policy)
+
+    def _compose(self, model: object) -> Compose:
+        """'auto': as the model takes them."""
+        if self.compose == "auto":
+            return Compose.PACKED if getattr(model, "packed", False) else Compose.DP
+        return cast(Compose, choice(Compose, self.compose, "compose"))
+
+    def process_options(self) -> "ProcessOptions":
+        """For each worker process."""
+        from headway.runtime.workers.process.options import ProcessOptions
+
+        memory_mb = self.worker_memory_mb
+        return ProcessOptions(
+            max_restarts=self.max_restarts,
+            load_timeout_s=self.load_timeout_s,
+            execute_timeout_s=self.execute_timeout_s,  # it can be ended; its batch runs again
+            heartbeat_timeout_s=self.heartbeat_timeout_s,
+            memory_bytes=None if memory_mb is None else int(memory_mb * 2**20),
+            pin=tuple(self.pin),
+        )
 
 
-def _compose(name: str, model: object) -> Compose:
-    """'auto': as the model takes them."""
-    if name == "auto":
-        return Compose.PACKED if getattr(model, "packed", False) else Compose.DP
-    return cast(Compose, choice(Compose, name, "compose"))
-
-
-def seconds(milliseconds: object, name: str) -> float | None:
+def _seconds(milliseconds: object, name: str) -> float | None:
     if milliseconds is None:
         return None
     if not isinstance(milliseconds, int | float):

@@ -137,12 +137,6 @@ class App:
         )
         return direct(body, asker, tenant, **params)
 
-    def wrap(self, around: Callable[[Handle], Handle]) -> None:
-        """Have every request pass through this, too. Before anything is served; then none takes
-        the direct way, which is not wrapped."""
-        self.handle = around(self.handle)  # type: ignore[method-assign,assignment]
-        self.start_direct = _never_direct  # type: ignore[method-assign]
-
     def template_of(self, request: Request) -> str:
         """Of the route that answers this; empty if none does."""
         found = self._found.get((request.method, request.path)) or self._look_up(request)
@@ -327,10 +321,6 @@ def _compile(template: str) -> re.Pattern[str]:
         for index, part in enumerate(literal_or_name)
     ]
     return re.compile("".join(parts))
-
-
-def _never_direct(url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]) -> None:
-    return None
 
 
 def _is_asked_to_stop() -> bool:

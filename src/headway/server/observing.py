@@ -1,11 +1,11 @@
 """What the server tells of itself: metrics, a line for each request, spans; each only where wanted.
 
-What is off costs nothing: the app's `handle` and the gRPC methods are wrapped, or they are not.
+What is off costs nothing: there is an app around the app, and gRPC methods are wrapped, or not.
 """
 
 import importlib.metadata
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from headway.config import ServerConfig
 from headway.hosting.generation.served import ServedGenerator
@@ -17,14 +17,15 @@ from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
 from headway.runtime.batcher import Batcher
 from headway.server.api.metrics import MetricsPage
-from headway.server.app import App, Handle
+from headway.server.app import App, Asker, Handle, Pending
 from headway.server.errors import status_of
-from headway.server.net.messages import Answer, Refusal, Request, StreamResponse
+from headway.server.net.messages import Answer, Refusal, Request, Response, StreamResponse
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
 
 
+Layer: TypeAlias = Callable[[Handle], Handle]
 _VERSION = importlib.metadata.version("headway")
 
 
@@ -72,13 +73,15 @@ class Observing:
         if self.metrics is not None:
             self.metrics.readiness = registry.readiness
 
-    def wrap(self, app: App) -> None:
-        """Once, the app that requests come to first: who is turned away there is told of, too."""
+    def around(self, app: App) -> App:
+        """The app that requests come to first: who is turned away there is told of, too."""
         app.errors = self.http_errors
+        layers: list[Layer] = []
         if self.tracing is not None:
-            app.wrap(_traced(app, self.tracing))
+            layers.append(_traced(app, self.tracing))
         if self.logs_access:
-            app.wrap(_logged())
+            layers.append(_logged())
+        return ObservedApp(app, layers) if layers else app
 
     def _counted(self, errors: ErrorTally) -> ErrorTally:
         if self.metrics is not None:
@@ -86,7 +89,34 @@ class Observing:
         return errors
 
 
-def _logged() -> Callable[[Handle], Handle]:
+class ObservedApp(App):
+    """Every request of another app passes through the layers, the last one first. None takes the
+    direct way, of which nothing is told."""
+
+    def __init__(self, app: App, layers: Iterable[Layer]) -> None:
+        super().__init__()
+        self._app = app
+        self.errors = app.errors
+        self._handle: Handle = app.handle
+        for layer in layers:
+            self._handle = layer(self._handle)
+
+    def template_of(self, request: Request) -> str:
+        return self._app.template_of(request)
+
+    def start_direct(
+        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
+    ) -> Pending | None:
+        return None
+
+    async def handle(self, request: Request) -> Answer:
+        return await self._handle(request)
+
+    def answer_error(self, request: Request, error: BaseException) -> Response:
+        return self._app.answer_error(request, error)
+
+
+def _logged() -> Layer:
     def around(handle: Handle) -> Handle:
         async def logged(request: Request) -> Answer:
             line = logs.LoggedRequest(
@@ -104,7 +134,7 @@ def _logged() -> Callable[[Handle], Handle]:
     return around
 
 
-def _traced(app: App, tracing: "Tracing") -> Callable[[Handle], Handle]:
+def _traced(app: App, tracing: "Tracing") -> Layer:
     from headway.observe.tracing import traceparent
 
     def around(handle: Handle) -> Handle:

@@ -99,7 +99,7 @@ async def run(
                     has_keys=guard.has_keys,
                 ),
             )
-            observing.wrap(app)
+            app = observing.around(app)
             http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit, room=room)
             grpc = make_grpc(
                 registry,

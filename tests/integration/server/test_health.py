@@ -162,7 +162,7 @@ def test_a_crashed_scheduler_is_not_live(stack: str) -> None:
             def broken(*_: Any) -> None:
                 raise RuntimeError("a bug")
 
-            model.batcher._driver.scheduler.next_action = broken  # type: ignore[method-assign,assignment]
+            model.batcher._decider.queue.scheduler.next_action = broken  # type: ignore[method-assign,assignment]
             with pytest.raises(Exception, match="crashed"):
                 await model.predict("a", Ask())
 

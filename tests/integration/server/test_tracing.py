@@ -102,7 +102,7 @@ async def serving(**settings: Any) -> AsyncIterator[Running]:
         registry.add(model)
         await model.start()
     app = make_app(registry, config, observing=observing)
-    observing.wrap(app)
+    app = observing.around(app)
     grpc = make_grpc(registry, config, observing=observing)
     assert grpc is not None
     async with (

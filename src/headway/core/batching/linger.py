@@ -23,6 +23,7 @@ _TOGETHER = 0.02  # of a batch's time: arrivals no further apart came together
 _WINDOW = 16  # batches over which the most items at once are remembered
 _LOAD_RATE = 0.02  # of each batch goes into how busy the workers are, and how many come
 _TAIL = 2.0
+_MOST_CAME = 96  # arrivals after one answer that are looked at: a batch and a half
 _HALF = math.sqrt(0.5)
 _EDGES = tuple(2.0 ** (i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
 _MIDDLES = tuple(edge * 2**-0.25 for edge in _EDGES)
@@ -125,7 +126,8 @@ class Linger:
         self.arrivals += 1
         last = self._last_arrival
         self._last_arrival = now
-        self._came_since.append(now)
+        if len(self._came_since) < _MOST_CAME:
+            self._came_since.append(now)
         if last == -math.inf:
             self._first_arrival = now
         if last < self._last_completion:
@@ -156,7 +158,9 @@ class Linger:
             if before < everyone:
                 gaps.append(gap_s)
         self.arrivals += len(times) - 1
-        self._came_since += times[1:]
+        room = _MOST_CAME - len(self._came_since)
+        if room > 0:
+            self._came_since += times[1 : 1 + room]
         self._last_arrival = last
         self._see(here + len(times))
 

@@ -1,1 +1,1 @@
-"""The shell around a scheduler: its lock, its event loop, its workers, its end."""
+"""The shell that drives a decider: its lock, inbox, timer, event loop and end; and its callers."""

@@ -1,7 +1,7 @@
 """The event loop that drives a batcher: where its timers run and its answers are delivered.
 
 A batcher opened with `async with` lives in the loop that opened it. One behind `@batched` has no
-such owner; `FloatingHome` finds it a loop (see its docstring).
+such owner; `FloatingLoop` finds it a loop (see its docstring).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from headway.errors import NotReady
 from headway.runtime.calling.threads import start_thread
 
 
-class Home:
+class EventLoop:
     """One event loop, as seen from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -93,7 +93,7 @@ def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_until_complete(asyncio.sleep(0))  # what those who ended still have to tell
 
 
-class FloatingHome:
+class FloatingLoop:
     """Chooses the loop for a batcher that nobody opened.
 
     It is the caller's own loop while all callers share one: no thread is crossed. As soon as a
@@ -106,27 +106,27 @@ class FloatingHome:
         self._name = name
         self._background: BackgroundLoop | None = None
 
-    def choose(self, current: Home | None, *, idle: bool) -> Home:
+    def choose(self, current: EventLoop | None, *, idle: bool) -> EventLoop:
         """Where the batcher should live now that this thread calls in."""
         here = asyncio._get_running_loop()
         if current is not None and current.loop is here:
             return current
         if here is not None and (current is None or idle or current.is_closed):
-            return Home(here)
+            return EventLoop(here)
         if current is not None and self._is_background(current):
             return current
-        return Home(self._background_loop())
+        return EventLoop(self._background_loop())
 
-    def refuge(self) -> Home:
-        """A home that is certain to run."""
-        return Home(self._background_loop())
+    def refuge(self) -> EventLoop:
+        """A loop that is certain to run."""
+        return EventLoop(self._background_loop())
 
     def close(self) -> None:
         if self._background is not None:
             self._background.stop()
 
-    def _is_background(self, home: Home) -> bool:
-        return self._background is not None and home.loop is self._background.loop
+    def _is_background(self, event_loop: EventLoop) -> bool:
+        return self._background is not None and event_loop.loop is self._background.loop
 
     def _background_loop(self) -> asyncio.AbstractEventLoop:
         if self._background is None:

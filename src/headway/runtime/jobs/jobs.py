@@ -7,7 +7,7 @@ loop (`run_async`), and tells its batcher when it is done.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from headway.core.faults.memory import Misfit
 from headway.core.items import Batch
@@ -60,7 +60,7 @@ class BatchJob:
         calls: Sequence[Answerable],
         worker: Worker,
         clock: Clock,
-        done: "Callable[[BatchJob], None]",
+        done: "Done",
     ) -> None:
         self.batch = batch
         self.calls = calls
@@ -104,6 +104,9 @@ class BatchJob:
         self.misfit = reruns.misfit
 
 
+Done: TypeAlias = Callable[[BatchJob], None]
+
+
 class PredictJob(BatchJob):
     """One answer per item."""
 
@@ -113,7 +116,7 @@ class PredictJob(BatchJob):
         calls: Sequence[Answerable],
         worker: Worker,
         clock: Clock,
-        done: Callable[[BatchJob], None],
+        done: "Done",
         runner: Runner,
         max_reruns: int,
         batch_sizes: Sequence[int] = (),
@@ -207,7 +210,7 @@ class StreamJob(BatchJob):
         calls: Sequence[StreamCall],
         worker: Worker,
         clock: Clock,
-        done: Callable[[BatchJob], None],
+        done: "Done",
         stream: Callable[[list[Any]], Iterator[Any] | AsyncIterator[Any]],
         runner: Runner,
         max_reruns: int,

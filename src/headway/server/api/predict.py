@@ -5,6 +5,7 @@
 model stand in the query: `?language=de`.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -59,7 +60,8 @@ def _parameters(query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(name for name in found if sum(name == each for each, _ in pairs) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise InvalidInput(f"query parameter {twice!r} is given twice")
     return found
 

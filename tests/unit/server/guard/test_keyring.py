@@ -46,7 +46,9 @@ def test_no_key_is_nobody(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [KEY.key[:-1], KEY.key + "x", KEY.key.upper(), KEY.hash, "\udcff", "ü", "x" * 10_000]
+    "key",
+    [KEY.key[:-1], KEY.key + "x", KEY.key.upper(), KEY.hash, "\udcff", "ü", "x" * 10_000],
+    ids=["shorter", "longer", "upper", "hash", "surrogate", "letter", "long"],
 )
 def test_a_key_that_is_nearly_right_is_wrong(key: str) -> None:
     with pytest.raises(Unauthenticated):

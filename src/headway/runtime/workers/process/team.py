@@ -17,7 +17,7 @@ _STOP_S = 15.0  # longer than a worker gives its process
 _RETRY_S = 60.0  # what callers are told when all are given up
 
 
-class Employer(Protocol):
+class TeamListener(Protocol):
     """What it needs of a driver; from any thread."""
 
     def report(self, event: Event) -> None: ...
@@ -30,7 +30,7 @@ class Employer(Protocol):
 
 
 class ProcessTeam:
-    """`hire` once; the driver that is attached learns who comes and goes."""
+    """`start` once; the driver that is attached learns who comes and goes."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class ProcessTeam:
         self._count = workers
         self._options = options
         self._workers: list[ProcessWorker] = []
-        self._employer: Employer | None = None
+        self._listener: TeamListener | None = None
         self._failed: set[ProcessWorker] = set()
         self._lock = threading.Lock()
 
-    def attach(self, employer: Employer) -> None:
-        self._employer = employer
+    def attach(self, listener: TeamListener) -> None:
+        self._listener = listener
 
-    def hire(self, *, is_awaited: bool = False) -> list[ProcessWorker]:
+    def start(self, *, is_awaited: bool = False) -> list[ProcessWorker]:
         """All of them, those there are or new ones; they load the model now."""
         if all(worker.is_stopping for worker in self._workers):
             check_main()
@@ -73,7 +73,7 @@ class ProcessTeam:
         """Until every one has loaded the model. Raises what the first to fail raised."""
         try:
             async with asyncio.TaskGroup() as group:
-                for worker in self.hire(is_awaited=True):
+                for worker in self.start(is_awaited=True):
                     group.create_task(_wait(worker))
         except BaseException as error:
             await self.wait_stopped()
@@ -96,27 +96,27 @@ class ProcessTeam:
     # ---- what workers tell, each in its thread
 
     def worker_ready(self, worker: ProcessWorker, status: WorkerStatus) -> None:
-        if self._employer is not None:
-            self._employer.worker_back(worker)
-            self._tell(self._employer, status)
+        if self._listener is not None:
+            self._listener.worker_back(worker)
+            self._tell(self._listener, status)
 
     def worker_lost(self, worker: ProcessWorker, status: WorkerStatus) -> None:
         """Where it was the last one, and is given up, callers are told."""
-        if self._employer is None:
+        if self._listener is None:
             return
-        self._employer.worker_left(worker)
+        self._listener.worker_left(worker)
         if status.state is WorkerState.FAILED and self._is_last(worker):
             reason = f"{self._name} has no worker left; the last one {status.last_error}"
-            self._employer.give_up(NotReady(reason, retry_after_s=_RETRY_S))
-        self._tell(self._employer, status)
+            self._listener.give_up(NotReady(reason, retry_after_s=_RETRY_S))
+        self._tell(self._listener, status)
 
     def _is_last(self, worker: ProcessWorker) -> bool:
         with self._lock:
             self._failed.add(worker)
             return len(self._failed) == self._count
 
-    def _tell(self, employer: Employer, status: WorkerStatus) -> None:
-        employer.report(
+    def _tell(self, listener: TeamListener, status: WorkerStatus) -> None:
+        listener.report(
             WorkerChanged(self._name, status.pid, status.state, status.restarts, status.last_error)
         )
 

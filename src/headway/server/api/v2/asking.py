@@ -26,6 +26,7 @@ _OURS = frozenset(
 )
 # What these say when they say nothing. Any other value is for the model, if it takes them.
 _NO_SEQUENCE = {"sequence_id": (0, ""), "sequence_start": (False,), "sequence_end": (False,)}
+MAX_PARAMETERS = 1024  # of one request; each is looked at in the event loop
 _HEADERS = frozenset(f"{OWN}{name}" for name in ("explain", "priority", "tenant", "timeout-ms"))
 _NO = frozenset(["", "0", "false", "no", "off"])
 _LISTS_LEVEL = 2  # of {"inputs":[…]}
@@ -40,6 +41,7 @@ def ask_of(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> Ask:
     """A parameter goes before a header; of two timeouts the shorter counts."""
     if not parameters and type(headers) is WireHeaders and not headers.has_own:
         return PLAIN
+    check_count(len(parameters))
     _check_headers(headers)
     priority = _priority(parameters, headers)
     deadline_ms = _deadline_ms(parameters, headers)
@@ -53,6 +55,12 @@ def ask_of(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> Ask:
     if not (deadline_ms or tenant or others or story) and priority == "normal":
         return PLAIN
     return Ask(priority, deadline_ms, tenant, parameters=others or None, story=story)
+
+
+def check_count(parameters: int) -> None:
+    """Before anything is done for each of them."""
+    if parameters > MAX_PARAMETERS:
+        raise InvalidInput(f"{parameters} parameters; at most {MAX_PARAMETERS} are allowed")
 
 
 def no_query(request: Request) -> None:

@@ -1,7 +1,8 @@
 """Triton's `generate` and `generate_stream`: JSON keys in, text out, at once or as events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -9,8 +10,10 @@ import msgspec
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
+from headway.server.api.v2.asking import check_count
 from headway.server.api.v2.codec import Parameters
 from headway.server.json.body import decode_json
+from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response, Sink, StreamResponse
 from headway.server.net.plain_json import plain_of
 
@@ -33,6 +36,8 @@ async def parse(request: Request, model: ServedModel, *, streams: bool = False) 
     What is left are parameters, wherever they stand: as Triton has it."""
     try:
         keys = await decode_json(request, dict[str, Any])
+        beside = keys.get("parameters")
+        check_count(len(keys) + (len(beside) if isinstance(beside, dict) else 0))
         id_ = msgspec.convert(keys.pop("id", None), str | None) or ""
         parameters = msgspec.convert(keys.pop("parameters", None), Parameters | None) or {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -69,7 +74,7 @@ def _check_streams(keys: dict[str, Any], model: ServedModel, *, streams: bool) -
 
 async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:
     if not model.streams:
-        return Response(_message(model, body, await model.predict(body.value, ask)))
+        return await _response(model, body, await model.predict(body.value, ask))
     chunks = []
     stream = model.stream(body.value, ask)
     try:
@@ -77,7 +82,12 @@ async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:
             chunks.append(chunk)
     finally:
         await _close(stream)
-    return Response(_message(model, body, _join(chunks)))
+    return await _response(model, body, _join(chunks))
+
+
+async def _response(model: ServedModel, body: Body, result: Any) -> Response:
+    with _not_json():
+        return Response(await encode_json(_named(model, body, result), plain_of))
 
 
 async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamResponse:
@@ -214,13 +224,23 @@ def _join(chunks: list[Any]) -> Any:
 
 
 def _message(model: ServedModel, body: Body, result: Any) -> bytes:
+    with _not_json():
+        return msgspec.json.encode(_named(model, body, result), enc_hook=plain_of)
+
+
+def _named(model: ServedModel, body: Body, result: Any) -> dict[str, Any]:
     message: dict[str, Any] = {"id": body.id} if body.id else {}
     message |= {"model_name": model.name, "model_version": model.version}
     if isinstance(result, bytes):
         result = result.decode(errors="replace")
     message |= result if isinstance(result, dict) else {_output_name(model, result): result}
+    return message
+
+
+@contextmanager
+def _not_json() -> Iterator[None]:
     try:
-        return msgspec.json.encode(message, enc_hook=plain_of)
+        yield
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise ModelFailed(f"the result cannot be written as JSON: {error}") from error
 

@@ -8,7 +8,7 @@ from headway.core.faults.poison import PoisonMemory
 from headway.runtime.driving.digests import digest_of, sketch_of
 
 
-class Poisons:
+class PoisonWatch:
     """From any thread. False while none is known: then nothing has to be looked at."""
 
     def __init__(self) -> None:

@@ -1,35 +1,23 @@
-"""The workers of one driver: who is free, and who is away. Everything here is under its lock."""
+"""The workers of one batcher: who is free, and who is away. All under the shell's lock."""
 
 from collections.abc import Iterable
 
 from headway.runtime.jobs.jobs import Worker
 
 
-class Crew:
+class WorkerPool:
     def __init__(self) -> None:
         self.workers: list[Worker] = []
-        # Changed in place, never replaced: the driver has them at hand for each batch.
+        # Changed in place, never replaced: the decider has them at hand for each batch.
         self.free: list[Worker] = []
         self.away: set[Worker] = set()  # they cannot take a batch now
 
     @property
-    def here(self) -> int:
+    def present(self) -> int:
         return len(self.workers) - len(self.away)
 
-    def hire(self, workers: Iterable[Worker]) -> None:
-        """These, all of them free, instead of any before."""
-        self.workers = list(workers)
-        self.free[:] = self.workers
-        self.away.clear()
-
-    def dismiss(self) -> list[Worker]:
-        """Nobody is left. Returns whom to stop."""
-        dismissed = self.workers
-        self.hire(())
-        return dismissed
-
     @property
-    def numbers_here(self) -> list[int]:
+    def numbers_present(self) -> list[int]:
         return [number for number, each in enumerate(self.workers) if each not in self.away]
 
     def take(self, number: int) -> Worker:
@@ -41,11 +29,19 @@ class Crew:
                 return worker
         return self.free.pop()
 
-    def first_here(self) -> Worker | None:
+    def fill(self, workers: Iterable[Worker]) -> list[Worker]:
+        """These, all of them free, instead of any before. Returns whom to stop."""
+        old = self.workers
+        self.workers = list(workers)
+        self.free[:] = self.workers
+        self.away.clear()
+        return old
+
+    def first_present(self) -> Worker | None:
         return next((worker for worker in self.workers if worker not in self.away), None)
 
     def take_out(self, worker: Worker) -> bool:
-        """It takes no batch until it is back. False: it was dismissed meanwhile."""
+        """It takes no batch until it is back. False: it was replaced meanwhile."""
         if worker not in self.workers:
             return False
         self.away.add(worker)
@@ -54,7 +50,7 @@ class Crew:
         return True
 
     def take_back(self, worker: Worker, *, is_busy: bool) -> bool:
-        """False: it was not away, or dismissed meanwhile."""
+        """False: it was not away, or was replaced meanwhile."""
         if worker not in self.away or worker not in self.workers:
             return False
         self.away.discard(worker)

@@ -2,10 +2,10 @@
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from headway.runtime.driving.driver import Driver
+from headway.runtime.batching.queue import CallQueue
+from headway.runtime.driving.shell import Shell
 
 
 class _Waiter(NamedTuple):
@@ -14,12 +14,13 @@ class _Waiter(NamedTuple):
 
 
 class Room:
-    """What is left of a driver's queue for such requests. A part of the driver."""
+    """What is left of a queue for such requests."""
 
-    def __init__(self, driver: "Driver") -> None:
-        self._driver = driver
+    def __init__(self, shell: Shell[Any, Any], queue: CallQueue) -> None:
+        self._shell = shell
+        self._queue = queue
         self._waiters: list[_Waiter] = []
-        self.starts = 0  # batches started so far; counted under the driver's lock
+        self.starts = 0  # batches started so far; counted under the shell's lock
 
     @property
     def is_awaited(self) -> bool:
@@ -28,18 +29,18 @@ class Room:
     @property
     def is_idle(self) -> bool:
         """Nothing is queued and nothing runs: waiting would change nothing."""
-        return not self._driver.inbox_items and self._driver.scheduler.is_idle
+        return not self._shell.inbox and self._queue.scheduler.is_idle
 
     def has_some(self, since: int) -> bool:
         """Is it worth trying now? `since`: the number of starts when it last was not.
 
         A look without the lock: whoever is refused after all waits again.
         """
-        driver = self._driver
-        rows = driver.scheduler.queued_rows + driver.inbox_items
-        if rows < driver.scheduler.policy.fan_out_rows and self.starts != since:
+        scheduler = self._queue.scheduler
+        rows = scheduler.queued_rows + len(self._shell.inbox)
+        if rows < scheduler.policy.fan_out_rows and self.starts != since:
             return True
-        return self.is_idle or not driver.takes_calls
+        return self.is_idle or not self._shell.takes_calls
 
     async def wait(self, since: int) -> None:
         """Until `has_some`."""

@@ -1,0 +1,332 @@
+"""Request-level batching, as a shell drives it: starts batches, takes them back, answers callers.
+
+The scheduler decides; this obeys. What happens to callers before they are queued is in
+`entrance.py`; what becomes of workers that are lost, in `losses.py`.
+"""
+
+import functools
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from headway.core import Batch, CostTable, Item, Refusal, Refuse, Run, Scheduler, refusal_error
+from headway.core.operating.health import Running
+from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison
+from headway.runtime.batching.losses import Losses
+from headway.runtime.batching.queue import CallQueue, Refused
+from headway.runtime.batching.room import Room
+from headway.runtime.batching.worker_pool import WorkerPool
+from headway.runtime.driving.calls import Answerable
+from headway.runtime.driving.decider import Decider
+from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
+from headway.runtime.driving.shell import Shell
+from headway.runtime.events import BatchFinished, BatchStarted, Event, Observers, OutOfMemory
+from headway.runtime.jobs.jobs import BatchJob, Done, Job, Worker
+
+
+class JobMaker(Protocol):
+    """Makes workers, and jobs for them."""
+
+    def make_workers(
+        self, event_loop: EventLoop, current_loop: Callable[[], EventLoop]
+    ) -> list[Worker]: ...
+
+    def make_job(
+        self, batch: Batch, calls: list[Any], worker: Worker, event_loop: EventLoop, done: Done
+    ) -> BatchJob: ...
+
+
+class BatchDecision(NamedTuple):
+    jobs: list[BatchJob]  # to start
+    refusals: Refused
+    event_loop: EventLoop  # of those who are refused
+
+
+class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
+    def __init__(
+        self,
+        name: str,
+        scheduler: Scheduler,
+        maker: JobMaker,
+        observers: Observers,
+        floating: FloatingLoop | None = None,
+    ) -> None:
+        self.name = name
+        self.queue = CallQueue(scheduler)
+        self.pool = WorkerPool()
+        self.jobs: dict[int, BatchJob] = {}
+        self.takes_plain = False  # nothing needs a look: the hot path is open
+        self._maker = maker
+        self._observers = observers
+        self._free_workers, self._away = self.pool.free, self.pool.away
+        self.shell: Shell[tuple[Item, Any], BatchDecision] = Shell(name, self, observers, floating)
+        self.room = Room(self.shell, self.queue)
+        self.losses = Losses(self.shell, self.queue, self.pool, self.jobs, self.doors_changed)
+
+    # ---- what the shell asks for
+
+    @property
+    def is_idle(self) -> bool:
+        return self.queue.is_idle
+
+    def start(self, event_loop: EventLoop) -> None:
+        self.pool.fill(self._maker.make_workers(event_loop, self.shell.current_loop))
+        self.queue.scheduler.set_workers(self.pool.numbers_present)
+
+    def accept(self, inbox: deque[tuple[Item, Any]]) -> None:
+        event_loop, is_elsewhere = self.shell.current_loop(), None
+        if self.shell.floating is not None:  # it may have moved while a call was being noted
+            loop = event_loop.loop
+            is_elsewhere = lambda call: call.future.get_loop() is not loop  # noqa: E731
+        for call, error in self.queue.accept(inbox, is_elsewhere):
+            refused = functools.partial(self._tell_refused_at_door, call, error)
+            self.shell.post(event_loop, refused)  # later: no user code under the lock
+
+    def decide(self, now: float) -> tuple[BatchDecision, float]:
+        scheduler, event_loop = self.queue.scheduler, self.shell.current_loop()
+        jobs: list[BatchJob] = []
+        refused: list[Refusal] = []
+        while True:
+            action = scheduler.next_action(now)
+            if isinstance(action, Run):
+                jobs.append(self._make_job(action.batch, event_loop))
+                if not self._free_workers and not refused and not scheduler.may_refuse:
+                    # the answer would be: wait
+                    return BatchDecision(jobs, [], event_loop), math.inf
+            elif isinstance(action, Refuse):
+                refused += action.refusals
+            else:
+                # only now: until here, a crash must find them among the calls
+                refusals = self.queue.take_refused(refused) if refused else []
+                return BatchDecision(jobs, refusals, event_loop), action.until
+
+    def act(self, decision: BatchDecision) -> None:
+        self._start(decision.jobs)
+        if decision.refusals:
+            tell = functools.partial(self._tell_refused, decision.refusals)
+            self.shell.run_in(decision.event_loop, tell)
+
+    def caller_of(self, arrival: tuple[Item, Any]) -> Answerable:
+        call: Answerable = arrival[1]
+        return call
+
+    def unanswered(self) -> list[Answerable]:
+        running = [call for job in self.jobs.values() for call in job.calls]
+        return [*self.queue.calls.values(), *running]
+
+    def forget(self) -> None:
+        if self.shell.crash is None:  # else the scheduler may be what is broken
+            self.queue.cancel_all()
+        self.queue.calls.clear()
+
+    def drain(self) -> None:
+        self.queue.scheduler.drain()
+
+    def stop(self) -> None:
+        with self.shell.lock:
+            workers = self.pool.fill(())
+        for worker in workers:
+            worker.stop()
+
+    def doors_changed(self) -> None:
+        self.takes_plain = self.shell.takes_calls and not self.losses.poison
+        if self.room.is_awaited:
+            self.room.look()
+
+    def drop_lost(self) -> None:
+        for job in [job for job in self.jobs.values() if job.worker.is_lost]:
+            del self.jobs[job.batch.id]
+            self.queue.scheduler.finish(job.batch, self.shell.now())
+            self._free_workers.append(job.worker)
+            for call in job.calls:
+                call.detach()
+                call.fail(self._lost_batch())
+
+    def move(self, event_loop: EventLoop) -> None:
+        """Threads in real time, none in a test's virtual time."""
+        if self.jobs:
+            return
+        old = self.pool.workers
+        self.start(event_loop)
+        for worker in old:
+            worker.stop()
+
+    # ---- batches start
+
+    def _make_job(self, batch: Batch, event_loop: EventLoop) -> BatchJob:
+        """Its callers are found among the calls or the jobs, wherever this breaks."""
+        calls: list[Answerable] = []
+        try:
+            self.queue.take(batch, calls)
+            job = self._maker.make_job(
+                batch, calls, self.pool.take(batch.worker), event_loop, self.finished
+            )
+        except Exception:
+            self.queue.put_back(batch, calls)
+            raise
+        self.jobs[batch.id] = job
+        self.room.starts += 1
+        return job
+
+    def _start(self, jobs: list[BatchJob]) -> None:
+        for job in jobs:
+            if self._observers:
+                self.shell.report(BatchStarted(self.name, job.batch))
+            job.worker.start(job)
+        if self.room.is_awaited:
+            self.room.look()
+
+    def start_probe(self, job: Job) -> None:
+        """Run this on a worker, past the queue. Raises Closed."""
+        with self.shell.lock:
+            self.shell.check_open()
+            worker = self.pool.first_present()
+        if worker is None:
+            raise NotReady(f"{self.name} has no worker now")
+        worker.start(job)
+
+    # ---- and come back
+
+    def finished(self, job: BatchJob) -> None:
+        """A worker is done; called in its thread. First the next batch, then the answers."""
+        stepped = self.shell.step(functools.partial(self._take_back, job))
+        if stepped is None:
+            return  # it was answered as lost
+        event_loop, decision = stepped
+        refusals: Refused = []
+        if decision is not None:
+            self._start(decision.jobs)
+            refusals = decision.refusals
+        deliver = self._deliver if job.lost is None else self._tell_lost
+        self.shell.run_in(event_loop, lambda: deliver(job, refusals))
+
+    def _take_back(self, job: BatchJob, event_loop: EventLoop) -> bool:
+        if self.jobs.pop(job.batch.id, None) is None:
+            return False
+        job.finished_at = event_loop.clock()
+        if job.lost is not None:
+            self.losses.requeue(job, job.lost)
+            return True
+        scheduler = self.queue.scheduler
+        if job.misfit is not None:
+            scheduler.does_not_fit(job.misfit)
+        scheduler.finish(job.batch, job.finished_at, ran_s=job.model_s)
+        if not self.shell.is_over and job.worker not in self._away:
+            self._free_workers.append(job.worker)
+        return True
+
+    def _deliver(self, job: BatchJob, refusals: Refused) -> None:
+        """Answer everyone in a finished batch: the one place where results reach callers."""
+        batch, failed = job.batch, 0
+        ran = ((batch, job.ran_s),)
+        if not job.results:
+            job.results = [self._lost_batch() for _ in job.calls]
+        for call, result in zip(job.calls, job.results, strict=True):
+            call.ran = ran
+            try:
+                if isinstance(result, Exception):  # the item's own error
+                    failed += 1
+                    call.fail(result)
+                else:
+                    call.succeed(result)
+            except Exception as error:  # noqa: BLE001  a result nobody can look at, parts that do not join
+                failed += 1
+                call.fail(_unusable(self.name, error))
+        if refusals:
+            self._tell_refused(refusals)
+        if self._observers:
+            self._tell_finished(job, failed)
+        self.shell.check_drained()
+
+    def _tell_finished(self, job: BatchJob, failed: int) -> None:
+        batch = job.batch
+        if job.ran_out_of_memory:
+            limit_rows = self.queue.scheduler.part_rows(batch.size)
+            self._observers.emit(OutOfMemory(self.name, batch, limit_rows))
+        self._observers.emit(
+            BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
+        )
+
+    def _tell_lost(self, job: BatchJob, refusals: Refused) -> None:
+        self.losses.report(job, refusals)
+        self._tell_refused(refusals)
+        self.shell.check_drained()
+
+    def _lost_batch(self) -> Closed:
+        return Closed(f"{self.name}: the event loop that ran this batch has ended")
+
+    # ---- refusals
+
+    def _tell_refused(self, refusals: Refused) -> None:
+        for refusal, call in refusals:
+            error = refusal_error(refusal, self.queue.scheduler.policy)
+            if isinstance(error, Poison):
+                self.losses.remember_poison(call, refusal.item.partition)
+            if not isinstance(error, ModelFailed):  # what failed was not refused
+                self.shell.report_refusal(error)
+            call.fail(error)
+
+    def _tell_refused_at_door(self, call: Answerable, error: HeadwayError) -> None:
+        self.shell.report_refusal(error)
+        call.fail(error)
+
+    # ---- those who watch over workers
+
+    @property
+    def worker_count(self) -> int:
+        return self.pool.present
+
+    def now(self) -> float:
+        return self.shell.now()
+
+    def report(self, event: Event) -> None:
+        self.shell.report(event)
+
+    def worker_left(self, worker: Worker) -> None:
+        self.losses.worker_left(worker)
+
+    def worker_back(self, worker: Worker) -> None:
+        self.losses.worker_back(worker)
+
+    def give_up(self, error: NotReady) -> None:
+        self.losses.give_up(error)
+
+    def recover(self) -> None:
+        self.losses.recover()
+
+    def running(self) -> list[Running]:
+        with self.shell.lock:
+            return [Running(batch_id, job.active_at) for batch_id, job in self.jobs.items()]
+
+    def abandon(self, batch_id: int, error: HeadwayError) -> None:
+        """Answer the callers of a running batch. What it still brings is dropped; its worker is
+        busy until then. In the event loop."""
+        with self.shell.lock:
+            job = self.jobs.get(batch_id)
+        for call in () if job is None else job.calls:
+            call.fail(error)
+
+    def tell_unwanted(self) -> None:
+        """Running batches that nobody waits for any more, where their model wants to know."""
+        with self.shell.lock:
+            tokens = [job.cancel for job in self.jobs.values() if job.cancel is not None]
+        for token in tokens:
+            token.check()
+
+    # ---- what it decides by
+
+    def learn(self, table: CostTable) -> None:
+        with self.shell.lock:
+            self.queue.scheduler.learn(table)
+
+    def adopt(self, scheduler: Scheduler) -> None:
+        """Under the lock, while nothing is queued or running: decide by this one from now on."""
+        scheduler.set_workers(self.pool.numbers_present)
+        self.queue.scheduler = scheduler
+
+
+def _unusable(name: str, error: Exception) -> ModelFailed:
+    failure = ModelFailed(f"{name} returned what cannot be used: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

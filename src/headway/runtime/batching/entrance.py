@@ -1,0 +1,294 @@
+"""How callers come to the queue of a batcher, and how they leave it early."""
+
+import asyncio
+import concurrent.futures
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from headway.core import Item, new_item
+from headway.errors import Closed, DeadlineExceeded, HeadwayError, InvalidInput
+from headway.runtime.batching.decider import BatchDecider
+from headway.runtime.batching.making import ModelJobs
+from headway.runtime.calling.inputs import Input, Inputs
+from headway.runtime.driving.calls import Call, DirectCall, ThreadCall
+from headway.runtime.driving.event_loop import EventLoop
+from headway.runtime.driving.streams import StreamCall
+from headway.runtime.events import Cancelled
+from headway.runtime.fan_out import FanOut, LongCall, pieces_of
+
+_PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
+Follower = Callable[[tuple[int, ...]], None]
+
+
+class Queued(Protocol):
+    """A call, as far as its items go."""
+
+    @property
+    def item_ids(self) -> tuple[int, ...]: ...
+
+
+class Entrance:
+    def __init__(
+        self,
+        decider: BatchDecider,
+        inputs: Inputs,
+        maker: ModelJobs,
+        followers: list[Follower],
+    ) -> None:
+        """`maker` cuts and joins values; `followers` learn the ids of each call's items, in its
+        caller's context."""
+        self._decider = decider
+        self._shell = decider.shell
+        self._queue = decider.queue
+        self._inputs = inputs
+        self._maker = maker
+        self._followers = followers
+        self._ids = decider.queue.ids
+
+    # ---- coming in, with no wishes
+
+    def enqueue_plain(self, value: Any, loop: asyncio.AbstractEventLoop) -> Call | None:
+        """The hot path: a value with no wishes, from the batcher's own loop. None: take the other
+        way."""
+        event_loop = self._shell.event_loop
+        if event_loop is None or event_loop.loop is not loop or not self._decider.takes_plain:
+            return None
+        item_id = next(self._ids)
+        call = Call(item_id, value, loop.create_future())
+        self._shell.put((new_item((item_id, event_loop.clock(), *_PLAIN_FIELDS)), call), loop)
+        if self._followers:
+            self._tell_followers(call)
+        return call
+
+    def enqueue_direct(self, call: DirectCall) -> bool:
+        """The same for a call without a future, in a batcher that never moves from its loop, while
+        nobody follows: it has no context.
+
+        False: take the other way. (That we are in that loop is the caller's word: to ask costs a
+        system call.)
+        """
+        shell = self._shell
+        event_loop = shell.event_loop
+        if event_loop is None or not self._decider.takes_plain:
+            return False
+        if shell.floating is not None or self._followers:
+            return False
+        item_id = next(self._ids)
+        call.item_ids = (item_id,)
+        item = new_item((item_id, event_loop.clock(), *_PLAIN_FIELDS))
+        if call.tenant:
+            item = item._replace(tenant=call.tenant)
+        shell.put((item, call), event_loop.loop)
+        return True
+
+    # ---- coming in, with wishes
+
+    async def ask(
+        self,
+        value: Any,
+        loop: asyncio.AbstractEventLoop,
+        priority: str,
+        deadline_ms: float | None,
+        tenant: str,
+        partition: Hashable,
+        parameters: Mapping[str, Any] | None,
+    ) -> Call | LongCall:
+        """Read one value, and queue it."""
+        entered_at = now_here() if self._inputs.are_prepared else None
+        read = await self._read(
+            value, entered_at, priority, deadline_ms, tenant, partition, parameters
+        )
+        if read.rows > 1 and read.rows > self._maker.policy.window_rows:
+            if deadline_ms is not None and entered_at is not None:
+                deadline_ms -= (now_here() - entered_at) * 1e3
+            return self._long_call(read, tenant, deadline_ms)
+        call: Call = self._enqueue(read, loop, tenant, deadline_ms, entered_at)
+        return call
+
+    async def ask_stream(
+        self,
+        value: Any,
+        entered_at: float,
+        priority: str,
+        deadline_ms: float | None,
+        tenant: str,
+        partition: Hashable,
+        parameters: Mapping[str, Any] | None,
+    ) -> StreamCall:
+        read = await self._read(
+            value, entered_at, priority, deadline_ms, tenant, partition, parameters, streams=True
+        )
+        loop = asyncio.get_running_loop()
+        call: StreamCall = self._enqueue(read, loop, tenant, deadline_ms, entered_at, streams=True)
+        return call
+
+    async def _read(
+        self,
+        value: Any,
+        entered_at: float | None,
+        priority: str,
+        deadline_ms: float | None,
+        tenant: str,
+        partition: Hashable,
+        parameters: Mapping[str, Any] | None,
+        *,
+        streams: bool = False,
+    ) -> Input:
+        with self.refusals_reported():
+            if self._inputs.are_prepared:
+                self._shell.check_open()
+            return await self._inputs.read(
+                value,
+                priority=priority,
+                deadline=None if entered_at is None else deadline_at(entered_at, deadline_ms),
+                tenant=tenant,
+                partition=partition,
+                parameters=parameters,
+                streams=streams,
+            )
+
+    @contextmanager
+    def refusals_reported(self) -> Iterator[None]:
+        """Of callers who are refused before they are queued."""
+        try:
+            yield
+        except HeadwayError as error:
+            self._shell.report_refusal(error)
+            raise
+
+    def _long_call(self, read: Input, tenant: str, deadline_ms: float | None) -> LongCall:
+        maker, scheduler = self._maker, self._queue.scheduler
+        most = min(scheduler.part_rows(read.size), maker.policy.window_rows)
+
+        def enqueue(piece: tuple[int, int], left_ms: float | None) -> Any:
+            value = maker.cut(read.value, *piece)
+            part = read._replace(value=value, rows=piece[1] - piece[0])
+            return self._enqueue(part, asyncio.get_running_loop(), tenant, left_ms, None)
+
+        fan_out = self.fan_out(rows=most, deadline_ms=deadline_ms)
+        return LongCall(pieces_of(read.rows, most), fan_out, enqueue, self.withdraw, maker.join)
+
+    def fan_out(self, *, rows: int, deadline_ms: float | None) -> FanOut:
+        policy, rows = self._maker.policy, max(1, rows)
+        width, a_turn = policy.window_rows // rows, policy.max_batch_size // rows
+        return FanOut(self._decider.room, width=width, a_turn=a_turn, deadline_ms=deadline_ms)
+
+    def _enqueue(
+        self,
+        read: Input,
+        loop: asyncio.AbstractEventLoop,
+        tenant: str,
+        deadline_ms: float | None,
+        entered_at: float | None,
+        *,
+        streams: bool = False,
+    ) -> Any:
+        """Queue one value, or raise why not: its `Call`, or its `StreamCall`."""
+        shell, losses = self._shell, self._decider.losses
+        try:
+            if losses.poison:
+                losses.refuse_poison(read.value, read.partition)
+            with shell.lock:
+                event_loop = shell.choose_loop()
+                now = event_loop.clock()
+                item = self._item(read, now, tenant, deadline_ms, entered_at)
+                call: Any
+                if streams:
+                    call = StreamCall(item.id, read.value, loop)
+                elif event_loop.loop is loop:
+                    call = Call(item.id, read.value, loop.create_future())
+                else:
+                    call = ThreadCall(item.id, read.value, concurrent.futures.Future())
+                self._submit(item, call)
+                try:
+                    shell.order_drive(event_loop)
+                except Closed:
+                    self._forget(call.item_ids)
+                    raise
+        except HeadwayError as error:
+            shell.report_refusal(error)
+            shell.drive_soon()  # a full queue may be a reason to start a batch that waits
+            raise
+        if self._followers:
+            self._tell_followers(call)
+        return call
+
+    def _item(
+        self,
+        read: Input,
+        now: float,
+        tenant: str,
+        deadline_ms: float | None,
+        entered_at: float | None,
+    ) -> Item:
+        deadline = deadline_at(now if entered_at is None else entered_at, deadline_ms)
+        if deadline is None:
+            deadline = math.inf
+        return Item(
+            next(self._ids),
+            now,
+            read.rows,
+            read.size,
+            read.priority,
+            tenant,
+            deadline,
+            read.partition,
+        )
+
+    def _submit(self, item: Item, call: Any) -> None:
+        if item.rows > 1 and item.rows > self._queue.scheduler.part_rows(item.size):
+            maker = self._maker
+            self._queue.submit_parts(
+                item, call, cut=maker.cut, join=maker.join, cancel=self._forget
+            )
+        else:
+            self._queue.submit(item, call)
+
+    def _tell_followers(self, call: Queued) -> None:
+        for follower in self._followers:
+            follower(call.item_ids)
+
+    # ---- leaving early
+
+    def withdraw(self, call: Queued) -> None:
+        """The caller is gone: take its items out of the queue; leave a running batch alone."""
+        if not call.item_ids:  # of many pieces, which are withdrawn one by one
+            return
+        was_queued = self._forget(call.item_ids)
+        if not was_queued:
+            self._decider.tell_unwanted()
+        self._shell.report(Cancelled(self._shell.name, started=not was_queued))
+        self._shell.drive_soon()  # the item may have been what a timer or a drain waits for
+
+    def expire(self, call: Call | StreamCall) -> None:
+        """Its deadline has passed, wherever it is. In the caller's loop."""
+        if call.is_done:
+            return
+        error = DeadlineExceeded(f"{self._shell.name} did not answer before the deadline")
+        was_queued = self._forget(call.item_ids)
+        call.fail(error)
+        if not was_queued:
+            self._decider.tell_unwanted()
+        self._shell.report_refusal(error)
+        self._shell.drive_soon()
+
+    def _forget(self, item_ids: tuple[int, ...]) -> bool:
+        """Were all of them queued?"""
+        with self._shell.lock:
+            self._shell.take_in()
+            return self._queue.cancel(item_ids)
+
+
+def deadline_at(entered_at: float, deadline_ms: float | None) -> float | None:
+    if deadline_ms is None:
+        return None
+    if math.isnan(deadline_ms):
+        raise InvalidInput("deadline_ms is not a number")
+    return entered_at + deadline_ms / 1e3
+
+
+def now_here() -> float:
+    """By the clock of the event loop that this runs in."""
+    return EventLoop(asyncio.get_running_loop()).clock()

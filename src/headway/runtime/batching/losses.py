@@ -1,0 +1,140 @@
+"""Workers that are lost and come back, what runs again for it, and contents that take them down."""
+
+import functools
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from headway.core import RefusalReason
+from headway.errors import NotReady, Poison
+from headway.runtime.batching.poison import PoisonWatch
+from headway.runtime.batching.queue import CallQueue, Refused
+from headway.runtime.batching.worker_pool import WorkerPool
+from headway.runtime.calling.faults import WorkerLost
+from headway.runtime.driving.calls import Answerable, content_of
+from headway.runtime.driving.shell import Shell, same_error
+from headway.runtime.events import BatchLost
+from headway.runtime.jobs.jobs import BatchJob, Worker
+
+
+class Losses:
+    """Whoever watches over workers tells it. `doors_changed`: calls have to be looked at from now
+    on, or need not be any more."""
+
+    def __init__(
+        self,
+        shell: Shell[Any, Any],
+        queue: CallQueue,
+        pool: WorkerPool,
+        jobs: Mapping[int, BatchJob],
+        doors_changed: Callable[[], None],
+    ) -> None:
+        self.poison = PoisonWatch()
+        self._shell = shell
+        self._queue = queue
+        self._pool = pool
+        self._jobs = jobs
+        self._doors_changed = doors_changed
+
+    # ---- workers come and go
+
+    def worker_left(self, worker: Worker) -> None:
+        """It takes no batch until it is back. From any thread; harmless when repeated.
+
+        (A worker that is lost with a batch need not say so: its job does.)
+        """
+        with self._shell.lock:
+            self._take_out(worker)
+
+    def _take_out(self, worker: Worker) -> None:
+        if self._pool.take_out(worker):
+            self._queue.scheduler.set_workers(self._pool.numbers_present)
+
+    def worker_back(self, worker: Worker) -> None:
+        """It takes batches again. What it was lost with has come back before."""
+        with self._shell.lock:
+            is_busy = any(job.worker is worker for job in self._jobs.values())
+            if not self._pool.take_back(worker, is_busy=is_busy):
+                return
+            self._queue.scheduler.set_workers(self._pool.numbers_present)
+        self.recover()
+
+    def recover(self) -> None:
+        """A worker completes work again: calls are taken. From any thread."""
+        self._shell.resume()
+
+    def give_up(self, error: NotReady) -> None:
+        """No worker completes anything soon: queued callers get this error, and so do new ones,
+        until a worker is back after all. From any thread."""
+        shell = self._shell
+        with shell.lock:
+            shell.take_in()
+            shell.suspend(error)
+            calls = self._queue.cancel_all()
+        shell.in_loop(functools.partial(self._tell_given_up, calls, error))
+        shell.drive_soon()
+
+    def _tell_given_up(self, calls: list[Answerable], error: NotReady) -> None:
+        for call in calls:
+            call.fail(same_error(error))
+            self._shell.report_refusal(error)
+
+    # ---- batches that are lost with them
+
+    def requeue(self, job: BatchJob, lost: WorkerLost) -> None:
+        """Under the lock: whoever still waits runs again."""
+        self._take_out(job.worker)
+        waiting = {
+            item: call
+            for item, call in zip(job.batch.items, job.calls, strict=True)
+            if not (self._shell.is_over or call.is_done)
+        }
+        self._queue.lost(
+            job.batch,
+            waiting,
+            max_losses=job.max_reruns,
+            reason=lost.reason,
+            out_of_memory=lost.out_of_memory,
+        )
+
+    def report(self, job: BatchJob, refusals: Refused) -> None:
+        """In the event loop."""
+        assert job.lost is not None
+        reason, memory = job.lost.reason, job.lost.out_of_memory
+        failed = sum(refusal.reason is RefusalReason.WORKER_LOST for refusal, _ in refusals)
+        name = self._shell.name
+        self._shell.report(BatchLost(name, job.batch, job.finished_at, reason, memory, failed))
+        if self.poison:
+            self._refuse_queued_poison()
+
+    # ---- contents that take workers down
+
+    def refuse_poison(self, value: Any, partition: Hashable) -> None:
+        """Raise Poison where this is one. Where the last of them was forgotten just now, the hot
+        path is open again."""
+        if self.poison.is_known(value, partition, self._shell.now()):
+            raise Poison(f"{self._shell.name}: this input has taken workers down before")
+        if not self.poison:
+            with self._shell.lock:
+                self._doors_changed()
+
+    def remember_poison(self, call: Answerable, partition: Hashable) -> None:
+        self.poison.remember(content_of(call), partition, self._shell.now())
+        with self._shell.lock:
+            self._doors_changed()
+        self._refuse_queued_poison()
+
+    def _refuse_queued_poison(self) -> None:
+        """In the event loop: its equals that wait already take no further worker down."""
+        shell, now = self._shell, self._shell.now()
+        with shell.lock:
+            waiting = self._queue.waiting()
+        for item, call in waiting:
+            if not self.poison.is_known(content_of(call), item.partition, now):
+                continue
+            with shell.lock:
+                shell.take_in()
+                was_queued = self._queue.cancel((item.id,))
+            if was_queued:
+                error = Poison(f"{shell.name}: an equal input has taken workers down")
+                shell.report_refusal(error)
+                call.fail(error)

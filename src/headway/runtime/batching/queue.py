@@ -1,0 +1,111 @@
+"""The scheduler, and the callers whose items are queued in it. All under the shell's lock."""
+
+import itertools
+import operator
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from headway.core import Batch, Item, Refusal, Scheduler, split
+from headway.errors import HeadwayError
+from headway.runtime.driving.calls import Answerable, Call, PartCall, SplitCall
+
+Refused: TypeAlias = list[tuple[Refusal, Answerable]]
+_item_id = operator.itemgetter(0)
+
+
+class CallQueue:
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.ids = itertools.count(1)
+        self.calls: dict[int, Answerable] = {}  # by item; those of running batches are elsewhere
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.calls and self.scheduler.is_idle
+
+    # ---- coming in
+
+    def submit(self, item: Item, call: Answerable) -> None:
+        """Raises why not."""
+        self.scheduler.submit(item)
+        self.calls[item.id] = call
+
+    def submit_parts(
+        self,
+        item: Item,
+        call: Call,
+        *,
+        cut: Callable[[Any, int, int], Any],
+        join: Callable[[list[Any]], Any],
+        cancel: Callable[[tuple[int, ...]], object],
+    ) -> None:
+        """An item of more rows than a batch. Raises why not. `cancel`: those that have not run."""
+        parts = split(item, self.scheduler.part_rows(item.size), self.ids)
+        whole = SplitCall(call, parts, join, cancel)
+        start, values = 0, []
+        for part in parts:  # before any is queued: a value may not let itself be cut
+            values.append(cut(call.value, start, start + part.rows))
+            start += part.rows
+        for number, (part, value) in enumerate(zip(parts, values, strict=True)):
+            self.scheduler.submit(part, request_rows=item.rows if number == 0 else None)
+            self.calls[part.id] = PartCall(whole, number, value)
+        call.item_ids = tuple(part.id for part in parts)
+
+    def accept(
+        self,
+        inbox: deque[tuple[Item, Any]],
+        is_elsewhere: Callable[[Any], bool] | None,
+    ) -> list[tuple[Answerable, HeadwayError]]:
+        """All of the inbox; who was refused, and why. `is_elsewhere`: this caller is in another
+        event loop by now."""
+        calls, items, is_mixed = self.calls, [], False
+        while inbox:
+            item, call = inbox.popleft()
+            if item[5]:
+                is_mixed = True  # a tenant's; the others may be nobody's
+            if is_elsewhere is not None and is_elsewhere(call):
+                call.detach()
+            calls[item[0]] = call
+            items.append(item)
+        submit = self.scheduler.submit_each if is_mixed else self.scheduler.submit_alike
+        return [(calls.pop(item.id), error) for item, error in submit(items)]
+
+    # ---- going out
+
+    def take(self, batch: Batch, calls: list[Answerable]) -> None:
+        """Fill in the callers of this batch. `put_back` those it has found, where it breaks."""
+        calls.extend(map(self.calls.pop, map(_item_id, batch.items)))
+
+    def put_back(self, batch: Batch, calls: Sequence[Answerable]) -> None:
+        self.calls.update(zip(map(_item_id, batch.items), calls, strict=False))
+
+    def take_refused(self, refused: list[Refusal]) -> Refused:
+        refusals = [(each, self.calls[each.item.id]) for each in refused]
+        for each in refused:
+            del self.calls[each.item.id]
+        return refusals
+
+    def cancel(self, item_ids: tuple[int, ...]) -> bool:
+        """Were all of them queued?"""
+        cancelled = [item_id for item_id in item_ids if self.scheduler.cancel(item_id)]
+        for item_id in cancelled:
+            self.calls.pop(item_id, None)
+        return len(cancelled) == len(item_ids)
+
+    def cancel_all(self) -> list[Answerable]:
+        """All but those who are refused already: they are told so when the scheduler is asked."""
+        cancelled = [item_id for item_id in self.calls if self.scheduler.cancel(item_id)]
+        return [self.calls.pop(item_id) for item_id in cancelled]
+
+    def lost(self, batch: Batch, waiting: dict[Item, Answerable], **how: Any) -> None:
+        """The batch was lost with its worker: those who wait are queued once more."""
+        self.calls.update((item.id, call) for item, call in waiting.items())
+        self.scheduler.lost(batch, tuple(waiting), **how)
+
+    def waiting(self) -> list[tuple[Item, Answerable]]:
+        return [
+            (item, self.calls[item.id])
+            for item in self.scheduler.waiting_items()
+            if item.id in self.calls
+        ]

@@ -1,0 +1,100 @@
+"""Before traffic: time the model on typical batches, see whether it may be padded, limit it."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from headway.core import CostTable, Scheduler, probe_order
+from headway.errors import ConfigError, NotReady
+from headway.runtime.batching.decider import BatchDecider
+from headway.runtime.batching.making import ModelJobs
+from headway.runtime.calling.inputs import Inputs
+from headway.runtime.calling.runner import TensorRunner
+from headway.runtime.events import PaddingRevoked
+from headway.runtime.jobs.probing import ProbeWatcher, probe, try_padding
+
+_log = logging.getLogger(__name__)
+
+
+class WarmUp:
+    def __init__(self, decider: BatchDecider, maker: ModelJobs, inputs: Inputs) -> None:
+        self._decider = decider
+        self._maker = maker
+        self._inputs = inputs
+        self._name = decider.name
+
+    async def measure(
+        self,
+        samples: Sequence[Any],
+        *,
+        repeats: int,
+        limit_s: float,
+        watcher: ProbeWatcher | None,
+    ) -> CostTable:
+        """Decisions rest on what it returns from now on."""
+        shell = self._decider.shell
+        with shell.lock:
+            event_loop = shell.choose_loop()
+            if not self._decider.queue.scheduler.is_idle:
+                raise NotReady(f"{self._name} is busy: warm up before traffic")
+        sized: dict[int, Any] = {}
+        for sample in samples:
+            size, value = await self._inputs.sized(sample)
+            sized.setdefault(size, value)
+        if not sized:
+            raise ConfigError("needs at least one typical value", field="samples")
+        policy = self._maker.policy
+        table = await probe(
+            self._decider.start_probe,
+            self._maker.runner,
+            event_loop.clock,
+            sized,
+            rows=policy.batch_sizes
+            or probe_order(policy.max_batch_size, coarse=list(sized) != [0]),
+            repeats=repeats,
+            limit_s=limit_s,
+            watcher=watcher,
+        )
+        self._decider.learn(table)
+        return table
+
+    def limit_rows(self, rows: int) -> None:
+        """Make no batch larger than this."""
+        policy = self._maker.policy
+        with self._decider.shell.lock:
+            if not self._decider.queue.scheduler.is_idle:
+                raise NotReady(f"{self._name} is busy: limit it before traffic")
+            sizes = tuple(size for size in policy.batch_sizes if size <= rows)
+            if policy.batch_sizes and not sizes:
+                raise ConfigError(f"none of {policy.batch_sizes} fits", field="batch_sizes")
+            largest = sizes[-1] if sizes else min(rows, policy.max_batch_size)
+            policy = dataclasses.replace(policy, max_batch_size=largest, batch_sizes=sizes)
+            self._maker.policy = policy
+            self._decider.adopt(Scheduler(policy))
+
+    async def try_padding(self) -> None:
+        """Nobody knows this batcher yet: its model may be asked a thing or two."""
+        runner, policy = self._maker.runner, self._maker.policy
+        if isinstance(runner, TensorRunner):
+            runner.varying.pad_sizes = policy.pad_sizes
+            if runner.varying.candidates:
+                runner.varying.revoked = self._tell_revoked
+                await try_padding(
+                    self._decider.start_probe,
+                    runner,
+                    self._decider.shell.current_loop().clock,
+                    policy.batch_sizes,
+                    policy.max_batch_size,
+                )
+
+    def _tell_revoked(self, outputs: str) -> None:
+        """In a worker's thread."""
+        _log.error(
+            "%s: padding has changed an answer (%s), though it changed none when it was tried. "
+            "Only equal lengths share a batch from now on; answers to padded requests before may "
+            "be wrong. Set `pads` of the model to say how it is padded, or {} for never",
+            self._name,
+            outputs,
+        )
+        self._decider.report(PaddingRevoked(self._name, outputs))

@@ -1,0 +1,141 @@
+"""What callers give, before it is queued: checked, prepared, and with whom it may share a batch."""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple, cast
+
+from headway.core import Priority
+from headway.errors import ConfigError, InvalidInput
+from headway.model import Model, TensorModel
+from headway.runtime.calling.callbacks import Callbacks
+from headway.runtime.calling.parameters import BatchParameters, Parameters, Sharing
+from headway.runtime.calling.runner import Runner, TensorRunner
+
+_NONE: Mapping[str, Any] = {}
+_PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
+
+
+class Input(NamedTuple):
+    """One value, ready to be queued."""
+
+    value: Any
+    rows: int
+    size: int
+    priority: Priority
+    partition: Hashable
+
+
+class Inputs:
+    """Of one model. Whatever it raises is an error of the call."""
+
+    def __init__(self, model: Any, runner: Runner, callbacks: Callbacks) -> None:
+        self.parameters = _parameters(model, callbacks.prepare)
+        self._callbacks = callbacks
+        self._runner = runner
+        self._shape = runner.shape if isinstance(model, TensorModel) else None
+        has_more = callbacks.prepare or callbacks.size or callbacks.finish or self.parameters
+        # A value is queued as it came, and may share a batch with any other.
+        self.is_simple = not has_more and self._shape is None
+        self.is_uniform = self.is_simple or (  # so may a row that has been checked before
+            isinstance(runner, TensorRunner)
+            and runner.is_uniform
+            and not runner.checks_inputs
+            and not has_more
+        )
+
+    @property
+    def are_prepared(self) -> bool:
+        """User code runs on each."""
+        return self._callbacks.prepare is not None or self._callbacks.size is not None
+
+    @property
+    def knows_rows(self) -> bool:
+        """Before a value is prepared."""
+        return self._shape is not None and self._callbacks.prepare is None
+
+    def check_sizes(self) -> None:
+        """Raise ConfigError where nothing says how large a value is."""
+        if self._callbacks.size is None and self._shape is None:
+            raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
+
+    async def read(
+        self,
+        value: Any,
+        *,
+        priority: str,
+        deadline: float | None,
+        tenant: str,
+        partition: Hashable,
+        parameters: Mapping[str, Any] | None,
+        streams: bool = False,
+    ) -> Input:
+        """Raises InvalidInput, QueueFull, or what preparing raised."""
+        rows, size = 1, 0
+        # First what the scheduler will sort by: it must be fit for that.
+        if not isinstance(tenant, str):
+            raise InvalidInput(f"tenant must be a string, not {tenant!r}")
+        _check_hashable(partition)
+        self._callbacks.check_room()
+        keywords, shared = self._taken(parameters)
+        if self.are_prepared:
+            value, size = await self._callbacks.prepared(value, keywords, deadline)
+        if self._shape is not None and not streams:
+            value = cast(TensorRunner, self._runner).plain(value)
+            rows, own_size, shape = self._shape(value)
+            size = own_size if self._callbacks.size is None else size
+            if shape is not None:
+                partition = (shape, partition)
+        if streams or shared is not None:
+            partition = Sharing(partition, streams=streams, parameters=shared)
+        return Input(value, rows, size, _priority(priority), partition)
+
+    async def sized(self, sample: Any) -> tuple[int, Any]:
+        """The size of a typical value, and what would be queued of it."""
+        value, size = sample, 0
+        if self.are_prepared:
+            value, size = await self._callbacks.prepared(sample, self._taken(None)[0])
+        if self._shape is not None and self._callbacks.size is None:
+            size = self._shape(value)[1]
+        return size, value
+
+    def rows(self, value: Any) -> int:
+        return 1 if self._shape is None else self._shape(value)[0]
+
+    def check_parameters(self, given: Mapping[str, Any]) -> None:
+        """Raises InvalidInput for one that the model does not take."""
+        if self.parameters is not None:
+            self.parameters.check(given)
+        elif given:
+            name = next(iter(given))
+            raise InvalidInput(f"parameter {name!r} is unknown; the model takes none")
+
+    def _taken(
+        self, given: Mapping[str, Any] | None
+    ) -> tuple[Mapping[str, Any], BatchParameters | None]:
+        """What `prepare` takes of the parameters, and what their batch must have in common."""
+        if self.parameters is None and not given:
+            return _NONE, None
+        self.check_parameters(given or _NONE)
+        assert self.parameters is not None
+        shared = self.parameters.of_batch(given or _NONE)
+        _check_hashable(shared, "a parameter that decides who shares a batch")
+        return self.parameters.of_item(given or _NONE), shared
+
+
+def _parameters(model: object, prepare: Callable[..., Any] | None) -> Parameters | None:
+    """None: it takes none. A plain function has no place to list what its batches share."""
+    if not isinstance(model, Model | TensorModel):
+        return None
+    return Parameters(model, prepare) or None
+
+
+def _priority(name: str) -> Priority:
+    if isinstance(name, str) and name in _PRIORITIES:
+        return _PRIORITIES[name]
+    raise InvalidInput(f"priority {name!r} is not one of 'high', 'normal', 'low'")
+
+
+def _check_hashable(value: object, what: str = "partition") -> None:
+    try:
+        hash(value)
+    except Exception as error:  # user code; mostly a TypeError: a list, a dict, an array
+        raise InvalidInput(f"{what} must be hashable: {error}") from error
