@@ -146,7 +146,7 @@ class ServedGenerator:
             stream = await self.open_stream(Generation((prompt,), wishes), Ask())
             async for _ in stream:
                 pass
-            self.recorder.__init__()  # type: ignore[misc]
+            self.recorder.reset()
         self._is_ready = True
 
     def _ended(self, failure: BaseException | None) -> None:
