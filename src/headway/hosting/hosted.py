@@ -133,7 +133,7 @@ class Served:
 
     @property
     def is_ready(self) -> bool:
-        return self._is_ready and self.batcher.is_open
+        return self._is_ready and self.batcher.is_open and not self.batcher.is_stuck
 
     @property
     def health(self) -> Health:

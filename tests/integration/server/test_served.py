@@ -1,6 +1,7 @@
 """A model on its batcher, as the front ends see it; on virtual time."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -216,7 +217,7 @@ async def test_a_tensor_model_whose_axes_vary_is_timed_at_several_lengths() -> N
         async def predict(self, batch: dict[str, Any]) -> dict[str, Any]:  # type: ignore[override]
             rows, length = batch["ids"].shape
             await asyncio.sleep(1e-4 * rows * length)
-            return {"n": batch["mask"].sum(axis=1)}
+            return {"n": (batch["ids"] * batch["mask"]).sum(axis=1)}
 
     async with served(Tokens(), max_batch_size=8) as made:
         assert made.costs is not None
@@ -352,3 +353,40 @@ async def test_all_models_of_a_configuration_are_served_and_closed() -> None:
         assert registry.names() == ["a", "b"]
         assert registry.is_ready
     assert not registry.is_ready
+
+
+class Hanging(headway.Model[str, str]):
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+
+    def prepare(self, value: str) -> str:
+        assert value == "fine" or self.may_go_on.wait(20)
+        return value
+
+    def predict(self, items: list[str]) -> list[str]:
+        return items
+
+
+@pytest.mark.real_time
+async def test_a_model_whose_callbacks_all_hang_is_not_ready_until_they_are_back() -> None:
+    model = Hanging()
+    config = ModelConfig(name="m", target="m:M", warm_up=False, execute_timeout_ms=100)
+    served = Served(config, model=model)
+    registry = Registry()
+    registry.add(served)
+    await served.start()
+    try:
+        hanging = [served.predict("hang", Ask()) for _ in range(20)]
+        for error in await asyncio.gather(*hanging, return_exceptions=True):
+            assert isinstance(error, headway.HeadwayError)
+        with pytest.raises(NotReady):
+            await served.predict("fine", Ask())
+        assert (registry.is_ready, registry.is_live) == (False, False)
+        model.may_go_on.set()
+        async with asyncio.timeout(20):
+            while not registry.is_ready:  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0.001)
+        assert await served.predict("fine", Ask()) == "fine"
+    finally:
+        model.may_go_on.set()
+        await served.close(drain_s=1)

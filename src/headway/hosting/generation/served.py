@@ -276,8 +276,6 @@ class ServedGenerator:
     async def predict_many(
         self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
     ) -> list[Any]:
-        each = [asks] * len(values) if isinstance(asks, Ask) else asks
-
         async def one(value: Any, ask: Ask) -> Any:
             try:
                 return await self.predict(value, ask)
@@ -289,10 +287,9 @@ class ServedGenerator:
         with self.held():
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [
-                        group.create_task(one(value, ask))
-                        for value, ask in zip(values, each, strict=True)
-                    ]
+                    each_ask = [asks] * len(values) if isinstance(asks, Ask) else asks
+                    pairs = zip(values, each_ask, strict=True)
+                    tasks = [group.create_task(one(*pair)) for pair in pairs]
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
         return [task.result() for task in tasks]

@@ -1,0 +1,346 @@
+"""Generation on one GPU, random weights in bf16: `python -m benchmarks.generation_gpu [stage …]`.
+
+Stages: `right` (small model in float32 against transformers), `decode` (one step through the paged
+engine, context 512), `jobs` (256 requests at once). Each builds, checks and times; a few minutes.
+vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken apart.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from benchmarks.report import Bar, Report, machine
+from headway.core.generation.limits import Limits
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.scheduler import GenerationScheduler
+from headway.core.generation.sequence import Sequence
+from headway.core.generation.step import Decode, Step
+from headway.engine.gpu.decoder import GpuDecoder
+from headway.engine.gpu.runner import GpuRunner, Running
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "1B": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "vocab_size": 128256,
+        "tie_word_embeddings": True,
+    },
+    "8B": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 128256,
+        "tie_word_embeddings": False,
+    },
+}
+VLLM = {
+    "1B": {1: 506, 32: 11_966, 128: 27_850, 256: 32_778, "mixed": 17_491, "long": 24_482},
+    "8B": {1: 197, 32: 5_349, 128: 14_709, 256: 18_336, "mixed": 6_616, "long": 9_612},
+}
+ASKED = {"1B": {"mixed": 25_000, "long": 36_000}, "8B": {"mixed": 6_900, "long": 10_000}}
+ASKED_DECODE = {"1B": 1.5, "8B": 1.05}  # × vLLM
+COPY_BYTES_S, FLOPS = 4.3e12, 790e12  # measured on an H200
+CONTEXT = 512
+BLOCK = 32
+LIMITS = {"max_context": 2304, "max_sequences": 256, "step_tokens": 8192, "max_stretch": 1000.0}
+
+
+def random_weights(config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    heads, kv_heads = (
+        config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads")
+    )
+
+    def matrix(*size: int) -> torch.Tensor:
+        return torch.randn(*size, device="cuda", dtype=torch.bfloat16) * 0.02
+
+    def ones() -> torch.Tensor:
+        return torch.ones(hidden, device="cuda", dtype=torch.bfloat16)
+
+    yield "model.embed_tokens.weight", matrix(config["vocab_size"], hidden)
+    yield "model.norm.weight", ones()
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", matrix(config["vocab_size"], hidden)
+    for number in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{number}."
+        yield layer + "input_layernorm.weight", ones()
+        yield layer + "post_attention_layernorm.weight", ones()
+        for name, out, into in (
+            ("self_attn.q_proj", heads, hidden),
+            ("self_attn.k_proj", kv_heads, hidden),
+            ("self_attn.v_proj", kv_heads, hidden),
+            ("self_attn.o_proj", hidden, heads),
+            ("mlp.gate_proj", inner, hidden),
+            ("mlp.up_proj", inner, hidden),
+            ("mlp.down_proj", hidden, inner),
+        ):
+            yield f"{layer}{name}.weight", matrix(out, into)
+
+
+def decoder_of(name: str) -> GpuDecoder:
+    config = SHAPES[name]
+    return GpuDecoder(
+        config, random_weights(config), dtype=torch.bfloat16, device="cuda", max_context=2304
+    )
+
+
+# ---- one step of decodes
+
+
+def decode(name: str) -> Report:
+    decoder = decoder_of(name)
+    rows, bars = [], []
+    limits = Limits(blocks=256 * 24, block_size=BLOCK, **LIMITS)
+    runner = GpuRunner(decoder, limits)
+    runner.warm_up()
+    for count in (1, 32, 128, 256):
+        seconds = _step_s(runner, count)
+        rate = count / seconds
+        ratio = rate / VLLM[name][count]
+        share = _floor_s(name, count) / seconds
+        rows.append(
+            [count, f"{seconds * 1e3:.3f} ms", f"{rate:,.0f}", f"{share:.0%}", f"{ratio:.2f}×"]
+        )
+        asked = f"{name}, {count} sequences: ≥ {ASKED_DECODE[name]}× vLLM"
+        bars.append(Bar(asked, f"{ratio:.2f}×", ratio >= ASKED_DECODE[name]))
+    return Report(
+        f"Generation on a GPU: decode steps, {name} shape, bf16, context {CONTEXT}",
+        ["sequences", "step", "tok/s", "of the roofline", "÷ vLLM"],
+        rows,
+        bars,
+        ["steps through the runner: graphs, paged attention, sampling and tables on the device"],
+    )
+
+
+def _step_s(runner: GpuRunner, count: int, steps: int = 64) -> float:
+    """The best of three runs of so many steps, each handed over before the last has ended."""
+    per_sequence = -(-(CONTEXT + 2 * steps) // BLOCK)
+    for slot in range(count):  # as if their prompts had been computed
+        blocks = torch.arange(slot * per_sequence, (slot + 1) * per_sequence, dtype=torch.int32)
+        runner._tables[slot, :per_sequence] = blocks.cuda()
+    best = float("inf")
+    for _ in range(3):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        running: Running | None = None
+        for number in range(steps):
+            rows = tuple(Decode(slot, slot, CONTEXT + number, ()) for slot in range(count))
+            after = runner.start(Step(number + 1, rows, (), (), ()))
+            if running is not None:
+                running.result()
+            running = after
+        assert running is not None
+        running.result()
+        best = min(best, (time.perf_counter() - started) / steps)
+    return best
+
+
+def _floor_s(name: str, count: int) -> float:
+    config = SHAPES[name]
+    hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    width = (config["num_attention_heads"] + config["num_key_value_heads"]) * dim
+    layer = 2 * hidden * width + 3 * hidden * inner
+    weights = config["num_hidden_layers"] * layer + config["vocab_size"] * hidden
+    cache = 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * dim
+    matrices = max(2 * weights / COPY_BYTES_S, 2 * weights * count / FLOPS)
+    return float(matrices + count * (CONTEXT + 32) * cache / COPY_BYTES_S)
+
+
+# ---- whole jobs
+
+
+def jobs(name: str) -> Report:
+    limits = Limits(blocks=20_000 if name == "1B" else 14_000, block_size=BLOCK, **LIMITS)
+    runner = GpuRunner(decoder_of(name), limits)
+    started = time.perf_counter()
+    runner.warm_up()
+    warm_s = time.perf_counter() - started
+    run_job(runner, limits, *_mixed(9, 64))
+    rows, bars = [], []
+    for kind, requests in (("mixed", _mixed(0)), ("mixed", _mixed(1)), ("long", _long())):
+        tokens, seconds, steps, busy_s = run_job(runner, limits, *requests)
+        rate, vllm, asked = tokens / seconds, VLLM[name][kind], ASKED[name][kind]
+        rows.append(
+            [
+                kind,
+                f"{rate:,.0f}",
+                f"{rate / vllm:.2f}×",
+                steps,
+                f"{seconds:.2f} s",
+                f"{busy_s:.2f} s",
+            ]
+        )
+        bars.append(Bar(f"{name}, {kind} job: ≥ {asked:,} tok/s", f"{rate:,.0f}", rate >= asked))
+    return Report(
+        f"Generation on a GPU: 256 requests at once, {name} shape, bf16",
+        ["job", "tok/s", "÷ vLLM", "steps", "time", "of it the scheduler"],
+        rows,
+        bars,
+        [
+            "mixed: prompts of 32–512 tokens, 8–128 out; long: in and out 100–1,024",
+            f"kernels compiled and graphs captured in {warm_s:.0f} s",
+        ],
+    )
+
+
+def run_job(
+    runner: GpuRunner,
+    limits: Limits,
+    prompts: list[list[int]],
+    outputs: list[int],
+    sampling: Sampling | None = None,
+) -> tuple[int, float, int, float]:
+    """Tokens, seconds, steps, and the seconds that were spent deciding."""
+    scheduler = GenerationScheduler(limits)
+    started = time.perf_counter()
+    for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+        scheduler.submit(Sequence(number, 0.0, tuple(prompt), output))
+        runner.add(number, tuple(prompt), sampling or Sampling(temperature=0.0))
+    under_way: list[Running] = []
+    tokens = steps = 0
+    busy_s = 0.0
+    while True:
+        before = time.perf_counter()
+        action = scheduler.next_step(before)
+        busy_s += time.perf_counter() - before
+        if isinstance(action, Step) and action.has_work:
+            under_way.append(runner.start(action))
+            steps += 1
+            if len(under_way) < runner.depth:
+                continue
+        if not under_way:
+            break
+        running = under_way.pop(0)
+        sampled = running.result().tokens
+        tokens += len(sampled)
+        before = time.perf_counter()
+        for ended in scheduler.complete(running.step, sampled):
+            runner.drop(ended.sequence)
+        busy_s += time.perf_counter() - before
+    return tokens, time.perf_counter() - started, steps, busy_s
+
+
+def _mixed(seed: int, count: int = 256) -> tuple[list[list[int]], list[int]]:
+    rng = random.Random(seed)
+    prompts = [
+        [rng.randrange(10, 128_000) for _ in range(rng.randint(32, 512))] for _ in range(count)
+    ]
+    return prompts, [rng.randint(8, 128) for _ in range(count)]
+
+
+def _long() -> tuple[list[list[int]], list[int]]:
+    rng = random.Random(0)
+    prompts = [[rng.randrange(10_000) for _ in range(rng.randint(100, 1024))] for _ in range(256)]
+    return prompts, [rng.randint(100, 1024) for _ in range(256)]
+
+
+# ---- right
+
+
+def right() -> Report:
+    """Teacher-forced: is each greedy token transformers' own argmax, in any company?"""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        vocab_size=1000,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+    )
+    theirs = LlamaForCausalLM(config).float().cuda().eval()
+    ours = GpuDecoder(
+        config.to_dict(),
+        iter(theirs.state_dict().items()),
+        dtype=torch.float32,
+        device="cuda",
+        max_context=600,
+    )
+    rng = random.Random(3)
+    prompts = [[rng.randrange(1, 1000) for _ in range(rng.choice((3, 40, 200)))] for _ in range(24)]
+    outputs = [rng.randint(5, 60) for _ in prompts]
+    rows: list[list[object]] = []
+    worst = 0.0
+    for chunk, blocks in ((64, 120), (512, 400), (64, 40)):
+        limits = Limits(
+            blocks=blocks, block_size=16, max_context=600, max_sequences=16, step_tokens=chunk
+        )
+        runner = GpuRunner(ours, limits)
+        runner.warm_up()
+        texts = _texts(runner, limits, prompts, outputs)
+        gap = max(_gap(theirs, prompt, text) for prompt, text in zip(prompts, texts, strict=True))
+        worst = max(worst, gap)
+        rows.append([f"chunks of {chunk}, {blocks} blocks", sum(map(len, texts)), f"{gap:.1e}"])
+    return Report(
+        "Generation on a GPU: right (two layers, float32)",
+        ["setting", "tokens", "largest gap to transformers' argmax"],
+        rows,
+        [
+            Bar(
+                "each greedy token is transformers' argmax or within 1e-4",
+                f"{worst:.1e}",
+                worst <= 1e-4,
+            )
+        ],
+    )
+
+
+def _texts(
+    runner: GpuRunner, limits: Limits, prompts: list[list[int]], outputs: list[int]
+) -> list[list[int]]:
+    scheduler = GenerationScheduler(limits)
+    texts: list[list[int]] = [[] for _ in prompts]
+    for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+        scheduler.submit(Sequence(number, 0.0, tuple(prompt), output))
+        runner.add(number, tuple(prompt), Sampling(temperature=0.0))
+    while isinstance(step := scheduler.next_step(0.0), Step):
+        sampled = runner.start(step).result().tokens if step.has_work else []
+        for sequence, token in zip(step.sampled, sampled, strict=True):
+            texts[sequence].append(token)
+        scheduler.complete(step, sampled)
+    return texts
+
+
+def _gap(model: Any, prompt: list[int], text: list[int]) -> float:
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + text], device="cuda")).logits[0, len(prompt) - 1 : -1]
+    chosen = logits.gather(1, torch.tensor(text, device="cuda")[:, None])[:, 0]
+    return float((logits.max(-1).values - chosen).max())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stages", nargs="*", default=["right", "decode", "jobs"])
+    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=SHAPES)
+    options = parser.parse_args()
+    for stage in options.stages:
+        reports = (
+            [right()]
+            if stage == "right"
+            else [{"decode": decode, "jobs": jobs}[stage](name) for name in options.shapes]
+        )
+        for report in reports:
+            print(report.to_markdown(), flush=True)
+        torch.cuda.empty_cache()
+    print(f"- {torch.cuda.get_device_name()}, torch {torch.__version__}; {machine()}")
+
+
+if __name__ == "__main__":
+    main()
