@@ -23,6 +23,7 @@ DOUBTFUL = 85.0  # who is in time in so many percent of cases has a good chance
 MOST_DROPPED = 32  # late items in one decision; whoever asks again gets the next
 _CLASSES = tuple(Priority)
 _rows, _size = operator.attrgetter("rows"), operator.attrgetter("size")
+_deadline, _arrived = operator.attrgetter("deadline"), operator.attrgetter("arrived_at")
 
 
 @dataclass(slots=True)
@@ -107,7 +108,7 @@ class Composer:
                 return made
         line = self._queue.aged_line(lane, now) or lane.top
         anchor = self._anchor(line, lane, now)
-        first_due = line.due.next_at() if is_urged else math.inf
+        first_due = line.due.not_before() if is_urged else math.inf
         self._take_part(line, anchor, made)
         if is_urged:
             made.late_before = now + self._batch_s(made.rows, made.size) - 1e-9
@@ -192,25 +193,45 @@ class Composer:
         lower = [each for each in lane.lines[line.priority + 1 :] if each.items]
         if not lower:
             return
-        due = min(min(item.deadline, item.arrived_at + self._slo_s) for item in made.items)
+        first_deadline, first_arrived = (
+            min(map(_deadline, made.items)),
+            min(map(_arrived, made.items)),
+        )
+        due = min(first_deadline, first_arrived + self._slo_s)
         for each in lower:
             most = self._filling.rows_with(each.priority, made.rows, made.size, now)
             most = min(most, self._limits.rows_at(made.size))
             while most > made.rows and now + self._batch_s(most, made.size) > due:
                 most = made.rows + (most - made.rows) // 2
-            for size in sorted(each.shelves, reverse=True):  # the longest waste least
-                if size > made.size or made.rows >= most:
-                    continue
-                company = each.shelves[size].rows
-                if not self._fills(size, company, made):
-                    continue
-                made.add(self._queue.take(each, most - made.rows, (size,)), each.priority)
+            self._fill_from(each, most, made)
 
-    def _fills(self, size: int, company: int, made: Composition) -> bool:
+    def _fill_from(self, line: Line, most: int, made: Composition) -> None:
+        """Whole shelves at once, the longest first: they waste least."""
+        shelves, whole, rows = line.shelves, [], made.rows
+        part: int | None = None  # the shelf that is taken from last, and not as a whole
+        for size in sorted(shelves, reverse=True):
+            if size > made.size:
+                continue
+            if rows >= most:
+                break
+            company = shelves[size].rows
+            if not self._fills(size, company, rows, made):
+                continue
+            if company > most - rows:
+                part = size
+                break
+            whole.append(size)
+            rows += company
+        if whole:
+            made.add(self._queue.take(line, rows - made.rows, whole), line.priority)
+        if part is not None:
+            made.add(self._queue.take(line, most - rows, (part,)), line.priority)
+
+    def _fills(self, size: int, company: int, rows: int, made: Composition) -> bool:
         return fills(
             size,
             company,
-            rows=made.rows,
+            rows=rows,
             batch_size=made.size,
             costs=self._costs,
             limits=self._limits,
@@ -373,11 +394,16 @@ class Composer:
         than a full batch: a batch of their number is shorter, and saves more of them.
         """
         rows, line = made.goal, lane.top
-        oldest = line.oldest()
-        if self._slo_s == math.inf or oldest is None:
+        if self._slo_s == math.inf:
             return rows
         late_before = self._late_before(lane, now, rows, made.error)
-        if late_before == -math.inf or oldest.arrived_at + self._slo_s >= late_before:
+        if late_before == -math.inf:
+            return rows
+        # Most often even the first of those who came, who may have left, is in time.
+        if line.arrivals[0].arrived_at + self._slo_s >= late_before:
+            return rows
+        oldest = line.oldest()
+        if oldest is None or oldest.arrived_at + self._slo_s >= late_before:
             return rows
         arrivals, each = line.arrivals, line.rows / line.items
         low, high = 0, min(len(arrivals), int(rows / each))

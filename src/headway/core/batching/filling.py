@@ -10,6 +10,7 @@ it when they use nearly all.
 import math
 
 from headway.core.costs import Costs
+from headway.core.costs.sizes import size_class
 from headway.core.items import Priority
 from headway.core.queueing.priority import Usage
 
@@ -25,6 +26,8 @@ class Filling:
         self._workers = workers
         self._usage = Usage(len(Priority))
         self._portions: dict[tuple[int, int, bool], int] = {}  # rows, by size and share
+        self._free: dict[tuple[int, int], int] = {}  # rows, by rows and size
+        self._free_version = -1  # of the costs from which they follow
         self._batches = 0
 
     @property
@@ -61,6 +64,16 @@ class Filling:
 
     def _free_rows(self, rows: int, size: int) -> int:
         """How many rows take no longer than so many."""
+        if self._free_version != self._costs.version:
+            self._free_version = self._costs.version
+            self._free.clear()
+        key = rows, size_class(size)
+        free = self._free.get(key)
+        if free is None:
+            free = self._free[key] = self._find_free(rows, size)
+        return free
+
+    def _find_free(self, rows: int, size: int) -> int:
         costs = self._costs
         seconds = costs.predict(rows, size)
         if seconds is None:

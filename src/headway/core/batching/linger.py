@@ -6,7 +6,9 @@ decide, because arrivals are seen either way. From them follows the wait with th
 gain; mostly that is no wait at all.
 """
 
+import itertools
 import math
+import operator
 from collections import deque
 from collections.abc import Sequence
 
@@ -24,6 +26,7 @@ _WINDOW = 16  # batches over which the most items at once are remembered
 _LOAD_RATE = 0.02  # of each batch goes into how busy the workers are, and how many come
 _TAIL = 2.0
 _MOST_CAME = 96  # arrivals after one answer that are looked at: a batch and a half
+_MOST_NOTED = 256  # arrivals that wait to be learned from
 _HALF = math.sqrt(0.5)
 _EDGES = tuple(2.0 ** (i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
 _MIDDLES = tuple(edge * 2**-0.25 for edge in _EDGES)
@@ -96,7 +99,7 @@ class Linger:
     """Watches arrivals and completions; says how long to wait for company."""
 
     def __init__(self) -> None:
-        self.everyone = 0  # the most items seen at once lately
+        self._everyone = 0
         self._most_here = 0  # in this window of batches
         self._most_here_before = 0  # in the one before: who left is forgotten after two
         self.batches = 0
@@ -112,67 +115,106 @@ class Linger:
         self._followers = Returns()  # … and after the first who comes then
         self._came_since: list[float] = []  # since the last completion
         self._cache: dict[tuple[bool, int], float] = {}
-        # Noted with every arrival, sorted in only when a decision needs them: the latest suffice.
+        # Arrivals are noted one by one, and learned from together, when somebody wants to know.
+        self._noted: list[float] = []
+        self._noted_here: list[int] = []
+        # Sorted in only when a decision needs them: the latest suffice.
         self._gaps: deque[float] = deque(maxlen=4 * _REFRESH_EVERY)
         self._refresh_at = 0
         self._elapsed_s = 0.0  # between completions, on average
         self._ran_s = 0.0
         self._came = 0.0  # between completions, on average
         self._arrivals_before = 0  # the last completion
-        self.arrivals = 0
+        self._arrivals = 0
 
     def arrived(self, now: float, here: int) -> None:
         """Somebody came; with them so many are here, queued or running."""
-        self.arrivals += 1
-        last = self._last_arrival
-        self._last_arrival = now
-        if len(self._came_since) < _MOST_CAME:
-            self._came_since.append(now)
-        if last == -math.inf:
-            self._first_arrival = now
-        if last < self._last_completion:
-            self._after_completion.add(now - self._last_completion)
-            self._clump = 1
-        elif self._clump:
-            self._count_clump(now - last)
-        # With everyone here, the gap that follows does not say how soon a missing one comes.
-        if self._here < self.everyone:
-            self._gaps.append(now - last)
-        self._see(here)
-
-    def _see(self, here: int) -> None:
-        self._here = here
-        if here > self._most_here:
-            self._most_here = here
-            if here > self.everyone:
-                self.everyone = here
+        noted = self._noted
+        noted.append(now)
+        self._noted_here.append(here)
+        if len(noted) >= _MOST_NOTED:
+            self._learn_arrivals()
 
     def arrived_together(self, times: Sequence[float], here: int) -> None:
         """As `arrived` for each of several in a row; `here`: before the first of them."""
-        self.arrived(times[0], here + 1)
-        last, gaps, everyone = times[0], self._gaps, self.everyone
-        for before, now in enumerate(times[1:], here + 1):
-            gap_s, last = now - last, now
-            if self._clump:
-                self._count_clump(gap_s)
-            if before < everyone:
-                gaps.append(gap_s)
-        self.arrivals += len(times) - 1
+        self._noted += times
+        self._noted_here += range(here + 1, here + 1 + len(times))
+        if len(self._noted) >= _MOST_NOTED:
+            self._learn_arrivals()
+
+    def _learn_arrivals(self) -> None:
+        """From those noted, as if from each when it came."""
+        times, here = self._noted, self._noted_here
+        if not times:
+            return
+        if len(times) == 1:
+            self._learn_arrival(times.pop(), here.pop())
+            return
+        self._noted, self._noted_here = [], []
+        self._arrivals += len(times)
+        if self._last_arrival == -math.inf:
+            self._first_arrival = times[0]
         room = _MOST_CAME - len(self._came_since)
         if room > 0:
-            self._came_since += times[1 : 1 + room]
-        self._last_arrival = last
-        self._see(here + len(times))
+            self._came_since += times[:room]
+        gaps = list(map(operator.sub, times, itertools.chain((self._last_arrival,), times)))
+        self._learn_clump(times[0], self._last_arrival, gaps)
+        self._note_gaps(gaps, here)
+        self._last_arrival, self._here = times[-1], here[-1]
 
-    def _count_clump(self, gap_s: float) -> None:
+    def _learn_arrival(self, now: float, here: int) -> None:
+        """As `_learn_arrivals`, from one: where few come, that is what a decision waits for."""
+        self._arrivals += 1
+        last, self._last_arrival = self._last_arrival, now
+        if last == -math.inf:
+            self._first_arrival = now
+        if len(self._came_since) < _MOST_CAME:
+            self._came_since.append(now)
+        if self._clump or last < self._last_completion:
+            self._learn_clump(now, last, (now - last,))
+        if self._here < self._everyone:
+            self._gaps.append(now - last)
+        self._here = here
+        if here > self._most_here:
+            self._most_here = here
+            self._everyone = max(self._everyone, here)
+
+    def _learn_clump(self, first_at: float, last: float, gaps: Sequence[float]) -> None:
         """Callers that were answered together often come back together: how many at once?"""
-        if gap_s <= _TOGETHER * self._ran_s:
-            self._clump += 1
+        if last < self._last_completion:
+            self._after_completion.add(first_at - self._last_completion)
+            self._clump, gaps = 1, gaps[1:]
+        if not self._clump:
+            return
+        together_s = _TOGETHER * self._ran_s
+        if max(gaps, default=0.0) <= together_s:
+            self._clump += len(gaps)
         else:
-            self._mean_clump += (self._clump - self._mean_clump) * 0.1
-            self._clump = 0
+            self._clump += next(i for i, gap_s in enumerate(gaps) if gap_s > together_s)
+            self._end_clump()
+
+    def _end_clump(self) -> None:
+        self._mean_clump += (self._clump - self._mean_clump) * 0.1
+        self._clump = 0
+
+    def _note_gaps(self, gaps: Sequence[float], here: Sequence[int]) -> None:
+        """With everyone here, the gap that follows does not say how soon a missing one comes."""
+        everyone, most = self._everyone, max(here)
+        if self._here < everyone:
+            self._gaps.append(gaps[0])
+        if max(here[:-1], default=0) < everyone:
+            self._gaps.extend(gaps[1:])
+        else:
+            for gap_s, before in zip(gaps[1:], here, strict=False):
+                if before < everyone:
+                    self._gaps.append(gap_s)
+                else:
+                    everyone = before
+        self._most_here = max(self._most_here, most)
+        self._everyone = max(self._everyone, most)
 
     def completed(self, now: float, ran_s: float) -> None:
+        self._learn_arrivals()
         since, self._last_completion = self._last_completion, now
         if since > -math.inf:
             came = self._came_since
@@ -181,7 +223,7 @@ class Linger:
                 self._followers.learn(came[0], came[1:])
         self._came_since = []
         if self._clump:
-            self._count_clump(math.inf)
+            self._end_clump()
         self.batches += 1
         if since == -math.inf:
             since = min(self._first_arrival, now)
@@ -189,11 +231,11 @@ class Linger:
             rate = max(_LOAD_RATE, 1.0 / self.batches)  # at first, the mean of all
             self._elapsed_s += (now - since - self._elapsed_s) * rate
             self._ran_s += (ran_s - self._ran_s) * rate
-            self._came += (self.arrivals - self._arrivals_before - self._came) * rate
-            self._arrivals_before = self.arrivals
+            self._came += (self._arrivals - self._arrivals_before - self._came) * rate
+            self._arrivals_before = self._arrivals
         if self.batches % _WINDOW == 0:
             self._most_here_before, self._most_here = self._most_here, 0
-            self.everyone = self._most_here_before
+            self._everyone = self._most_here_before
 
     def _learn_gaps(self) -> None:
         for gap_s in self._gaps:
@@ -201,12 +243,23 @@ class Linger:
         self._gaps.clear()
 
     @property
+    def arrivals(self) -> int:
+        return self._arrivals + len(self._noted)
+
+    @property
+    def everyone(self) -> int:
+        """The most items seen at once lately."""
+        self._learn_arrivals()
+        return self._everyone
+
+    @property
     def rate_rps(self) -> float:
         """Arrivals a second, lately."""
         if self._elapsed_s:
             return self._came / self._elapsed_s
+        self._learn_arrivals()
         seen_s = self._last_arrival - self._first_arrival
-        return (self.arrivals - 1) / seen_s if seen_s > 0.0 and self.arrivals > 2 else 0.0
+        return (self._arrivals - 1) / seen_s if seen_s > 0.0 and self._arrivals > 2 else 0.0
 
     @property
     def busy(self) -> float:
@@ -214,10 +267,11 @@ class Linger:
         return min(1.0, self._ran_s / self._elapsed_s) if self._elapsed_s else 0.0
 
     def best_wait(self, items: int, cap_s: float, batch_s: float, row_s: float) -> float:
-        if self.arrivals >= self._refresh_at:
+        self._learn_arrivals()
+        if self._arrivals >= self._refresh_at:
             self._learn_gaps()
             self._cache.clear()
-            self._refresh_at = self.arrivals + _REFRESH_EVERY
+            self._refresh_at = self._arrivals + _REFRESH_EVERY
         after_completion = self._last_completion >= self._last_arrival
         histogram = self._after_completion if after_completion else self._after_arrival
         credit = _AFTER_COMPLETION if after_completion else 1.0 - _BUSY_PENALTY * self.busy
@@ -236,6 +290,7 @@ class Linger:
 
     def return_wait(self, now: float, items: int, most_s: float, saved_s: float) -> float:
         """How long to hold for callers who come back together after their answers."""
+        self._learn_arrivals()
         # Whoever misses the others waits for their whole batch, and is the tail: it counts twice.
         tail_s = _TAIL * saved_s
         wait = self._returns.best_wait(now - self._last_completion, items, most_s, tail_s)

@@ -33,6 +33,8 @@ class Limits(NamedTuple):
 
     def padded_rows(self, rows: int) -> int:
         """What the model runs for so many rows."""
+        if not self.batch_sizes:
+            return rows
         return next((size for size in self.batch_sizes if size >= rows), rows)
 
     def padded_size(self, size: int) -> int:
@@ -109,7 +111,7 @@ class Planner:
         """How many leave together where there are so many of one size that they need no others;
         None: company may pay."""
         self._plans += 1
-        if self._plans % _REDRAW_EVERY == 0:
+        if self._plans % _REDRAW_EVERY == 0 or self._limits.is_learned:
             self._shapes.clear()
         shape = self.shape(size)
         if shape is None or rows <= shape.most:
@@ -118,6 +120,8 @@ class Planner:
         return max(each, shape.best_rows[shape.most])
 
     def part_of(self, size: int, rows_of: Mapping[int, int]) -> Part:
+        if self._limits.is_learned:
+            self._shapes.clear()
         near = _neighbours(size, rows_of, self._limits.max_rows)
         part = plan(size, near, self.shape)
         if part is None:
@@ -128,7 +132,7 @@ class Planner:
 
     def shape(self, size: int) -> "Shape | None":
         shape = self._shapes.get(size)
-        if shape is None or self._limits.is_learned:
+        if shape is None:
             shape = shape_at(size, self._costs, self._limits)
             if shape is not None:
                 self._shapes[size] = shape

@@ -6,6 +6,7 @@ even spread is expected to come again after the next batch: several at once, and
 think, which the gap to a single next arrival does not tell.
 """
 
+import bisect
 import math
 import statistics
 
@@ -21,19 +22,39 @@ _KNOWN = 8  # batches before anything is expected
 
 
 class Returns:
+    """Counts fade: new weight grows instead of old weight shrinking."""
+
     def __init__(self) -> None:
         self._counts = [0.0] * (_BINS + 1)
         self._batches = 0.0
+        self._weight = 1.0
         self._seen = 0
 
     def learn(self, ended_at: float, arrivals: list[float]) -> None:
         """After the batch that ended then, these arrived until the next one ended."""
-        counts = self._counts = [count * _DECAY for count in self._counts]
-        self._batches = self._batches * _DECAY + 1.0
+        weight = self._weight = self._weight * (1 / _DECAY)
+        self._batches += weight
         self._seen += 1
-        stride = -(-len(arrivals) // _MOST) if arrivals else 1
-        for at in arrivals[::stride]:
-            counts[_bin(at - ended_at)] += stride
+        if arrivals:
+            if len(arrivals) == 1:
+                self._counts[_bin(arrivals[0] - ended_at)] += weight
+            else:
+                stride = -(-len(arrivals) // _MOST)
+                self._count(ended_at, sorted(arrivals[::stride]), weight * stride)
+        if weight > 1e12:
+            self._counts = [count / weight for count in self._counts]
+            self._batches /= weight
+            self._weight = 1.0
+
+    def _count(self, ended_at: float, arrivals: list[float], weight: float) -> None:
+        """Bin by bin, not one by one: most are in few."""
+        counts, last = self._counts, _bin(arrivals[-1] - ended_at)
+        before = 0
+        for bin_ in range(_bin(arrivals[0] - ended_at), last):
+            upto = bisect.bisect_right(arrivals, ended_at + _EDGES[bin_], before)
+            counts[bin_] += weight * (upto - before)
+            before = upto
+        counts[last] += weight * (len(arrivals) - before)
 
     def best_wait(self, since_s: float, items: int, most_s: float, saved_s: float) -> float:
         """How much longer it pays to hold a batch of so many items, `since_s` after the last

@@ -233,7 +233,7 @@ class Scheduler:
     def next_action(self, now: float) -> Action:
         """Call until it answers `Wait`, after every event and at the moment it names."""
         queue = self._queue
-        if self._refused or (queue.has_deadlines and queue.next_deadline() <= now):
+        if self._refused or (queue.has_deadlines and queue.has_expired(now)):
             return self._refuse(now)
         if self._suspects.cases:
             action = self._retry(now)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from headway.core.batching.linger import Linger
 from headway.core.costs import Costs
+from headway.core.costs.sizes import size_class
 from headway.core.policy import Policy
 
 LOSS = 0.03  # of the time until the queue is empty: what serving the first ones earlier may cost …
@@ -38,11 +39,13 @@ class Sizing:
         self._taken: dict[tuple[int, int], int] = {}
         self.workers: float = policy.workers  # of the usual speed
         self._ladders: dict[int, _Ladder] = {}
+        self._steps = _steps(self._max_rows)
         self._sustaining: tuple[tuple[int, int, int], tuple[int, float]] = (-1, -1, -1), (1, 0.0)
 
     def rows_to_take(self, rows: int, size: int) -> int:
         """Of so many waiting rows of that size, on average."""
         self._forget_if_changed()
+        size = size_class(size)
         taken = self._taken.get((rows, size))
         if taken is None:
             taken = self._taken[rows, size] = self._choose(rows, size)
@@ -58,28 +61,30 @@ class Sizing:
         costs = self._costs
         most = min(rows, self._max_rows)
         best = costs.best_rows(size)
-        all_s = costs.predict(min(most, best), size)
+        by_rows, scale = costs.by_rows(size)
+        all_s = by_rows[min(most, best)]
         if all_s is None or most == 1:
             return best
         if best <= rows and costs.is_trial(best, size):
             return best
         # Those who come meanwhile keep company to those who stay; on a worker that is often idle
         # they may as well come later.
-        coming = self._linger.rate_rps * all_s * self._linger.busy
+        busy = self._linger.busy
+        coming = self._linger.rate_rps * all_s * scale * busy
         rows += min(int(coming), self._max_rows)
         choices: list[tuple[float, float, int]] = []
         for take in self._candidates(most, size):
-            batch_s = costs.predict(take, size)
+            batch_s = by_rows[take]
             if batch_s is None:
                 continue
             batches, rest = divmod(rows, take)
-            rest_s = (costs.predict(rest, size) or 0.0) if rest else 0.0
+            rest_s = (by_rows[rest] or 0.0) if rest else 0.0
             end_s = batches * batch_s + rest_s
             waited_s = take * batch_s * batches * (batches + 1) / 2 + rest * end_s
             choices.append((end_s, waited_s, take))
         if not choices:
             return best
-        loss = min(LOSS, LOSS_BUSY * (1.0 - self._linger.busy))
+        loss = min(LOSS, LOSS_BUSY * (1.0 - busy))
         enough_s = min(choices)[0] * (1.0 + loss)
         return min((waited_s, take) for end_s, waited_s, take in choices if end_s <= enough_s)[1]
 
@@ -161,10 +166,12 @@ class Sizing:
         return 1, 0.0
 
     def _candidates(self, most: int, size: int) -> set[int]:
-        parts = {-(-most // batches) for batches in (1, 2, 3, 4)}
-        return parts.union(each for each in self._ladder(size).rows if each <= most)
+        rows = self._ladder(size).rows
+        below = rows[: bisect.bisect_right(rows, most)]
+        return {most, -(-most // 2), -(-most // 3), -(-most // 4), *below}
 
     def _ladder(self, size: int) -> _Ladder:
+        size = size_class(size)
         ladder = self._ladders.get(size)
         if ladder is None:
             ladder = self._ladders[size] = self._draw_ladder(size)
@@ -172,11 +179,16 @@ class Sizing:
 
     def _draw_ladder(self, size: int) -> _Ladder:
         """Sizes worth a look: a few an octave, and those where a tile is full."""
-        ladder, rows = {self._max_rows}, 1
-        while rows <= self._max_rows:
-            ladder.add(rows)
-            rows = max(rows + 1, int(rows * math.sqrt(2)))
-        sizes = sorted(ladder.union(self._costs.peaks(size)))
-        seconds = [self._costs.predict(each, size) for each in sizes]
-        known = [(each, each_s) for each, each_s in zip(sizes, seconds, strict=True) if each_s]
-        return _Ladder([each for each, _ in known], [each_s for _, each_s in known])
+        by_rows, scale = self._costs.by_rows(size)
+        sizes = sorted(self._steps.union(self._costs.peaks(size)))
+        known = [(rows, seconds * scale) for rows in sizes if (seconds := by_rows[rows])]
+        return _Ladder([rows for rows, _ in known], [seconds for _, seconds in known])
+
+
+def _steps(most: int) -> set[int]:
+    """A few numbers an octave, up to that one."""
+    steps, rows = {most}, 1
+    while rows <= most:
+        steps.add(rows)
+        rows = max(rows + 1, int(rows * math.sqrt(2)))
+    return steps

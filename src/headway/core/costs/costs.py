@@ -19,6 +19,7 @@ from headway.core.costs.sizes import (
     interpolated,
     nearest,
     planning_curve,
+    segments,
     size_class,
     smoothed,
 )
@@ -83,7 +84,9 @@ class Costs:
         self._observed = 0
         self.version = 0  # of what is derived from the cells: anew whenever they are looked at
         self._scale = 1.0  # how much slower the model is now than the cells say, at any size
-        self._curve: list[float | None] = []  # seconds at 0…max_rows rows, where nothing varies
+        self._curve: list[float | None] = []  # the one of size 0: where nothing varies
+        self._curve_by_size: dict[int, list[float | None]] = {}
+        self._predicted: dict[tuple[int, int], float | None] = {}  # before scaling
         self._points_by_size: dict[int, Points] = {}
         self._best: dict[int, int] = {}
         self._trial: tuple[int, int] | None = None  # the cell that is tried again, if one is
@@ -112,13 +115,24 @@ class Costs:
     def predict(self, rows: int, size: int = 0) -> float | None:
         """Expected seconds for a batch of that shape; None where nothing is known."""
         if size:
-            seconds = interpolated(self._points(size), rows, extend=self._was_probed)
+            key = rows, size_class(size)
+            if key in self._predicted:
+                seconds = self._predicted[key]
+            else:
+                seconds = interpolated(self._points(size), rows, extend=self._was_probed)
+                self._predicted[key] = seconds
         else:
-            curve = self._curve or self._draw_curve()
+            curve = self._curve
+            if not curve:
+                curve = self._curve = self._by_rows(0)
             seconds = curve[rows if rows < len(curve) else -1]
             if rows >= len(curve) and seconds is not None:
                 seconds *= rows / self._max_rows  # one request larger than any batch
         return None if seconds is None else seconds * self._scale
+
+    def by_rows(self, size: int = 0) -> tuple[Sequence[float | None], float]:
+        """As `predict` at 0…max_rows rows: seconds, and what each is to be multiplied by."""
+        return self._by_rows(size), self._scale
 
     def error_at(self, percent: float) -> float:
         """The relative error of predictions at that percentile: 0.1 where a batch took 10 % longer
@@ -239,6 +253,8 @@ class Costs:
     def _forget_derived(self) -> None:
         self.version += 1
         self._curve = []
+        self._curve_by_size.clear()
+        self._predicted.clear()
         self._points_by_size.clear()
         self._best.clear()
         self._ordered_errors = []
@@ -266,14 +282,14 @@ class Costs:
     def _size_index(self, size: int) -> int:
         return nearest(self._sizes, size) if self._sizes else 0
 
-    def _draw_curve(self) -> list[float | None]:
-        """Seconds for 0…max_rows rows where nothing varies; kept until the cells change."""
-        points = self._points(0)
-        self._curve = [
-            interpolated(points, rows, extend=self._was_probed)
-            for rows in range(self._max_rows + 1)
-        ]
-        return self._curve
+    def _by_rows(self, size: int) -> list[float | None]:
+        """Seconds at 0…max_rows rows, before scaling; kept until the cells change."""
+        size = size_class(size)
+        curve = self._curve_by_size.get(size)
+        if curve is None:
+            curve = segments(self._points(size), self._max_rows, extend=self._was_probed)
+            self._curve_by_size[size] = curve
+        return curve
 
     def _points(self, size: int) -> Points:
         """What is known at that size, by rows; kept until the cells change."""

@@ -4,6 +4,7 @@ Pure functions of measured points (rows, seconds), ascending in rows.
 """
 
 import bisect
+import functools
 import math
 from collections.abc import Sequence
 
@@ -108,6 +109,22 @@ def interpolated(points: Points, rows: int, *, extend: bool) -> float | None:
     return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
 
 
+def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | None]:
+    """`interpolated` at 0…max_rows rows."""
+    if not points:
+        return [None] * (max_rows + 1)
+    rows, seconds = points[0]
+    line: list[float | None] = [seconds] * (rows + 1)
+    for next_rows, next_s in points[1:]:
+        more, more_s = next_rows - rows, next_s - seconds
+        line += [seconds + more_s * row / more for row in range(1, more + 1)]
+        rows, seconds = next_rows, next_s
+    beyond = range(rows + 1, max_rows + 1)
+    line += [seconds * more / rows for more in beyond] if extend else [None] * len(beyond)
+    return line[: max_rows + 1]
+
+
+@functools.lru_cache(maxsize=4096)
 def size_class(size: int) -> int:
     """Up to one of 16 steps an octave: as exact as matters, and few enough to remember."""
     shift = size.bit_length() - 5

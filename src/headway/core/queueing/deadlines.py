@@ -37,11 +37,19 @@ class Deadlines:
         else:
             heapq.heappush(self._heap, (moment, item_id))
 
+    def not_before(self) -> float:
+        """No later than `next_at`, and at once: the departed may still count."""
+        run, heap = self._run, self._heap
+        if not heap:
+            return run[0][0] if run else math.inf
+        return run[0][0] if run and run[0][0] <= heap[0][0] else heap[0][0]
+
     def next_at(self) -> float:
         """The earliest moment of all; infinite where there is none."""
         run, heap, live = self._run, self._heap, self._live
+        pop = run.popleft
         while run and run[0][1] not in live:
-            run.popleft()
+            pop()
         if not heap:
             return run[0][0] if run else math.inf
         while heap and heap[0][1] not in live:

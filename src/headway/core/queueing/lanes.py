@@ -156,12 +156,12 @@ class Shelf:
 
     def take_singles(self, most: int, shares: Shares[Account], live: dict[int, Item]) -> list[Item]:
         """As `take`, where all items are of one row: the way that most go, so it is unrolled."""
-        slots, flows, pop = self.slots, self.flows, live.pop
+        slots, flows = self.slots, self.flows
         shares.advance(slots[0][2])
         if len(flows) == 1 and len(slots) == self.items:
             return self._take_alike(most, shares, live)
         taken: list[Item] = []
-        used, emptied = 0, 0.0
+        used, left, emptied = 0, most, 0.0
         for slot in slots:
             flow = slot[4]
             items = flow.items
@@ -169,17 +169,18 @@ class Shelf:
             if (flow.gone and _oldest(flow, live) is None) or flow.spent or not items:
                 self._clear(slot, shares)
                 continue
-            item = items.popleft()
-            pop(item.id)
-            taken.append(item)
+            taken.append(items.popleft())
             tenant = flow.tenant
             tenant.held -= 1
             if not items and not flow.unused:
                 del flows[tenant.name]
                 if not tenant.held:
                     emptied += tenant.weight
-            if len(taken) == most:
+            left -= 1
+            if not left:
                 break
+        for item in taken:
+            del live[item.id]
         del slots[:used]
         shares.active_weight -= emptied
         shares.prune()
@@ -192,17 +193,21 @@ class Shelf:
         if not len(self.slots) == self.items == self.rows:
             return self.take(self.rows, shares, live)
         taken: list[Item] = []
+        emptied = 0.0
         for flow in self.flows.values():
-            items, tenant = flow.items, flow.tenant
+            tenant = flow.tenant
             if flow.gone:
                 _clean(flow, live)
-                items = flow.items
+            items = flow.items
             taken += items
             tenant.held -= len(items)
             if not tenant.held:
-                shares.emptied(tenant)
+                emptied += tenant.weight
         for item in taken:
             del live[item.id]
+        if emptied:
+            shares.active_weight -= emptied
+            shares.prune()
         self.items = self.rows = 0
         self.slots = []
         self.flows = {}
@@ -215,7 +220,8 @@ class Shelf:
         if flow.gone:
             _clean(flow, live)
             items = flow.items
-        taken = [items.popleft() for _ in range(most)]
+        pop = items.popleft
+        taken = [pop() for _ in range(most)]
         for item in taken:
             del live[item.id]
         del self.slots[:most]
@@ -377,7 +383,8 @@ class Line:
             if not shelf.items:
                 self.shelves.pop(shelf.size, None)
         if len(self.arrivals) > 2 * self.items + SLACK:
-            self.arrivals = deque(each for each in self.arrivals if each.id in self._live)
+            live = self._live
+            self.arrivals = deque([each for each in self.arrivals if each.id in live])
 
     def clear(self) -> None:
         """Nobody is here: drop the traces."""

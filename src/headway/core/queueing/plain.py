@@ -1,5 +1,6 @@
 """The queue of items that need not be told apart."""
 
+import itertools
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 
@@ -47,14 +48,23 @@ class PlainLane:
         self.arrivals.extend(items)
 
     def take(self, most: int) -> list[Item]:
-        pop, live = self.arrivals.popleft, self.live
-        taken: list[Item] = []
-        while len(taken) < most:
-            item = pop()
-            if live.pop(item.id, None) is not None:
-                taken.append(item)
+        """The oldest so many; there are as many."""
+        arrivals, live = self.arrivals, self.live
+        if most == len(arrivals) == len(live):
+            taken = list(arrivals)
+            live.clear()
+        elif len(arrivals) == len(live):  # nobody has left
+            pop = arrivals.popleft
+            taken = [pop() for _ in range(most)]
+            for item in taken:
+                del live[item.id]
+        else:
+            taken = list(itertools.islice(self.in_order(), most))
+            for item in taken:
+                del live[item.id]
+            self.oldest()  # clears away those before
         if not live:
-            self.arrivals.clear()
+            arrivals.clear()
         return taken
 
     def remove(self, item_id: int) -> Item | None:

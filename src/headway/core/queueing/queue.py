@@ -113,7 +113,7 @@ class Queue:
         plain.arrivals.append(item)
         self.items += 1
         self.rows += 1
-        if self.rows >= self._full_rows:
+        if self.rows == self._full_rows:
             self.full_lanes[plain.partition] = plain
         return True
 
@@ -329,6 +329,11 @@ class Queue:
         item_id = self._expiry.first()
         return None if item_id is None else self._live[item_id]
 
+    def has_expired(self, now: float) -> bool:
+        """Has somebody's deadline passed?"""
+        expiry = self._expiry
+        return expiry.not_before() <= now and expiry.next_at() <= now
+
     def pop_expired(self, now: float, most: int) -> list[Item]:
         """Those whose deadline has passed, up to so many."""
         expired: list[Item] = []
@@ -340,7 +345,8 @@ class Queue:
     def next_due(self, lane: FairLane, before: float) -> Item | None:
         """An item of the lane that is due before that moment, and has not been named before."""
         for line in lane.lines:
-            if line.items and line.due.next_at() < before:
+            due = line.due
+            if line.items and due.not_before() < before and due.next_at() < before:
                 return self._live[line.due.pop()]
         return None
 
