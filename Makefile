@@ -53,8 +53,14 @@ format: $(VENV)/.ready ## put the code in order
 	@$@.new/bin/python -m pip install -qq --no-compile --requirement $<
 	@mv $@.new $@ && touch $@
 
-test: $(VENV)/.ready .venv-kserve ## all but the slow suites
-	@$(BIN)/python -m pytest -m 'not slow'
+test: $(VENV)/.ready .venv-kserve ## all but the slow suites, in two processes
+	@log=$$(mktemp); $(BIN)/python -m pytest -m 'not slow' --shard 1/2 > $$log 2>&1 & first=$$!; \
+		$(BIN)/python -m pytest -m 'not slow' --shard 2/2; second=$$?; \
+		wait $$first; first=$$?; cat $$log; rm -f $$log; exit $$((first + second))
+
+quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a minute
+	@$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime
+
 
 test-all: $(VENV)/.ready .venv-kserve ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
