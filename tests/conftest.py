@@ -1,6 +1,7 @@
 import os
 import tempfile
 
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["headway.testing.pytest_plugin"]
@@ -15,3 +16,21 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # What servers keep for their next start must not come from, or go to, the developer's own.
 _cache = tempfile.TemporaryDirectory(prefix="headway-tests-")
 os.environ["XDG_CACHE_HOME"] = _cache.name
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shard", metavar="K/N", help="only every N-th file, from the K-th on: N runs at once"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Whole files go to one shard: what they share (a server, mostly) is started once."""
+    shard = config.getoption("--shard")
+    if shard is None:
+        return
+    number, count = (int(part) for part in shard.split("/"))
+    files = sorted({item.path for item in items})
+    chosen = set(files[number - 1 :: count])
+    config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
+    items[:] = [item for item in items if item.path in chosen]

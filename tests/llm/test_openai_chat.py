@@ -1,6 +1,8 @@
 """OpenAI's routes on a two-layer model, by the unmodified `openai` client."""
 
+import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from serving import MOST_S, Serving, serving
 
 pytestmark = pytest.mark.real_time
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
+needs_llguidance = pytest.mark.skipif(
+    importlib.util.find_spec("llguidance") is None, reason="headway[llm] brings it"
+)
 GREEDY: dict[str, Any] = {"temperature": 0, "extra_body": {"ignore_eos": True}}
 
 
@@ -257,6 +262,62 @@ def test_metrics_have_the_names_that_dashboards_know(
     assert f"nv_inference_request_success{where}" in text
 
 
+# ---- answers of a given form
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "maximum": 99}, "ok": {"type": "boolean"}},
+    "required": ["n", "ok"],
+    "additionalProperties": False,
+}
+
+
+def formed(client: openai.OpenAI, seed: int, **more: Any) -> Any:
+    answer = client.chat.completions.create(
+        model="tiny", messages=HELLO, max_tokens=120, seed=seed, **more
+    ).choices[0]
+    assert answer.finish_reason == "stop"
+    return answer.message.content or ""
+
+
+@needs_llguidance
+def test_json_follows_its_schema(client: openai.OpenAI) -> None:
+    schema: Any = {
+        "type": "json_schema",
+        "json_schema": {"name": "it", "schema": SCHEMA, "strict": True},
+    }
+    for seed in range(5):
+        found = json.loads(formed(client, seed, response_format=schema))
+        assert found.keys() == {"n", "ok"}
+        assert type(found["n"]) is int
+        assert type(found["ok"]) is bool
+
+
+@needs_llguidance
+def test_an_expression_or_one_of_several_texts(client: openai.OpenAI) -> None:
+    for seed in range(5):
+        regex = {"extra_body": {"structured_outputs": {"regex": "[ab]{3}-[0-9]"}}}
+        assert re.fullmatch("[ab]{3}-[0-9]", formed(client, seed, **regex))
+        choice = {"extra_body": {"structured_outputs": {"choice": ["yes", "no", "it depends"]}}}
+        assert formed(client, seed, **choice) in ("yes", "no", "it depends")
+
+
+@needs_llguidance
+def test_json_is_valid_whenever_it_ends_by_itself(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="tiny",
+        messages=HELLO,
+        max_tokens=100,
+        n=8,
+        seed=1,
+        response_format={"type": "json_object"},
+    )
+    for choice in answer.choices:
+        assert (choice.message.content or "").startswith("{")
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.message.content or ""), dict)
+
+
 # ---- bad input
 
 MESSAGE: dict[str, Any] = {"role": "user", "content": "Hello"}
@@ -296,6 +357,20 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
     ("top_logprobs", {"top_logprobs": 2}),
     ("stream_options", {"stream_options": {"include_usage": True}}),
+    ("response_format.type", {"response_format": {"type": "poem"}}),
+    ("response_format.json_schema", {"response_format": {"type": "json_schema"}}),
+    (
+        "response_format.json_schema.schema",
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "wizard"}}}},
+    ),
+    (
+        "response_format.json_schema.schema",
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": 7}}},
+    ),
+    ("structured_outputs.regex", {"structured_outputs": {"regex": "(a"}}),
+    ("structured_outputs.choice", {"structured_outputs": {"choice": []}}),
+    ("structured_outputs.grammar", {"structured_outputs": {"grammar": "x"}}),
+    ("structured_outputs", {"structured_outputs": {}}),
     ("tools", {"tools": []}),
     ("tool_choice", {"tool_choice": "auto"}),
     ("parallel_tool_calls", {"parallel_tool_calls": True}),

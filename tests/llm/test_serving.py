@@ -1,12 +1,14 @@
 """A language model as one of the server's models: every protocol, clients that leave, settings."""
 
 import asyncio
+import hashlib
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import httpx
@@ -15,16 +17,20 @@ import pytest
 from models import build
 from serving import MOST_S, Serving, serving
 
-from headway.config import Config, ModelConfig
+from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
 from headway.errors import ConfigError, DeadlineExceeded, InvalidInput, Shed
 from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.hosted import Served
-from headway.hosting.registry import Ask
+from headway.hosting.registry import Ask, Registry
 from headway.models import catalogue, functions
 from headway.models.chat.model import LanguageModel
 from headway.models.chat.templates import ChatTemplate
 from headway.server.api.openai.asking import language_of
+from headway.server.auth.keys import KeyRing
+from headway.server.auth.models import KeyedRegistry
 from headway.server.grpc import inference_pb2 as pb
+from headway.server.net.messages import Request
+from headway.server.run import make_app
 from headway.server.run import serving as serving_models
 
 pytestmark = pytest.mark.real_time
@@ -333,3 +339,46 @@ async def test_the_keeper_loads_drains_and_closes_it(folder: Path) -> None:
         with pytest.raises(DeadlineExceeded):
             await found.predict("ab", Ask(deadline_ms=1e-3))
     assert not found.is_ready
+
+
+def test_the_page_to_talk_to_it_is_complete_in_itself(served: Serving) -> None:
+    answer = httpx.get(f"{served.url}/chat")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert set(re.findall(r"""(?:src|href)=["']([^"']+)""", answer.text)) == {"data:,"}
+    assert "http://" not in answer.text
+    assert "https://" not in answer.text
+
+
+async def test_a_keys_tenant_goes_with_every_answer(folder: Path) -> None:
+    """Whatever tenant a header names; and its quota is counted."""
+    asked: list[Ask] = []
+
+    class Seen(ServedGenerator):
+        def stream(self, value: Any, ask: Ask) -> Any:
+            asked.append(ask)
+            return super().stream(value, ask)
+
+    hash_ = "sha256:" + hashlib.sha256(b"secret").hexdigest()
+    key = KeyConfig(id="a", hash=hash_, tenant="acme", rows_per_s=1.0)
+    ring = KeyRing((key,), time.monotonic())
+    caller = ring.find({"authorization": "Bearer secret"})
+    assert caller is not None
+    model = Seen(
+        ModelConfig(name="tiny", target=str(folder), kv_cache_gib=0.01),
+        LanguageModel(str(folder), threads=1),
+    )
+    registry = Registry()
+    registry.add(model)
+    await model.start()
+    try:
+        app = make_app(cast(Registry, KeyedRegistry(registry, caller)), ServerConfig(port=0))
+        body = json.dumps({**CHAT, "max_tokens": 2}).encode()
+        headers = {"headway-tenant": "somebody else"}
+        route = "/v1/chat/completions"
+        first = await app.handle(Request("POST", route, "", headers, body, "1"))
+        second = await app.handle(Request("POST", route, "", headers, body, "2"))
+    finally:
+        await model.close(drain_s=1)
+    assert (first.status, second.status) == (200, 429)
+    assert [each.tenant for each in asked] == ["acme"]

@@ -1,13 +1,16 @@
 """Configuration: one set of structs, four places, and a typo that fails by name."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from headway import config
 from headway.config import Config, ModelConfig, ServerConfig, flags, load, read, resolve
 from headway.errors import ConfigError
+from headway.runtime.options import BatcherOptions
 
 ONE: dict[str, Any] = {"models": [{"name": "m", "target": "app:M"}]}
 TWO = """
@@ -201,3 +204,14 @@ def test_a_mistake_in_the_file_is_reported_whatever_was_typed() -> None:
 
 def test_defaults_are_those_of_the_structs() -> None:
     assert resolved().server == config.ServerConfig()
+
+
+def test_a_setting_of_a_model_has_the_default_of_the_option() -> None:
+    """But for those that a server has its own mind about."""
+    settings = {each.name: each for each in msgspec.structs.fields(ModelConfig)}
+    options = {each.name: each.default for each in dataclasses.fields(BatcherOptions)}
+    shared = settings.keys() & options.keys() - {"name", "execute_timeout_ms", "tenants"}
+    assert len(shared) >= 19
+    assert {name: settings[name].default for name in shared} == {
+        name: options[name] for name in shared
+    }

@@ -125,6 +125,31 @@ def test_imports_point_the_way_the_table_says(path: Path) -> None:
     assert wrong_imports(package, path.read_text()) == []
 
 
+# The rooms of `runtime`, and what of it each may import: the faces are above them all.
+ROOMS = {
+    "calling": "calling events",
+    "driving": "driving calling events",
+    "jobs": "jobs driving calling events",
+    "workers": "workers jobs driving calling events forking",
+    "batching": "batching workers jobs driving calling events options fan_out forking",
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_in_the_runtime_arrows_point_one_way(room: str) -> None:
+    for path in (SOURCE / "runtime" / room).rglob("*.py"):
+        modules = [each.module for each in imports_of(ast.parse(path.read_text()))]
+        own = {name.split(".")[2] for name in modules if name.startswith("headway.runtime.")}
+        assert own <= set(ROOMS[room].split()), path
+
+
+@pytest.mark.parametrize("file", ["decider", "event_loop", "shell", "state", "timer"])
+def test_the_shell_knows_no_batches(file: str) -> None:
+    source = (SOURCE / "runtime" / "driving" / f"{file}.py").read_text()
+    known = {each.module for each in imports_of(ast.parse(source))}
+    assert not [module for module in known if module.startswith("headway.core")]
+
+
 @pytest.mark.parametrize(
     ("package", "line"),
     [

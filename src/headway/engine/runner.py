@@ -1,9 +1,9 @@
 """Runs steps, in order, on one device. Decides nothing: who computes what is in the step."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -16,6 +16,14 @@ from headway.engine.decoders import llama
 from headway.engine.inputs import inputs_of
 from headway.engine.sampling import Row, Sampled, sample
 from headway.engine.weights import read_config, read_tensors
+
+
+class Matcher(Protocol):
+    """How far one answer has come in its grammar."""
+
+    def allowed(self, generated: Sequence[int]) -> Any:
+        """Which tokens may follow, as an array of booleans; None: any."""
+        ...
 
 
 class Decoder(Protocol):
@@ -52,6 +60,11 @@ class _Known:
     prompt: tuple[int, ...]
     sampling: Sampling
     generated: list[int] = field(default_factory=list)
+    matcher: Matcher | None = None
+
+    def allowed(self) -> torch.Tensor | None:
+        found = None if self.matcher is None else self.matcher.allowed(self.generated)
+        return None if found is None else torch.from_numpy(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,7 @@ class Runner:
         self._cache = KvCache(decoder.shape, limits, dtype=decoder.dtype, device=device)
         self._tables = Tables(limits, device=device)
         self._known: dict[int, _Known] = {}
+        self.matcher_of: Callable[[str], Matcher] | None = None  # for answers of a given form
 
     def add(
         self,
@@ -82,7 +96,11 @@ class Runner:
         generated: Iterable[int] = (),
     ) -> None:
         """A sequence that a step will name; some of its tokens may come from an earlier engine."""
-        self._known[sequence] = _Known(prompt, sampling, list(generated))
+        matcher = None
+        if sampling.grammar:
+            assert self.matcher_of is not None, "the door lets no grammar in"
+            matcher = self.matcher_of(sampling.grammar)
+        self._known[sequence] = _Known(prompt, sampling, list(generated), matcher)
 
     def drop(self, sequence: int) -> None:
         """It has ended. Harmless if it is not known."""
@@ -121,5 +139,7 @@ class Runner:
             if known is None:  # it ended while this step was on its way
                 rows.append(Row(Sampling(temperature=0.0), position, (), ()))
             else:
-                rows.append(Row(known.sampling, position, known.prompt, known.generated))
+                rows.append(
+                    Row(known.sampling, position, known.prompt, known.generated, known.allowed())
+                )
         return rows

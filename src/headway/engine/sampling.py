@@ -23,6 +23,7 @@ class Row:
     position: int
     prompt: Sequence[int]
     generated: Sequence[int]
+    allowed: torch.Tensor | None = None  # the tokens that its grammar takes next; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def sample(logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
     """One token for each row of the logits."""
     logits = logits.float()
     raw = logits
-    if any(each.sampling.has_penalties or each.sampling.logit_bias for each in rows):
+    if any(_is_adjusted(each) for each in rows):
         logits = logits.clone()
         for index, row in enumerate(rows):
             _adjust(logits[index], row)
@@ -73,9 +74,16 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _adjust(logits: torch.Tensor, row: Row) -> None:
-    """Penalties and biases, in place."""
+def _is_adjusted(row: Row) -> bool:
     sampling = row.sampling
+    return bool(sampling.has_penalties or sampling.logit_bias or row.allowed is not None)
+
+
+def _adjust(logits: torch.Tensor, row: Row) -> None:
+    """Grammar, penalties and biases, in place."""
+    sampling = row.sampling
+    if row.allowed is not None:
+        logits.masked_fill_(~row.allowed, -torch.inf)
     if sampling.repetition_penalty != 1.0:
         seen = torch.tensor(sorted({*row.prompt, *row.generated}))
         known = logits[seen]

@@ -10,7 +10,7 @@ import numpy
 
 from headway.errors import ConfigError
 from headway.model import Tensor
-from headway.models.encoders import Batch, Encoder, Head, OnnxEncoder, mean_of
+from headway.models.encoders import EncodedBatch, Encoder, Head, OnnxEncoder, mean_of
 from headway.models.text import TextModel
 from headway.models.weights import PackagedWeights, find_weights
 
@@ -69,7 +69,7 @@ class TextEmbedder(TextModel):
         return embedding
 
 
-def vectors_of(encoder: Encoder, batch: Batch, head: Head) -> "numpy.ndarray[Any, Any]":
+def vectors_of(encoder: Encoder, batch: EncodedBatch, head: Head) -> "numpy.ndarray[Any, Any]":
     """Of length 1, so that a product of two is the cosine of their angle."""
     vectors = encoder.run(batch, head)
     lengths = numpy.linalg.norm(vectors, axis=1, keepdims=True)

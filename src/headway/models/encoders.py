@@ -16,7 +16,7 @@ from headway.models import packed
 Array = numpy.ndarray[Any, Any]
 
 
-class Batch(NamedTuple):
+class EncodedBatch(NamedTuple):
     """Tokens of several texts, padded: rows × length."""
 
     ids: Array
@@ -56,7 +56,7 @@ class Encoder(Protocol):
 
     def files(self) -> list[Path]: ...
 
-    def run(self, batch: Batch, head: Head) -> Array:
+    def run(self, batch: EncodedBatch, head: Head) -> Array:
         """One row of float32 for each text."""
         ...
 
@@ -94,7 +94,7 @@ class OnnxEncoder:
         beside = sorted(file.parent.glob(f"{file.name}[_.]data"))
         return [each for each in (file, *beside, self.find() / "tokenizer.json") if each.is_file()]
 
-    def run(self, batch: Batch, head: Head) -> Array:
+    def run(self, batch: EncodedBatch, head: Head) -> Array:
         feeds = {
             "input_ids": batch.ids,
             "attention_mask": batch.mask,
@@ -164,7 +164,7 @@ class TorchEncoder:
     def files(self) -> list[Path]:
         return [each for each in self._path.rglob("*") if each.is_file()]
 
-    def run(self, batch: Batch, head: Head) -> Array:
+    def run(self, batch: EncodedBatch, head: Head) -> Array:
         torch = self._torch
         if self.packs:
             return self._run_packed(batch, head)
@@ -175,7 +175,7 @@ class TorchEncoder:
             row: Array = head(given, mask.to(given.dtype)).float().cpu().numpy()
         return row
 
-    def _run_packed(self, batch: Batch, head: Head) -> Array:
+    def _run_packed(self, batch: EncodedBatch, head: Head) -> Array:
         torch = self._torch
         types = batch.types if self._has_types else None
         with torch.inference_mode():

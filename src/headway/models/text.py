@@ -11,7 +11,7 @@ import numpy
 
 from headway.errors import ConfigError, InputTooLarge, InvalidInput
 from headway.model import Model, Tensor
-from headway.models.encoders import Batch, Encoder
+from headway.models.encoders import EncodedBatch, Encoder
 
 # No language needs so many: what is longer is refused before a second is spent on its tokens.
 _CHARACTERS_PER_TOKEN = 200
@@ -130,11 +130,13 @@ class TextModel(Model[Any, Any]):
 
     def _batch(
         self, items: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
-    ) -> Batch:
+    ) -> EncodedBatch:
         ids = _padded(items, self._pad_id)
         lengths = numpy.array([len(item) for item in items])
         mask = (numpy.arange(ids.shape[1]) < lengths[:, None]).astype(numpy.int64)
-        return Batch(ids, mask, numpy.zeros_like(ids) if types is None else _padded(types, 0))
+        return EncodedBatch(
+            ids, mask, numpy.zeros_like(ids) if types is None else _padded(types, 0)
+        )
 
 
 def _tokens(ids: Sequence[int]) -> "numpy.ndarray[Any, Any]":

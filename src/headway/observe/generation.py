@@ -41,6 +41,10 @@ class GenerationRecorder:
     """Sums and histograms, added to in one event loop."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing has been: what a model does to warm up is nobody's request."""
         self.first_token = Histogram(_FIRST)
         self.between_tokens = Histogram(_BETWEEN)
         self.whole = Histogram(_WHOLE)

@@ -64,9 +64,9 @@ named_arrays = st.dictionaries(
 
 @given(named_arrays, st.binary(max_size=20))
 def test_named_arrays_are_read_as_they_were_written(value: Any, beside: bytes) -> None:
-    plan = codec.plan(value, beside)
-    room = bytearray(plan.length)
-    codec.write(plan, room)
+    layout = codec.layout_of(value, beside)
+    room = bytearray(layout.length)
+    codec.write(layout, room)
     read, also = codec.read(room)
     assert also == beside
     assert list(read) == list(value)

@@ -45,7 +45,7 @@ class Start:
     """Start it now; then say `ready` or `ended`."""
 
 
-Action: TypeAlias = Start | Wait
+WorkerAction: TypeAlias = Start | Wait
 
 
 class Supervision:
@@ -61,7 +61,7 @@ class Supervision:
         self._ready_at = math.inf
         self._has_started = False
 
-    def next_action(self, now: float) -> Action:
+    def next_action(self, now: float) -> WorkerAction:
         if self.state is not WorkerState.WAITING:
             return Wait(math.inf)
         if now < self._start_at:

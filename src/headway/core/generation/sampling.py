@@ -22,6 +22,7 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None  # so many of the likeliest beside the chosen one; None: not at all
     seed: int = 0
+    grammar: str = ""  # what the text must be, as the engine's library spells it; empty: anything
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.0, 100.0)

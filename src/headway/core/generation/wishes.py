@@ -15,7 +15,8 @@ from headway.errors import InvalidInput
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
 MOST_STOP_IDS = 256
-_SAMPLING = frozenset(each.name for each in dataclasses.fields(Sampling))
+# A grammar is made at the doors that have schemas; nobody writes one by hand.
+_SAMPLING = frozenset(each.name for each in dataclasses.fields(Sampling)) - {"grammar"}
 _OTHERS = frozenset(
     ["max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "cache_salt"]
 )
@@ -39,7 +40,7 @@ class Wishes:
         return (*self.sampling.logit_bias, *self.stop_ids)
 
 
-def wishes_of(given: Mapping[str, Any]) -> Wishes:
+def wishes_of(given: Mapping[str, Any], *, grammar: str = "") -> Wishes:
     """Raises InvalidInput, which begins with the field's name."""
     for name in given:
         if name not in NAMES:
@@ -56,7 +57,7 @@ def wishes_of(given: Mapping[str, Any]) -> Wishes:
     if max_tokens is not None and min_tokens > max_tokens:
         raise InvalidInput(f"min_tokens: {min_tokens} is more than max_tokens ({max_tokens})")
     return Wishes(
-        sampling=Sampling(**sampling),
+        sampling=Sampling(**sampling, grammar=grammar),
         is_seeded="seed" in sampling,
         max_tokens=max_tokens,
         min_tokens=min_tokens,

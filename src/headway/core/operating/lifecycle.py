@@ -63,7 +63,7 @@ class Retire:
     id: int
 
 
-Action: TypeAlias = Load | Retire | Wait
+VersionAction: TypeAlias = Load | Retire | Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Lifecycle:
 
     # ---- what to do
 
-    def next_action(self, now: float) -> Action:
+    def next_action(self, now: float) -> VersionAction:
         idle_at = self._idle_at()
         if now >= idle_at:
             self._is_wanted, idle_at = False, math.inf

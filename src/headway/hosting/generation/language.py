@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.errors import InputTooLarge, InvalidInput
+from headway.models.chat.grammars import Grammars
 from headway.models.chat.text import ChatText
 from headway.runtime.calling.threads import run_in_thread
 
@@ -12,11 +13,16 @@ _SHORT = 2000  # characters of a plain text: tokenised in less time than a threa
 
 
 class Language:
-    def __init__(self, text: ChatText, *, vocabulary: int, max_context: int) -> None:
+    def __init__(
+        self, text: ChatText, *, vocabulary: int, max_context: int, has_grammars: bool = True
+    ) -> None:
+        """`has_grammars`: the engine can be told which tokens may come next."""
         self.text = text
         self.vocabulary = vocabulary
         self.max_context = max_context
         self._tokens = _spelled(text)
+        self._grammars: Grammars | None = None
+        self._has_grammars = has_grammars
         self._longest = max(map(len, self._tokens.values()), default=1)  # bytes
 
     @property
@@ -36,6 +42,22 @@ class Language:
         for index, message in enumerate(messages):
             self._check_text(str(message.get("content") or ""), f"messages[{index}].content")
         return await run_in_thread(self.text.encode_chat, messages)
+
+    def grammars(self) -> Grammars:
+        """Made when the first is asked for; slow, and no harm if two make it."""
+        if self._grammars is None:
+            self._grammars = Grammars(
+                self.text.tokenizer.to_str(),
+                vocabulary=self.vocabulary,
+                ends=sorted(self.text.stop_ids),
+            )
+        return self._grammars
+
+    async def check_grammar(self, grammar: str, field: str) -> None:
+        """Compile it, off the event loop. Raises InvalidInput."""
+        if not self._has_grammars:
+            raise InvalidInput(f"{field}: the engine of this model knows no grammars")
+        await run_in_thread(lambda: self.grammars().check(grammar, field))
 
     def check_ids(self, ids: Sequence[Any], field: str) -> None:
         for each in ids:

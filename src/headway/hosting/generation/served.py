@@ -99,8 +99,13 @@ class ServedGenerator:
             "dtype": config.dtype,
         }
 
+        has_grammars = False
+
         def make_engine() -> Any:
             engine = self.model.engine(options)
+            nonlocal has_grammars
+            has_grammars = hasattr(engine, "matcher_of")
+            engine.matcher_of = self._matcher_of
             engine.limits = dataclasses.replace(
                 engine.limits, max_queue=config.max_queue, tenant_weights=self._weights
             )
@@ -113,7 +118,12 @@ class ServedGenerator:
         await run_in_thread(thread.start)
         limits = thread.limits
         self.language = await run_in_thread(
-            lambda: Language(text, vocabulary=thread.vocabulary, max_context=limits.max_context)
+            lambda: Language(
+                text,
+                vocabulary=thread.vocabulary,
+                max_context=limits.max_context,
+                has_grammars=has_grammars,
+            )
         )
         front.connect(thread, max_context=limits.max_context)
         self._front = front
@@ -123,6 +133,11 @@ class ServedGenerator:
             *(self.name, limits.max_context, limits.max_sequences, limits.blocks),
         )
 
+    def _matcher_of(self, grammar: str) -> Any:
+        """In the engine's thread; the front has compiled it."""
+        assert self.language is not None
+        return self.language.grammars().matcher(grammar)
+
     async def warm(self, beside: Beside | None = None) -> None:
         """One short answer, so that the first caller does not pay for what is done once."""
         if self.config.warm_up:
@@ -131,7 +146,7 @@ class ServedGenerator:
             stream = await self.open_stream(Generation((prompt,), wishes), Ask())
             async for _ in stream:
                 pass
-            self.recorder.__init__()  # type: ignore[misc]
+            self.recorder.reset()
         self._is_ready = True
 
     def _ended(self, failure: BaseException | None) -> None:

@@ -13,7 +13,7 @@ from headway.runtime.batching.entrance import Entrance, Follower
 from headway.runtime.batching.making import ModelJobs
 from headway.runtime.batching.warming import WarmUp
 from headway.runtime.calling.callbacks import Callbacks
-from headway.runtime.calling.inputs import Inputs
+from headway.runtime.calling.inputs import InputReader
 from headway.runtime.calling.runner import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
@@ -50,7 +50,7 @@ class BatcherParts:
             size=options.size,
             limit_s=options.execute_timeout_s,
         )
-        self.inputs = Inputs(model, runner, self.callbacks)
+        self.inputs = InputReader(model, runner, self.callbacks)
         if options.max_batch_cost is not None:
             self.inputs.check_sizes()
         policy = options.policy_for(model)

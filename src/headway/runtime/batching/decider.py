@@ -14,7 +14,7 @@ from headway.core import Batch, CostTable, Item, Refusal, Refuse, Run, Scheduler
 from headway.core.operating.health import Running
 from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison
 from headway.runtime.batching.losses import Losses
-from headway.runtime.batching.queue import CallQueue, Refused
+from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.room import Room
 from headway.runtime.batching.worker_pool import WorkerPool
 from headway.runtime.driving.calls import Answerable
@@ -39,7 +39,7 @@ class JobMaker(Protocol):
 
 class BatchDecision(NamedTuple):
     jobs: list[BatchJob]  # to start
-    refusals: Refused
+    refusals: Refusals
     event_loop: EventLoop  # of those who are refused
 
 
@@ -194,7 +194,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         if stepped is None:
             return  # it was answered as lost
         event_loop, decision = stepped
-        refusals: Refused = []
+        refusals: Refusals = []
         if decision is not None:
             self._start(decision.jobs)
             refusals = decision.refusals
@@ -216,7 +216,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
             self._free_workers.append(job.worker)
         return True
 
-    def _deliver(self, job: BatchJob, refusals: Refused) -> None:
+    def _deliver(self, job: BatchJob, refusals: Refusals) -> None:
         """Answer everyone in a finished batch: the one place where results reach callers."""
         batch, failed = job.batch, 0
         ran = ((batch, job.ran_s),)
@@ -248,7 +248,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
             BatchFinished(self.name, batch, job.finished_at, job.ran_s, job.reruns, failed)
         )
 
-    def _tell_lost(self, job: BatchJob, refusals: Refused) -> None:
+    def _tell_lost(self, job: BatchJob, refusals: Refusals) -> None:
         self.losses.report(job, refusals)
         self._tell_refused(refusals)
         self.shell.check_drained()
@@ -258,7 +258,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
 
     # ---- refusals
 
-    def _tell_refused(self, refusals: Refused) -> None:
+    def _tell_refused(self, refusals: Refusals) -> None:
         for refusal, call in refusals:
             error = refusal_error(refusal, self.queue.scheduler.policy)
             if isinstance(error, Poison):

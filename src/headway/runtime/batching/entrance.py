@@ -11,7 +11,7 @@ from headway.core import Item, new_item
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, InvalidInput
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.making import ModelJobs
-from headway.runtime.calling.inputs import Input, Inputs
+from headway.runtime.calling.inputs import Input, InputReader
 from headway.runtime.driving.calls import Call, DirectCall, ThreadCall
 from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import StreamCall
@@ -33,7 +33,7 @@ class Entrance:
     def __init__(
         self,
         decider: BatchDecider,
-        inputs: Inputs,
+        inputs: InputReader,
         maker: ModelJobs,
         followers: list[Follower],
     ) -> None:

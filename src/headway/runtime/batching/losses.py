@@ -7,7 +7,7 @@ from typing import Any
 from headway.core import RefusalReason
 from headway.errors import NotReady, Poison
 from headway.runtime.batching.poison import PoisonWatch
-from headway.runtime.batching.queue import CallQueue, Refused
+from headway.runtime.batching.queue import CallQueue, Refusals
 from headway.runtime.batching.worker_pool import WorkerPool
 from headway.runtime.calling.faults import WorkerLost
 from headway.runtime.driving.calls import Answerable, content_of
@@ -96,7 +96,7 @@ class Losses:
             out_of_memory=lost.out_of_memory,
         )
 
-    def report(self, job: BatchJob, refusals: Refused) -> None:
+    def report(self, job: BatchJob, refusals: Refusals) -> None:
         """In the event loop."""
         assert job.lost is not None
         reason, memory = job.lost.reason, job.lost.out_of_memory

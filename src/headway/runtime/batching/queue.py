@@ -10,7 +10,7 @@ from headway.core import Batch, Item, Refusal, Scheduler, split
 from headway.errors import HeadwayError
 from headway.runtime.driving.calls import Answerable, Call, PartCall, SplitCall
 
-Refused: TypeAlias = list[tuple[Refusal, Answerable]]
+Refusals: TypeAlias = list[tuple[Refusal, Answerable]]
 _item_id = operator.itemgetter(0)
 
 
@@ -80,7 +80,7 @@ class CallQueue:
     def put_back(self, batch: Batch, calls: Sequence[Answerable]) -> None:
         self.calls.update(zip(map(_item_id, batch.items), calls, strict=False))
 
-    def take_refused(self, refused: list[Refusal]) -> Refused:
+    def take_refused(self, refused: list[Refusal]) -> Refusals:
         refusals = [(each, self.calls[each.item.id]) for each in refused]
         for each in refused:
             del self.calls[each.item.id]

@@ -9,7 +9,7 @@ from headway.core import CostTable, Scheduler, probe_order
 from headway.errors import ConfigError, NotReady
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.making import ModelJobs
-from headway.runtime.calling.inputs import Inputs
+from headway.runtime.calling.inputs import InputReader
 from headway.runtime.calling.runner import TensorRunner
 from headway.runtime.events import PaddingRevoked
 from headway.runtime.jobs.probing import ProbeWatcher, probe, try_padding
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class WarmUp:
-    def __init__(self, decider: BatchDecider, maker: ModelJobs, inputs: Inputs) -> None:
+    def __init__(self, decider: BatchDecider, maker: ModelJobs, inputs: InputReader) -> None:
         self._decider = decider
         self._maker = maker
         self._inputs = inputs

@@ -24,7 +24,7 @@ class Input(NamedTuple):
     partition: Hashable
 
 
-class Inputs:
+class InputReader:
     """Of one model. Whatever it raises is an error of the call."""
 
     def __init__(self, model: Any, runner: Runner, callbacks: Callbacks) -> None:

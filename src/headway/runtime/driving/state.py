@@ -1,4 +1,4 @@
-"""How far a driver is in its life. The values end the sentence that a refused caller is told."""
+"""How far a shell is in its life. The values end the sentence that a refused caller is told."""
 
 from enum import Enum
 

@@ -14,7 +14,7 @@ _RETRY_S = 60.0  # what callers are told while every worker is stuck
 
 
 class Watched(Protocol):
-    """What it needs of a driver."""
+    """What it needs of a decider."""
 
     name: str
 
@@ -36,8 +36,8 @@ class Watchdog:
     """An observer, with one timer for all batches: it is set by a batch that starts while no timer
     runs, and looks at those that run when it expires."""
 
-    def __init__(self, driver: Watched, *, limit_s: float) -> None:
-        self._driver = driver
+    def __init__(self, decider: Watched, *, limit_s: float) -> None:
+        self._decider = decider
         self._limit_s = limit_s
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # the timer's
@@ -55,25 +55,25 @@ class Watchdog:
         if at is None:
             return
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(max(0.0, at - self._driver.now()), self._look)
+        self._timer = self._loop.call_later(max(0.0, at - self._decider.now()), self._look)
 
     def _look(self) -> None:
-        found = find_overdue(self._driver.running(), self._limit_s, self._driver.now())
+        found = find_overdue(self._decider.running(), self._limit_s, self._decider.now())
         new = found.batch_ids - self._late
         self._late |= new
-        name, limit_s = self._driver.name, self._limit_s
+        name, limit_s = self._decider.name, self._limit_s
         for batch_id in sorted(new):
             _log.error("%s has not answered within %g s", name, limit_s)
-            self._driver.abandon(
+            self._decider.abandon(
                 batch_id, ModelFailed(f"{name} did not answer within {limit_s:g} s")
             )
-        if new and is_stuck(len(self._late), self._driver.worker_count):
+        if new and is_stuck(len(self._late), self._decider.worker_count):
             reason = f"{name} is stuck: a batch has been running for more than {limit_s:g} s"
-            self._driver.give_up(NotReady(reason, retry_after_s=_RETRY_S))
+            self._decider.give_up(NotReady(reason, retry_after_s=_RETRY_S))
         self._arm(found.look_at)
 
     def _came_back(self, batch_id: int) -> None:
         if batch_id in self._late:
             self._late.discard(batch_id)
-            _log.warning("%s answers again", self._driver.name)
-            self._driver.recover()
+            _log.warning("%s answers again", self._decider.name)
+            self._decider.recover()

@@ -96,24 +96,24 @@ class Channel:
     def send(self, kind: int, call: int, value: Any, beside: bytes = b"") -> None:
         """Raises Unsendable, or MemoryError, before anything is sent."""
         try:
-            plan = codec.plan(value, beside)
+            layout = codec.layout_of(value, beside)
         except Exception as error:  # pickling runs code of the user's
             raise Unsendable("this value cannot be sent to another process") from error
         self._sent += 1
         if self._sent % _SWEEP == 0:
             self._sweep()
-        if plan.length <= INLINE_BYTES:
-            packet = bytearray(_HEAD.size + plan.length)
-            codec.write(plan, memoryview(packet)[_HEAD.size :])
-            self._pack(packet, kind, _NONE, call, plan.length)
+        if layout.length <= INLINE_BYTES:
+            packet = bytearray(_HEAD.size + layout.length)
+            codec.write(layout, memoryview(packet)[_HEAD.size :])
+            self._pack(packet, kind, _NONE, call, layout.length)
             self._socket.send(packet)
             return
-        slot, region, fd = self._room(plan.length)
+        slot, region, fd = self._room(layout.length)
         try:
-            codec.write(plan, region.whole)
-            region.peak = max(region.peak, plan.length)
+            codec.write(layout, region.whole)
+            region.peak = max(region.peak, layout.length)
             packet = bytearray(_HEAD.size)
-            self._pack(packet, kind, slot, call, plan.length)
+            self._pack(packet, kind, slot, call, layout.length)
             self._send_with(packet, fd)
         finally:
             if fd is not None:

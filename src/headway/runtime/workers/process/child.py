@@ -27,8 +27,8 @@ from headway.runtime.calling.faults import is_out_of_memory, release_memory
 from headway.runtime.workers.process.channel import Channel, Unreadable, Unsendable
 from headway.runtime.workers.process.control import ControlPage
 from headway.runtime.workers.process.failures import failure_of
-from headway.runtime.workers.process.protocol import Kind, Order
-from headway.runtime.workers.process.recipe import Importing, cook
+from headway.runtime.workers.process.protocol import Kind, WorkerSpec
+from headway.runtime.workers.process.recipe import Importing, build_model
 
 BEAT_S = 0.25
 _PR_SET_PDEATHSIG = 1
@@ -92,10 +92,10 @@ class Child:
         self._loop: asyncio.AbstractEventLoop | None = None  # for async models
 
     def run(self) -> None:
-        order: Order = self._channel.receive().value
+        spec: WorkerSpec = self._channel.receive().value
         try:
-            _settle(order)
-            model = cook(order.recipe)
+            _settle(spec)
+            model = build_model(spec.recipe)
             if isinstance(model, Model | TensorModel):
                 model.setup()
                 model.load()
@@ -221,23 +221,23 @@ def _closable(steps: Any) -> Iterator[Any]:
 # ---- becoming a worker
 
 
-def _settle(order: Order) -> None:
-    """As the order says, before anything of the model's is imported."""
+def _settle(spec: WorkerSpec) -> None:
+    """As the spec says, before anything of the model's is imported."""
     os.environ.clear()  # the parent's may have changed since this process was started
-    os.environ.update(order.environment)
-    sys.argv[:], sys.path[:] = order.arguments, order.path
-    os.chdir(order.folder)
-    for thread in os.listdir("/proc/self/task") if order.cores else ():
-        os.sched_setaffinity(int(thread), order.cores)  # numpy has started some already
+    os.environ.update(spec.environment)
+    sys.argv[:], sys.path[:] = spec.arguments, spec.path
+    os.chdir(spec.folder)
+    for thread in os.listdir("/proc/self/task") if spec.cores else ():
+        os.sched_setaffinity(int(thread), spec.cores)  # numpy has started some already
     # A core of gigabytes would be written for minutes, while callers wait. Who wants one raises it.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if order.memory_bytes is not None:
-        _limit_memory(order.memory_bytes)
+    if spec.memory_bytes is not None:
+        _limit_memory(spec.memory_bytes)
     logging.basicConfig(
-        level=order.log_level, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s"
+        level=spec.log_level, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s"
     )
-    if order.main is not None:
-        _import_main(order.main)
+    if spec.main is not None:
+        _import_main(spec.main)
 
 
 def _limit_memory(limit_bytes: int) -> None:

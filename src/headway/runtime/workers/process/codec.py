@@ -27,7 +27,7 @@ _DTYPES = {name: numpy.dtype(name) for name in _PLAIN}
 Array = numpy.ndarray[Any, Any]
 
 
-class Plan(NamedTuple):
+class Layout(NamedTuple):
     """A value on its way: how many bytes it takes, and what goes where."""
 
     length: int
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     parts: list[tuple[int, Any]]  # offset, and an array, Rows or bytes
 
 
-def plan(value: Any, beside: bytes = b"") -> Plan:
+def layout_of(value: Any, beside: bytes = b"") -> Layout:
     """`beside`: what goes along in the head. Raises what pickling raises."""
     described = _described(value) if type(value) is dict else None
     if described is None:
@@ -44,12 +44,12 @@ def plan(value: Any, beside: bytes = b"") -> Plan:
     return _laid_out([_ARRAYS, beside, *described], lengths, value.values())
 
 
-def write(plan: Plan, into: Any) -> None:
-    """Into a writable buffer of at least `plan.length` bytes."""
-    _HEAD_BYTES.pack_into(into, 0, len(plan.head))
+def write(layout: Layout, into: Any) -> None:
+    """Into a writable buffer of at least `layout.length` bytes."""
+    _HEAD_BYTES.pack_into(into, 0, len(layout.head))
     target = memoryview(into)
-    target[4 : 4 + len(plan.head)] = plan.head
-    for offset, part in plan.parts:
+    target[4 : 4 + len(layout.head)] = layout.head
+    for offset, part in layout.parts:
         if isinstance(part, Rows):
             numpy.concatenate(part.arrays, out=_array(part.shape, part.dtype, into, offset))
         elif isinstance(part, numpy.ndarray):
@@ -89,7 +89,7 @@ def _described(value: Mapping[Any, Any]) -> list[tuple[str, str, tuple[int, ...]
     return described
 
 
-def _pickled(value: Any, beside: bytes) -> Plan:
+def _pickled(value: Any, beside: bytes) -> Layout:
     buffers: list[memoryview] = []
 
     def keep_inside(buffer: pickle.PickleBuffer) -> bool:
@@ -110,7 +110,7 @@ def _pickled(value: Any, beside: bytes) -> Plan:
     return _laid_out([_PICKLE, beside, *lengths], lengths, parts)
 
 
-def _laid_out(head: list[Any], lengths: list[int], parts: Any) -> Plan:
+def _laid_out(head: list[Any], lengths: list[int], parts: Any) -> Layout:
     described = marshal.dumps(head)
     offset = end = _aligned(4 + len(described))
     placed = []
@@ -118,7 +118,7 @@ def _laid_out(head: list[Any], lengths: list[int], parts: Any) -> Plan:
         placed.append((offset, part))
         end = offset + length
         offset = _aligned(end)
-    return Plan(end, described, placed)
+    return Layout(end, described, placed)
 
 
 def _array(shape: tuple[int, ...], dtype: Any, buffer: Any, offset: int) -> Array:

@@ -24,7 +24,7 @@ from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.workers.process.channel import Message, Unreadable, Unsendable
 from headway.runtime.workers.process.failures import Failure, error_of
 from headway.runtime.workers.process.output import Output
-from headway.runtime.workers.process.protocol import Kind, Order
+from headway.runtime.workers.process.protocol import Kind, WorkerSpec
 from headway.runtime.workers.process.spawning import Spawned
 
 _log = logging.getLogger(__name__)
@@ -45,14 +45,14 @@ class ModelProcess:
     def __init__(
         self,
         spawned: Spawned,
-        order: Order,
+        spec: WorkerSpec,
         *,
         execute_timeout_s: float | None,
         heartbeat_timeout_s: float,
         ended: Callable[[], None],  # told once, in the watching thread
     ) -> None:
         self.pid = spawned.process.pid
-        self.name = order.name
+        self.name = spec.name
         self._process = spawned.process
         self._channel = spawned.channel
         self._page = spawned.page
@@ -77,7 +77,7 @@ class ModelProcess:
             spawned.page.close()
             raise LoadFailed(f"cannot be watched: {error}") from error
         with suppress(OSError):  # gone already: `wait_ready` says so
-            self._channel.send(Kind.ORDER, 0, order)
+            self._channel.send(Kind.SPEC, 0, spec)
 
     # ---- calls
 

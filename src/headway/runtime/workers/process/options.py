@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.core.faults.supervision import MAX_RESTARTS, RestartPolicy
 from headway.errors import ConfigError
-from headway.runtime.workers.process.protocol import Order
+from headway.runtime.workers.process.protocol import WorkerSpec
 from headway.runtime.workers.process.recipe import Recipe
 
 _CORES = re.compile(r"\d+(-\d+)?(\+\d+(-\d+)?)*")
@@ -34,10 +34,10 @@ class ProcessOptions:
     def restarts(self) -> RestartPolicy:
         return RestartPolicy(max_restarts=self.max_restarts)
 
-    def order(self, name: str, recipe: Recipe, number: int) -> Order:
+    def spec(self, name: str, recipe: Recipe, number: int) -> WorkerSpec:
         """For one of the model's workers."""
         cores, environment = placed(self.pin[number % len(self.pin)]) if self.pin else ((), {})
-        return Order(
+        return WorkerSpec(
             name=name,
             recipe=recipe,
             arguments=list(sys.argv),

@@ -10,7 +10,7 @@ class Kind(IntEnum):
     """What a message is."""
 
     # to the model's process
-    ORDER = 1  # an Order: become this model
+    SPEC = 1  # an WorkerSpec: become this model
     PREDICT = 2
     STREAM = 3
     # from there
@@ -22,7 +22,7 @@ class Kind(IntEnum):
     FAILURE = 9  # of a call, or of the load
 
 
-class Order(NamedTuple):
+class WorkerSpec(NamedTuple):
     """What a process must know to become a worker."""
 
     name: str

@@ -55,7 +55,7 @@ def recipe_of(model: Any, make: Callable[[], Any] | None = None) -> Recipe:
     return Recipe("instance", pickled=_pickled(model, model))
 
 
-def cook(recipe: Recipe) -> Any:
+def build_model(recipe: Recipe) -> Any:
     """The model, in its own process; not loaded yet."""
     if recipe.kind == "name":
         found: Any = importlib.import_module(_importable(recipe.module))

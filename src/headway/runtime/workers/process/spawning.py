@@ -36,7 +36,7 @@ _END_S = 5.0
 
 
 class Spawned(NamedTuple):
-    """A process that waits for its order."""
+    """A process that waits for its spec."""
 
     process: "subprocess.Popen[bytes]"
     channel: Channel
@@ -49,7 +49,7 @@ class Spawned(NamedTuple):
         return self.process.stdout, self.process.stderr
 
     def discard(self) -> None:
-        """It has no order yet: nothing is lost."""
+        """It has no spec yet: nothing is lost."""
         self.channel.close()
         self.process.kill()
         self.process.wait()

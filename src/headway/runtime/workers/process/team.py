@@ -18,7 +18,7 @@ _RETRY_S = 60.0  # what callers are told when all are given up
 
 
 class TeamListener(Protocol):
-    """What it needs of a driver; from any thread."""
+    """What it needs of a decider; from any thread."""
 
     def report(self, event: Event) -> None: ...
 
@@ -30,7 +30,7 @@ class TeamListener(Protocol):
 
 
 class ProcessTeam:
-    """`start` once; the driver that is attached learns who comes and goes."""
+    """`start` once; the decider that is attached learns who comes and goes."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ProcessTeam:
             self._failed.clear()
             self._workers = [
                 ProcessWorker(
-                    self._options.order(self._name, self._recipe, number),
+                    self._options.spec(self._name, self._recipe, number),
                     self._options,
                     self,
                     is_awaited=is_awaited,

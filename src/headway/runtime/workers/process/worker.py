@@ -23,7 +23,7 @@ from headway.runtime.jobs.jobs import Job
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.handle import LoadFailed, ModelProcess
 from headway.runtime.workers.process.options import ProcessOptions
-from headway.runtime.workers.process.protocol import Order
+from headway.runtime.workers.process.protocol import WorkerSpec
 from headway.runtime.workers.process.spawning import SPAWNER
 
 _log = logging.getLogger(__name__)
@@ -56,11 +56,11 @@ class ProcessWorker:
     is_lost = False  # a job always comes back: with its results, or as lost
 
     def __init__(
-        self, order: Order, options: ProcessOptions, team: Team, *, is_awaited: bool
+        self, spec: WorkerSpec, options: ProcessOptions, team: Team, *, is_awaited: bool
     ) -> None:
         """`is_awaited`: somebody waits for `started`, and stops it where that fails."""
         self._life = _Life(
-            order, options, weakref.ref(self), weakref.ref(team), is_awaited=is_awaited
+            spec, options, weakref.ref(self), weakref.ref(team), is_awaited=is_awaited
         )
         weakref.finalize(self, self._life.stop).atexit = False
         self._life.start()
@@ -102,7 +102,7 @@ class _Life:
 
     def __init__(
         self,
-        order: Order,
+        spec: WorkerSpec,
         options: ProcessOptions,
         worker: "weakref.ref[ProcessWorker]",
         team: "weakref.ref[Team]",
@@ -112,7 +112,7 @@ class _Life:
         self.inbox: queue.SimpleQueue[Job | _Wake] = queue.SimpleQueue()
         self.started: Future[None] = Future()
         self.thread: threading.Thread | None = None
-        self._order = order
+        self._spec = spec
         self._options = options
         self._worker = worker
         self._team = team
@@ -126,7 +126,7 @@ class _Life:
     def start(self) -> None:
         SPAWNER.enter()
         try:
-            self.thread = start_thread(self._run, name=f"headway-{self._order.name}")
+            self.thread = start_thread(self._run, name=f"headway-{self._spec.name}")
         except NotReady:
             SPAWNER.leave()
             raise
@@ -177,7 +177,7 @@ class _Life:
                     if self._supervision.state is WorkerState.FAILED:
                         self._give_back()  # nobody will come for it
         except BaseException as error:  # noqa: BLE001  a bug of ours; nobody may wait for it for ever
-            _log.exception("%s: its worker broke", self._order.name)
+            _log.exception("%s: its worker broke", self._spec.name)
             self._supervision.fail(f"broke: {type(error).__name__}: {error}")
             self._tell_lost(None)
         finally:
@@ -220,7 +220,7 @@ class _Life:
         try:
             self._process = process = ModelProcess(
                 SPAWNER.take(),
-                self._order,
+                self._spec,
                 execute_timeout_s=options.execute_timeout_s,
                 heartbeat_timeout_s=options.heartbeat_timeout_s,
                 ended=lambda: self.inbox.put(_WAKE),
@@ -251,7 +251,7 @@ class _Life:
             self.started.set_result(None)
         if not self._supervision.restarts:
             return  # it has not been missed
-        _log.info("%s: worker %d is ready again", self._order.name, process.pid)
+        _log.info("%s: worker %d is ready again", self._spec.name, process.pid)
         worker, team = self._worker(), self._team()
         if worker is not None and team is not None:
             team.worker_ready(worker, self.status)
@@ -263,7 +263,7 @@ class _Life:
             pid = process.pid
             process.close()
         self._supervision.ended(time.monotonic(), reason, has_answered=has_answered)
-        _log.error("%s: worker %s %s", self._order.name, pid or "process", reason)
+        _log.error("%s: worker %s %s", self._spec.name, pid or "process", reason)
         self._tell_lost(pid)
 
     def _tell_lost(self, pid: int | None) -> None:

@@ -9,6 +9,7 @@ from headway.core.generation.wishes import Wishes, wishes_of
 from headway.errors import ContextLengthExceeded, InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.registry import ServedModel
+from headway.server.api.openai.forms_of_answers import form_of
 from headway.server.json.body import decode_json
 from headway.server.net.messages import Request
 
@@ -41,6 +42,8 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     max_tokens: int | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None  # vLLM's: json, regex or choice
     stream: bool = False
     stream_options: StreamOptions | None = None
     # Not OpenAI's, but vLLM's: by `extra_body`.
@@ -57,8 +60,13 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     store: bool | None = None
     service_tier: str | None = None
 
-    def wishes(self, language: Language, *, logprobs: int | None) -> Wishes:
+    async def wishes(self, language: Language, *, logprobs: int | None) -> Wishes:
         """Raises InvalidInput, which begins with the field."""
+        form = form_of(self.response_format, self.structured_outputs)
+        if form is not None:
+            if self.ignore_eos:
+                raise InvalidInput(f"{form.field}: has an end, which ignore_eos would pass over")
+            await language.check_grammar(form.grammar, form.field)
         given = {
             name: value
             for name in Generating.__struct_fields__
@@ -70,7 +78,8 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             given["top_k"] = max(0, given["top_k"])  # vLLM's word for all is -1
         if logprobs is not None:
             given["logprobs"] = logprobs
-        wishes = wishes_of({**language.defaults, **given})
+        grammar = "" if form is None else form.grammar
+        wishes = wishes_of({**language.defaults, **given}, grammar=grammar)
         language.check_ids(tuple(wishes.sampling.logit_bias), "logit_bias")
         language.check_ids(tuple(wishes.stop_ids), "stop_token_ids")
         return wishes

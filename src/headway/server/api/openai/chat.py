@@ -83,7 +83,9 @@ async def _generation(
         asked = msgspec.structs.replace(asked, max_tokens=_most(asked))
     if asked.top_logprobs is not None and not asked.logprobs:
         raise InvalidInput("top_logprobs: needs logprobs = true")
-    wishes = asked.wishes(language, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None)
+    wishes = await asked.wishes(
+        language, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None
+    )
     try:
         ids = await language.encode_chat(messages)
     except InputTooLarge as error:

@@ -81,7 +81,7 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
         raise InvalidInput(
             f"prompt: {len(given)} prompts with n = {asked.n}; at most {MOST_CHOICES} answers"
         )
-    wishes = asked.wishes(language, logprobs=asked.logprobs)
+    wishes = await asked.wishes(language, logprobs=asked.logprobs)
     prompts = []
     for each in given:
         if isinstance(each, str):
