@@ -62,6 +62,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     async def wishes(self, language: Language, *, logprobs: int | None) -> Wishes:
         """Raises InvalidInput, which begins with the field."""
+        self.check_stream()
         form = form_of(self.response_format, self.structured_outputs)
         if form is not None:
             if self.ignore_eos:
@@ -110,7 +111,6 @@ async def decoded(request: Request, kind: type[Asked]) -> Asked:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         is_what = str(error) if request.body else "the body is empty: JSON is expected"
         raise InvalidInput(is_what) from error
-    asked.check_stream()
     return asked
 
 
