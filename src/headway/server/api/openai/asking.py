@@ -62,6 +62,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     async def wishes(self, language: Language, *, logprobs: int | None) -> Wishes:
         """Raises InvalidInput, which begins with the field."""
+        self.check_stream()
         form = form_of(self.response_format, self.structured_outputs)
         if form is not None:
             if self.ignore_eos:
@@ -106,12 +107,18 @@ async def decoded(request: Request, kind: type[Asked]) -> Asked:
     """The body, in which null is absence. Raises InvalidInput, naming the field."""
     try:
         body = await decode_json(request, dict[str, Any])
-        asked = msgspec.convert({k: v for k, v in body.items() if v is not None}, kind)
+        said = {name: _whole(value) for name, value in body.items() if value is not None}
+        asked = msgspec.convert(said, kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         is_what = str(error) if request.body else "the body is empty: JSON is expected"
         raise InvalidInput(is_what) from error
-    asked.check_stream()
     return asked
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number: 2.0 is 2."""
+    is_whole = type(value) is float and value.is_integer() and abs(value) < 2**53
+    return int(value) if is_whole else value
 
 
 def language_of(served: ServedModel) -> Language:
