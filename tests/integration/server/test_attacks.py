@@ -12,6 +12,10 @@ from benchmarks.attacks.honest import HonestClients
 from benchmarks.attacks.run import GRPC_ATTACKS, HTTP_ATTACKS, Line
 from benchmarks.attacks.scene import Attack, Memory, Scene, attacked
 
+HAS_KEY = [
+    pytest.param(False, id="stranger"),
+    pytest.param(True, id="tenant", marks=pytest.mark.slow),  # minutes: part of `make test-all`
+]
 MOST_GROWTH_MIB = 100.0  # what an allocator keeps is not known to the byte
 
 
@@ -58,14 +62,14 @@ def test_an_attack_is_refused_and_others_are_served(stage: Stage, name: str) -> 
     assert line.outcome.is_refused, line.outcome
 
 
-@pytest.mark.parametrize("has_key", [False, True], ids=["stranger", "tenant"])
+@pytest.mark.parametrize("has_key", HAS_KEY)
 @pytest.mark.parametrize("name", GRPC_ATTACKS)
 def test_so_it_is_over_grpc(stage: Stage, name: str, has_key: bool) -> None:
     line = attack(stage, name, GRPC_ATTACKS[name], has_key=has_key)
     assert line.outcome.is_refused, line.outcome
 
 
-@pytest.mark.parametrize("has_key", [False, True], ids=["stranger", "tenant"])
+@pytest.mark.parametrize("has_key", HAS_KEY)
 @pytest.mark.parametrize("name", over_grpc.ATTACKS)
 def test_a_message_is_refused_on_the_other_stack_too(
     on_grpcio: Stage, name: str, has_key: bool
