@@ -343,5 +343,5 @@ def test_it_is_listed(tmp_path: Path) -> None:
     from headway.models.catalogue import catalogue
 
     entry = catalogue()["moonshine"]
-    assert (entry.install, entry.weights) == ("moonshine", MOONSHINE_WEIGHTS)
+    assert (entry.install, entry.weights) == ("headway[moonshine]", MOONSHINE_WEIGHTS)
     assert entry.weights.is_installed
