@@ -67,6 +67,8 @@ class FrontThread:
     @property
     def is_stuck(self) -> bool:
         """Nobody is let in: as many calls as there may be have not come back for long."""
+        if not self._stuck:  # asked with every request: mostly there is nothing to look at
+            return False
         with self._lock:
             return self._is_full()
 

@@ -20,6 +20,9 @@ _SETS = frozenset([set, frozenset])  # what is hashable counts as immutable
 _LARGE_BYTES = 2**16
 
 
+_SMALL_BYTES = 32 * 2**10
+
+
 def own(value: Any) -> Any:
     """The same for one owner alone. What cannot be copied is returned as it is."""
     kind = type(value)
@@ -34,10 +37,21 @@ def own(value: Any) -> Any:
             if _IMMUTABLE.issuperset(map(type, value)):
                 return value.copy()
         elif kind is _ndarray() and not value.dtype.hasobject:
-            return value.copy()
+            return _copied(value)
         return _Copying().whole(value)
     except Exception:  # noqa: BLE001  user code: how a class of theirs is copied
         return value
+
+
+def _copied(array: Any) -> Any:
+    """A small one is copied as bytes: numpy gives the interpreter's lock away for more than 500
+    numbers, and to have it back beside a busy event loop costs far more than the copy."""
+    if array.nbytes <= _SMALL_BYTES and array.flags.c_contiguous:
+        try:
+            return _ndarray()(array.shape, array.dtype, bytearray(array.data))
+        except (ValueError, BufferError):  # a type that no buffer has a word for: dates
+            pass
+    return array.copy()
 
 
 def own_all(values: list[Any]) -> list[Any]:
