@@ -45,7 +45,7 @@ def own(value: Any) -> Any:
 
 def _copied(array: Any) -> Any:
     """A small one is copied as bytes: numpy gives the interpreter's lock away for more than 500
-    numbers, and to have it back beside a busy event loop costs far more than the copy."""
+    numbers, and would then have to wait for it beside a busy event loop."""
     if array.nbytes <= _SMALL_BYTES and array.flags.c_contiguous:
         try:
             return _ndarray()(array.shape, array.dtype, bytearray(array.data))
