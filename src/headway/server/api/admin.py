@@ -4,9 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from headway.errors import InvalidInput
 from headway.hosting.registry import IndexEntry, Registry
-from headway.server.json.body import decode_json
+from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -38,10 +37,7 @@ class Admin:
 
     async def load(self, request: Request, model: str) -> Response:
         """As it lies there now; answers when it serves."""
-        try:
-            body = await decode_json(request, _LoadBody, default=b"{}")
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise InvalidInput(f"the body is not as expected: {error}") from error
+        body = await decode_fields(request, _LoadBody, default=b"{}")
         await self._registry.may_change().load(model, body.config)
         return self._state(model)
 

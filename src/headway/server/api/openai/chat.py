@@ -17,7 +17,6 @@ from headway.hosting.streaming import ServedStream
 from headway.server.api.openai.asking import (
     Generating,
     check_room,
-    decoded,
     language_of,
     too_long,
 )
@@ -25,6 +24,7 @@ from headway.server.api.openai.events import DONE, Events, event_of, gathered
 from headway.server.api.openai.logprobs import chat_entry, chat_logprobs
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.json.body import decode_fields
 from headway.server.net.messages import Answer, Headers, Request, Response, StreamResponse
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -51,7 +51,7 @@ class Chat:
 
     async def chat(self, request: Request) -> Answer:
         no_query(request)
-        asked = await decoded(request, ChatRequest)
+        asked = await decode_fields(request, ChatRequest)
         served = await find_or_wake(self._registry, request, asked.model)
         with served.held():
             return await _answer(request, asked, served)

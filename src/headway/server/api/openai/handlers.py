@@ -2,7 +2,7 @@
 
 import base64
 import time
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy
@@ -11,7 +11,7 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
-from headway.server.json.body import decode_json
+from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
@@ -21,7 +21,6 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("GET", "/v1/models/{model}", "model"),
     ("POST", "/v1/embeddings", "embeddings"),
 ]
-Asked = TypeVar("Asked")
 MAX_INPUTS = 2048  # in one request, as OpenAI has it
 
 
@@ -53,7 +52,7 @@ class OpenAI:
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
-        asked = await decoded(request, EmbeddingsRequest)
+        asked = await decode_fields(request, EmbeddingsRequest)
         served = await find_or_wake(self._registry, request, asked.model)
         _check_embeds(served)
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
@@ -72,16 +71,6 @@ class OpenAI:
 
     def _entry(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
-
-
-async def decoded(request: Request, kind: type[Asked]) -> Asked:
-    """What the body asks for. Raises InvalidInput, naming the field."""
-    try:
-        asked: Asked = await decode_json(request, kind)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        is_what = str(error) if request.body else "the body is empty: JSON is expected"
-        raise InvalidInput(is_what) from error
-    return asked
 
 
 def _inputs(given: str | list[Any]) -> list[str | list[int]]:

@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -52,7 +52,7 @@ class Images:
 
     async def generations(self, request: Request) -> Response:
         no_query(request)
-        asked = await decoded(request, ImagesRequest)
+        asked = await decode_fields(request, ImagesRequest)
         served = await find_or_wake(self._registry, request, asked.model)
         _check_draws(served)
         asks = [ask_of(_parameters(asked, number), request.headers) for number in _numbers(asked)]

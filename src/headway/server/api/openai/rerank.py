@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
@@ -48,7 +48,7 @@ class Reranking:
 
     async def rerank(self, request: Request) -> Response:
         no_query(request)
-        asked = _checked(await decoded(request, RerankRequest))
+        asked = _checked(await decode_fields(request, RerankRequest))
         served = await find_or_wake(self._registry, request, asked.model)
         _check_ranks(served)
         wishes: dict[str, Any] = {}

@@ -51,7 +51,8 @@ def document_of(
     components = dict(schemas.COMPONENTS)
     kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
     kinds += [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest]
-    components |= msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
+    described = msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
+    components |= {name: schemas.nulls_are_absence(each) for name, each in described.items()}
     components |= MEDIA | GENERATING
     paths: dict[str, dict[str, Operation]] = {}
     for model in served:

@@ -43,6 +43,23 @@ def nullable(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+def nulls_are_absence(fields: Schema) -> Schema:
+    """As `decode_fields` reads them: what need not be there may be null."""
+    needed = fields.get("required", ())
+    properties = {
+        name: each if name in needed or _may_be_null(each) else nullable(each)
+        for name, each in fields["properties"].items()
+    }
+    found = {**fields, "properties": properties}
+    if fields.get("additionalProperties") is False:
+        found["additionalProperties"] = {"type": "null"}
+    return found
+
+
+def _may_be_null(schema: Schema) -> bool:
+    return any(each.get("type") == "null" for each in schema.get("anyOf", ()))
+
+
 _PARAMETERS: Schema = {
     "type": "object",
     "description": "v2's own (priority, timeout, …) and those that the model takes; no others",

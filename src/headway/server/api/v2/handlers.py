@@ -22,7 +22,7 @@ from headway.server.api.v2.over_models import OverModels
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.tensors import Signature
 from headway.server.app import Asker
-from headway.server.json.body import decode_json
+from headway.server.json.body import decode_fields
 from headway.server.net.background import background
 from headway.server.net.headers import timeout_s
 from headway.server.net.messages import Answer, Request, Response
@@ -462,10 +462,7 @@ def _json(value: Any) -> Response:
 
 async def _parse(request: Request, kind: type[Any]) -> Any:
     """The body as `kind`; clients leave it out where every field has a default."""
-    try:
-        return await decode_json(request, kind, default=b"{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(f"the body is not as expected: {error}") from error
+    return await decode_fields(request, kind, default=b"{}")
 
 
 async def _fixed(request: Request, settings: dict[str, Any]) -> Response:
