@@ -236,7 +236,7 @@ class App:
         )
 
     def _look_up(self, request: Request) -> Found | set[str]:
-        """The methods that there are, where it is not this one."""
+        """The methods that there are, where it is not this one: of the template that fits best."""
         allowed: set[str] = set()
         for routes, params in self._candidates(request.path):
             route = routes.get(request.method)
@@ -244,7 +244,7 @@ class App:
                 route = routes.get("GET")
             if route is not None:
                 return self._remember(request, Found(route, params))
-            allowed.update(routes)
+            allowed = allowed or set(routes)
         return allowed
 
     def _find_direct(self, url: bytes) -> Found | None:
@@ -289,7 +289,8 @@ def refuse(
     message = message.encode("utf-8", "replace").decode()
     error: Any = message
     word = code
-    if path.startswith("/v1/") and not path.startswith("/v1/predict/"):
+    is_openai = path.startswith("/v1/") and not path.startswith("/v1/predict/")
+    if is_openai and not path.endswith(":predict"):  # which is KServe's
         if status == 404 and code == "unknown_model":
             word = "model_not_found"  # OpenAI's
         error = openai_error(status, message, code=word, param=param)

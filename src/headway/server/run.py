@@ -20,7 +20,7 @@ from headway.hosting.timed import TimedServed
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
-from headway.server.api import admin, draining, metrics, predict
+from headway.server.api import admin, cohere, draining, huggingface, instances, metrics, predict
 from headway.server.api.chat_page import handlers as chat_page
 from headway.server.api.openai import audio, chat, completions, images, rerank, tokens
 from headway.server.api.openai import handlers as openai
@@ -241,6 +241,9 @@ def make_app(
         (rerank.ROUTES, rerank.Reranking(registry)),
         (audio.ROUTES, audio.Audio(registry)),
         (images.ROUTES, images.Images(registry)),
+        (cohere.ROUTES, cohere.Cohere(registry)),
+        (huggingface.ROUTES, huggingface.HuggingFace(registry, version=version)),
+        (instances.ROUTES, instances.Instances(registry, max_rows=limits.rows)),
         (predict.ROUTES, predict.Plain(registry, max_rows=limits.rows)),
         (openapi.ROUTES, openapi.OpenAPI(registry, version=version, has_keys=has_keys)),
         (admin.ROUTES, admin.Admin(registry)),

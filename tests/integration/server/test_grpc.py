@@ -33,7 +33,6 @@ health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
 reflection_pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
 triton = pytest.importorskip("tritonclient.grpc")
 from grpc_health.v1 import health_pb2_grpc  # noqa: E402 - once we know that it is there
-from grpc_reflection.v1alpha import reflection_pb2_grpc  # noqa: E402
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc  # noqa: E402
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype  # noqa: E402
 
@@ -659,19 +658,27 @@ def test_health_and_reflection(running: Running) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             check(health_pb2.HealthCheckRequest(service="nothing"))
         assert caught.value.code() is Code.NOT_FOUND
-        names = reflected(channel, list_services="").list_services_response.service
+        names = reflected(channel, "v1", list_services="").list_services_response.service
         assert {each.name for each in names} == {
             "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
             "grpc.reflection.v1alpha.ServerReflection",
             "inference.GRPCInferenceService",
         }
         for each in names:
-            found = reflected(channel, file_containing_symbol=each.name)
-            assert found.file_descriptor_response.file_descriptor_proto
+            for version in ("v1", "v1alpha"):
+                found = reflected(channel, version, file_containing_symbol=each.name)
+                [file] = found.file_descriptor_response.file_descriptor_proto
+                assert each.name.rpartition(".")[0].encode() in file
 
 
-def reflected(channel: Any, **asked: str) -> Any:
-    ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+def reflected(channel: Any, version: str, **asked: str) -> Any:
+    """Both versions have the same messages."""
+    ask = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
     [answer] = ask(iter([reflection_pb2.ServerReflectionRequest(**asked)]))
     return answer
 

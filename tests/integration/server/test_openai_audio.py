@@ -345,3 +345,17 @@ def test_it_is_listed(tmp_path: Path) -> None:
     entry = catalogue()["moonshine"]
     assert (entry.install, entry.weights) == ("headway[moonshine]", MOONSHINE_WEIGHTS)
     assert entry.weights.is_installed
+
+
+# ---- Hugging Face's client
+
+
+def test_the_hubs_client_recognises_speech(moonshine: Server, beckett: bytes) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    client = hub.InferenceClient(f"{moonshine.url}/models/moonshine", token="none", timeout=60)
+    assert client.automatic_speech_recognition(beckett).text == TEXT
+    timed = client.automatic_speech_recognition(beckett, extra_body={"return_timestamps": True})
+    assert timed.text == TEXT
+    assert timed.chunks[0]["timestamp"][0] == 0
+    with pytest.raises(hub.errors.HfHubHTTPError, match="generation_parameters"):
+        client.automatic_speech_recognition(beckett, extra_body={"generation_parameters": {}})

@@ -45,9 +45,9 @@ class Plain:
         ask = ask_of(_parameters(request.query), request.headers)
         if isinstance(value, dict) and value.keys() == {"items"}:
             results = await _answer_items(served, value["items"], ask, self._max_rows)
-            answer = Response(await _encoded({"results": results}, _plain_or_error))
+            answer = Response(await encoded({"results": results}, _plain_or_error))
         else:
-            answer = Response(await _encoded(await served.predict(value, ask), plain_of))
+            answer = Response(await encoded(await served.predict(value, ask), plain_of))
         if ask.story is not None:
             answer.headers = ask.story.headers()
         return answer
@@ -87,7 +87,7 @@ def json_of(result: Any) -> bytes:
         raise ModelFailed(f"the result is not JSON: {error}") from error
 
 
-async def _encoded(result: Any, hook: Callable[[Any], Any]) -> bytes:
+async def encoded(result: Any, hook: Callable[[Any], Any]) -> bytes:
     """The same, whatever its size."""
     try:
         return await encode_json(result, hook)

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, Protocol, Self
 
 import grpc
+from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
@@ -230,9 +231,44 @@ def _reflect(server: Any, streams: OpenStreams) -> None:
         files.AddSerializedFile(file.serialized_pb)
     names = [SERVICE.full_name]
     names += [each.full_name for file in others for each in file.services_by_name.values()]
+    newer = _as_v1(reflection_pb2.DESCRIPTOR)
+    files.AddSerializedFile(newer.SerializeToString())
+    names += [f"{newer.package}.{each.name}" for each in newer.service]
     servicer = reflection.aio.ReflectionServicer(names, pool=files)
     servicer.ServerReflectionInfo = streams.bounded(servicer.ServerReflectionInfo)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    _serve_v1(server, servicer, newer.package)
+
+
+def _as_v1(file: Any) -> descriptor_pb2.FileDescriptorProto:
+    """v1 is v1alpha under another name, to the byte: so its description is made of the other's."""
+    made = descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb)
+    old, made.package = made.package, "grpc.reflection.v1"
+    made.name = "grpc/reflection/v1/reflection.proto"
+
+    def renamed(name: str) -> str:
+        return name.replace(f".{old}.", f".{made.package}.")
+
+    for message in made.message_type:
+        for field in message.field:
+            if field.type_name:
+                field.type_name = renamed(field.type_name)
+    for service in made.service:
+        for method in service.method:
+            method.input_type = renamed(method.input_type)
+            method.output_type = renamed(method.output_type)
+    return made
+
+
+def _serve_v1(server: Any, servicer: Any, package: str) -> None:
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    handlers = {"ServerReflectionInfo": handler}
+    service = f"{package}.ServerReflection"
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
 
 def _bracketed(host: str) -> str:

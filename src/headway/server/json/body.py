@@ -1,6 +1,7 @@
 """A request's body as Python objects: the way in for every route that takes JSON."""
 
 import time
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -43,13 +44,17 @@ async def decode_fields(request: Request, kind: type[Fields], *, default: bytes 
         try:
             fields: Fields = await decode_json(request, kind, default=default)
         except msgspec.ValidationError:  # rarely: then it is read once more
-            said = await decode_json(request, dict[str, Any], default=default)
-            given = {name: _whole(value) for name, value in said.items() if value is not None}
-            fields = msgspec.convert(given, kind)
+            fields = fields_of(await decode_json(request, dict[str, Any], default=default), kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         is_what = str(error) if request.body else "the body is empty: JSON is expected"
         raise InvalidInput(is_what) from error
     return fields
+
+
+def fields_of(said: Mapping[str, Any], kind: type[Fields]) -> Fields:
+    """Raises msgspec.ValidationError."""
+    given = {name: _whole(value) for name, value in said.items() if value is not None}
+    return msgspec.convert(given, kind)
 
 
 def _whole(value: Any) -> Any:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry, ServedModel
+from headway.hosting.registry import Registry
+from headway.server.api.kinds import check_does
 from headway.server.api.openai.forms import Form, read_form
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.net.messages import Request, Response
@@ -39,7 +40,7 @@ class Audio:
         name, encode = form.needed("model"), _format(form)
         _check(form)
         served = await find_or_wake(self._registry, request, name)
-        _check_transcribes(served)
+        check_does(served, "automatic-speech-recognition")
         language = form.one("language")
         ask = ask_of({"language": language} if language else {}, request.headers)
         content = form.file("file")
@@ -64,13 +65,6 @@ def _check(form: Form) -> None:
     for each in form.fields.get("timestamp_granularities[]", ()):
         if each != "segment":
             raise InvalidInput(f"timestamp_granularities: {each!r}; only 'segment' is served")
-
-
-def _check_transcribes(served: ServedModel) -> None:
-    takes = [each.name for each in served.inputs] == ["audio"]
-    gives = [(each.name, each.dtype) for each in served.outputs] == [("text", "object")]
-    if not (takes and gives):
-        raise InvalidInput(f"model {served.name!r} does not transcribe speech")
 
 
 def _number(name: str, text: str) -> float:

@@ -1,16 +1,15 @@
 """OpenAI's API, as far as embeddings go: an unmodified `openai` client works."""
 
-import base64
 import time
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy
 from msgspec import Meta
 
-from headway.errors import InvalidInput
-from headway.hosting.registry import Registry, ServedModel
+from headway.hosting.registry import Registry
+from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.api.vectors import base64_of, shortened, texts_of, tokens_in
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -21,7 +20,6 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("GET", "/v1/models/{model}", "model"),
     ("POST", "/v1/embeddings", "embeddings"),
 ]
-MAX_INPUTS = 2048  # in one request, as OpenAI has it
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,18 +46,19 @@ class OpenAI:
 
     async def model(self, request: Request, model: str) -> Response:
         self._registry.find_ready(model)
-        return Response(msgspec.json.encode(self._entry(model)))
+        kserve = {"name": model, "ready": True}  # its first protocol has the same path
+        return Response(msgspec.json.encode({**self._entry(model), **kserve}))
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
         asked = await decode_fields(request, EmbeddingsRequest)
         served = await find_or_wake(self._registry, request, asked.model)
-        _check_embeds(served)
+        check_does(served, "feature-extraction")
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
         ask = ask_of(wishes, request.headers)
-        texts = _inputs(asked.input)
+        texts = texts_of(asked.input, "input")
         vectors = await served.predict_many(texts, ask)
-        tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
+        tokens = tokens_in(vectors)
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
             for index, vector in enumerate(vectors)
@@ -73,43 +72,6 @@ class OpenAI:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
 
 
-def _inputs(given: str | list[Any]) -> list[str | list[int]]:
-    """A text, a list of texts, one list of token ids, or several: as OpenAI takes them."""
-    if isinstance(given, str):
-        return [given]
-    if given and all(type(each) is int for each in given):
-        return [given]
-    if not given:
-        raise InvalidInput("input: at least one text is expected")
-    if len(given) > MAX_INPUTS:
-        raise InvalidInput(f"input: {len(given)} texts; at most {MAX_INPUTS} are allowed")
-    for index, each in enumerate(given):
-        is_ids = isinstance(each, list) and all(type(token) is int for token in each)
-        if not isinstance(each, str) and not is_ids:
-            raise InvalidInput(f"input[{index}]: a text or a list of token ids is expected")
-    return given
-
-
-def _check_embeds(served: ServedModel) -> None:
-    outputs = served.outputs
-    takes_texts = [each.dtype for each in served.inputs] == ["object"]
-    gives_vectors = [each.dtype for each in outputs] == ["float32"] and len(outputs[0].shape) == 2
-    if not (takes_texts and gives_vectors):
-        raise InvalidInput(f"model {served.name!r} does not make embeddings")
-
-
 def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:
-    values = numpy.asarray(vector, dtype="<f4")
-    if asked.dimensions is not None:
-        values = _shortened(values, asked.dimensions)
-    if asked.encoding_format == "base64":
-        return base64.b64encode(values.tobytes()).decode("ascii")
-    return values
-
-
-def _shortened(values: "numpy.ndarray[Any, Any]", dimensions: int) -> "numpy.ndarray[Any, Any]":
-    if dimensions > len(values):
-        raise InvalidInput(f"dimensions: {dimensions}; the model has {len(values)}")
-    cut = values[:dimensions]
-    length = float(numpy.linalg.norm(cut))
-    return cut / length if length else cut
+    values = shortened(vector, asked.dimensions, "dimensions")
+    return base64_of(values) if asked.encoding_format == "base64" else values

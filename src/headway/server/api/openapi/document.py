@@ -19,12 +19,15 @@ from headway.server.api.openai.images import ImagesRequest
 from headway.server.api.openai.rerank import RerankRequest
 from headway.server.api.openai.tokens import DetokenizeRequest, TokenizeRequest
 from headway.server.api.openapi import schemas
+from headway.server.api.openapi.compatible import KINDS as COMPATIBLE
+from headway.server.api.openapi.compatible import compatible
 from headway.server.api.openapi.generating import COMPONENTS as GENERATING
 from headway.server.api.openapi.generating import generating
 from headway.server.api.openapi.media import COMPONENTS as MEDIA
 from headway.server.api.openapi.media import media
 from headway.server.api.openapi.operating import operating
 from headway.server.api.openapi.parts import (
+    RUNNING,
     Operation,
     body_of,
     errors_of,
@@ -39,7 +42,6 @@ from headway.server.auth.access import Access, access_of_route
 _log = logging.getLogger(__name__)
 _COMPONENT = "#/components/schemas/{name}"
 _READING = ("404", "503")
-_RUNNING = ("400", "404", "413", "429", "500", "503", "504")
 _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARAMETERS]
 
 
@@ -50,7 +52,7 @@ def document_of(
     served = sorted(models, key=lambda model: model.name)
     components = dict(schemas.COMPONENTS)
     kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
-    kinds += [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest]
+    kinds += [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, *COMPATIBLE]
     described = msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
     components |= {name: schemas.nulls_are_absence(each) for name, each in described.items()}
     components |= MEDIA | GENERATING
@@ -60,7 +62,7 @@ def document_of(
             operation, own = _predict_or_less(model)
             paths[f"/v1/predict/{model.name}"] = {"post": operation}
             components |= own
-    paths |= _openai(served) | _rerank(served) | _v2(served)
+    paths |= _openai(served) | _rerank(served) | compatible(_named(served), _URGENCY) | _v2(served)
     document = {
         "openapi": "3.1.0",
         "info": {
@@ -71,6 +73,9 @@ def document_of(
         "tags": [
             {"name": "plain", "description": "One value as JSON in, its result out"},
             {"name": "openai", "description": "As OpenAI's clients speak"},
+            {"name": "huggingface", "description": "As Hugging Face's and TEI's clients speak"},
+            {"name": "cohere", "description": "As Cohere's client speaks"},
+            {"name": "v1", "description": "KServe's and TensorFlow Serving's first protocol"},
             {"name": "v2", "description": "KServe v2 / Open Inference Protocol, as Triton has it"},
         ],
         "paths": paths,
@@ -132,7 +137,7 @@ def _predict(
                 "the result, or one for each item",
                 {"anyOf": [ref(result), closed(results=array(result_or_error))]},
             ),
-            **errors_of(_RUNNING),
+            **errors_of(RUNNING),
         },
     }
     return operation, components
@@ -211,7 +216,7 @@ def _example(schema: Schema) -> Any:
 
 
 def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
-    errors = errors_of(_RUNNING, shape="OpenAIError")
+    errors = errors_of(RUNNING, shape="OpenAIError")
     missing = errors_of(("404",), shape="OpenAIError")
     example = {"model": _embedder(served), "input": ["hello", "world"]}
     return {
@@ -261,8 +266,8 @@ def _rerank(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
             }
         }
         for version, name, errors in (
-            ("v1", "rerank", errors_of(_RUNNING, shape="OpenAIError")),
-            ("v2", "rerank_v2", errors_of(_RUNNING)),
+            ("v1", "rerank", errors_of(RUNNING, shape="OpenAIError")),
+            ("v2", "rerank_v2", errors_of(RUNNING)),
         )
     }
 
@@ -353,7 +358,7 @@ def _running(name: str, summary: str, schema: str) -> Operation:
     return {
         **operation_of("v2", name, summary),
         "requestBody": body_of(ref(schema), example={"text_input": "hello"}),
-        "responses": errors_of(_RUNNING),
+        "responses": errors_of(RUNNING),
     }
 
 

@@ -169,11 +169,15 @@ COMPONENTS: dict[str, Schema] = {
         },
     ),
     "GenerateResponse": record({"model_name": _TEXT, "model_version": _TEXT}, {"id": _TEXT}),
-    "IndexRequest": only({}, {"ready": _BOOL}),
+    "IndexRequest": nulls_are_absence(only({}, {"ready": _BOOL})),
     "IndexEntry": record({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}),
-    "LoadRequest": only({}, {"parameters": only({}, {"config": nullable(_TEXT)})}),
+    "LoadRequest": nulls_are_absence(
+        only({}, {"parameters": only({}, {"config": nullable(_TEXT)})})
+    ),
     "Loaded": record({"name": _TEXT, "load": _BOOL}),
-    "UnloadRequest": only({}, {"parameters": only({}, {"unload_dependents": _BOOL})}),
+    "UnloadRequest": nulls_are_absence(
+        only({}, {"parameters": only({}, {"unload_dependents": nullable(_BOOL)})})
+    ),
     "Unloaded": record({"name": _TEXT, "unload": _BOOL}),
     "TraceSetting": only(
         {},
@@ -197,8 +201,8 @@ COMPONENTS: dict[str, Schema] = {
         },
     ),
     "SharedRegion": record(_REGION),
-    "RegisterRequest": only(
-        {"key": _TEXT, "byte_size": {"type": "integer", "minimum": 1}}, {"offset": _COUNT}
+    "RegisterRequest": nulls_are_absence(
+        only({"key": _TEXT, "byte_size": {"type": "integer", "minimum": 1}}, {"offset": _COUNT})
     ),
     # ---- OpenAI
     "OpenAIModel": record(_OPENAI_MODEL),
@@ -227,7 +231,7 @@ COMPONENTS: dict[str, Schema] = {
             "results": array(
                 record(
                     {"index": _COUNT, "relevance_score": {"type": "number"}},
-                    {"document": closed(text=_TEXT)},
+                    {"document": {"type": "object"}},
                 )
             ),
             "usage": record({"total_tokens": _COUNT}),
