@@ -55,6 +55,11 @@ class TextModel(Model[Any, Any]):
     def load(self) -> None:
         self._encoder.load()
 
+    @property
+    def device(self) -> str:
+        """Where it runs; empty: that is known once it is loaded."""
+        return self._encoder.device
+
     def files(self) -> list[Path]:
         """What it is made of: a warm-up table counts as long as these are the same."""
         return self._encoder.files()

@@ -12,6 +12,7 @@ import msgspec
 
 from headway.errors import Closed, HeadwayError
 from headway.observe.tally import ErrorTally
+from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.errors import headers_of, param_of, status_of
 from headway.server.net.compression import compress_answer, decompress_body
 from headway.server.net.holding import BodyRoom
@@ -287,6 +288,8 @@ def refuse(
     """An error as the API family of `path` spells it."""
     # A model's words may hold what no encoding can carry: half of a surrogate pair.
     message = message.encode("utf-8", "replace").decode()
+    if path.startswith("/v2/models/"):
+        message = in_tritons_words(code, message)
     error: Any = message
     word = code
     is_openai = path.startswith("/v1/") and not path.startswith("/v1/predict/")

@@ -646,6 +646,17 @@ def test_cuda_memory_is_not_there(stub: Any) -> None:
     assert caught.value.code() is Code.UNIMPLEMENTED
 
 
+# ---- as Triton's image clients read it
+
+
+def test_the_configuration_names_the_axes_of_images_and_the_workers(running: Running) -> None:
+    with triton.InferenceServerClient(running.url) as client:
+        config = client.get_model_config("double").config
+    assert [each.format for each in config.input] == [model_config_pb2.ModelInput.FORMAT_NONE]
+    [group] = config.instance_group
+    assert (group.kind, group.count) == (model_config_pb2.ModelInstanceGroup.KIND_CPU, 1)
+
+
 # ---- health and reflection
 
 

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from headway.errors import Closed, HeadwayError, InputTooLarge, InvalidInput
 from headway.observe import logs
 from headway.observe.tally import ErrorTally
+from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access, access_of_method
 from headway.server.errors import retry_after_s, status_of
 from headway.server.grpc import inference_pb2 as pb
@@ -180,6 +181,7 @@ class Calls:
         message = str(error) if is_ours else "internal error"
         if self._debug and (not is_ours or error.__cause__ is not None):
             message += "\n" + "".join(traceback.format_exception(error))
+        message = in_tritons_words(code, message)
         seconds = retry_after_s(error)
         metadata = () if seconds is None else (("retry-after", str(seconds)),)
         return Refusal(grpc.StatusCode[status.grpc], message, metadata)

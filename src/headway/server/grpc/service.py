@@ -27,6 +27,7 @@ from headway.server.api.v2.model_config import config_of, metadata_of
 from headway.server.api.v2.over_models import OverModels
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.tensors import NORMAL, Limits, Signature
+from headway.server.api.v2.triton_words import loading
 from headway.server.app import Asker
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
@@ -242,7 +243,8 @@ class Inference(OverModels[DirectMessages]):
         self, request: pb.RepositoryModelLoadRequest, context: Any
     ) -> Any:
         parameters = messages.parameters_of(request.parameters)
-        await self._registry.may_change().load(_named(request), override_in(parameters))
+        with loading(_named(request)):
+            await self._registry.may_change().load(_named(request), override_in(parameters))
         return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(

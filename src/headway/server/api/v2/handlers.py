@@ -21,6 +21,7 @@ from headway.server.api.v2.model_config import config_of, metadata_of
 from headway.server.api.v2.over_models import OverModels
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.tensors import Signature
+from headway.server.api.v2.triton_words import loading
 from headway.server.app import Asker
 from headway.server.json.body import decode_fields
 from headway.server.net.background import background
@@ -347,7 +348,8 @@ class V2(OverModels[DirectCodec]):
 
     async def repository_load(self, request: Request, model: str) -> Response:
         parameters = (await _parse(request, _ChangeBody)).parameters
-        await self._registry.may_change().load(model, override_in(parameters))
+        with loading(model):
+            await self._registry.may_change().load(model, override_in(parameters))
         return _json({"name": model, "load": True})  # as KServe answers; Triton's has no body
 
     async def repository_unload(self, request: Request, model: str) -> Response:
