@@ -17,8 +17,9 @@ from msgspec import Meta
 from headway.errors import InvalidInput, NotReady
 from headway.hosting.registry import Ask, Registry, ServedModel
 from headway.server.api.kinds import Task, check_does, only_one, task_of
+from headway.server.api.openai.rerank import Reranking
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
-from headway.server.api.vectors import MAX_INPUTS, shortened, texts_of
+from headway.server.api.vectors import MAX_INPUTS, check_ids, shortened, texts_of
 from headway.server.json.body import decode_json, fields_of
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -104,6 +105,7 @@ class HuggingFace:
     def __init__(self, registry: Registry, *, version: str = "0") -> None:
         self._registry = registry
         self._version = version
+        self._reranking = Reranking(registry)
 
     async def ask(self, request: Request, model: str = "") -> Response:
         """By the model's task."""
@@ -143,11 +145,15 @@ class HuggingFace:
         return await _answer(classes[0] if is_one else classes, ask)
 
     async def rerank(self, request: Request, model: str = "") -> Response:
-        """TEI's: best first, each with its index."""
+        """TEI's: best first, each with its index. One with a `model` or `documents` is Cohere's,
+        which vLLM, Jina and Infinity have here."""
+        body = await _body(request)
+        if not model and ("documents" in body or "model" in body):
+            return await self._reranking.rerank(request)
         served = await self._find(request, model, "text-ranking")
         check_does(served, "text-ranking")
-        asked = await _asked(request, RankTextsRequest)
-        ask = ask_of(_truncating(asked), request.headers)
+        asked = _converted(body, RankTextsRequest)
+        ask = ask_of(_truncating(asked, served), request.headers)
         scores = await _scores(served, asked.query, asked.texts, ask, field="texts")
         order = sorted(range(len(scores)), key=lambda index: -scores[index])
         ranked: list[dict[str, Any]] = [
@@ -194,8 +200,10 @@ async def _embed(request: Request, served: ServedModel) -> Response:
     asked = _converted(body, EmbedRequest)
     if asked.normalize is False:
         raise InvalidInput("normalize: vectors are of length 1 here; false is not served")
-    ask = ask_of(_truncating(asked), request.headers)
-    vectors = await served.predict_many(texts_of(asked.inputs, "inputs"), ask)
+    ask = ask_of(_truncating(asked, served), request.headers)
+    texts = texts_of(asked.inputs, "inputs")
+    check_ids(texts, served, "inputs")
+    vectors = await served.predict_many(texts, ask)
     answer = [shortened(vector, asked.dimensions, "dimensions") for vector in vectors]
     return await _answer(answer, ask)
 
@@ -208,7 +216,7 @@ async def _similarity_of(
     request: Request, served: ServedModel, asked: SimilarityRequest
 ) -> Response:
     """How close each sentence is: a ranking model's score, or the cosine of two vectors."""
-    ask = ask_of(_truncating(asked), request.headers)
+    ask = ask_of(_truncating(asked, served), request.headers)
     source, sentences = asked.inputs.source_sentence, asked.inputs.sentences
     if task_of(served) == "text-ranking":
         scores = await _scores(served, source, sentences, ask, field="sentences")
@@ -282,7 +290,7 @@ _TASKS: dict[Task, Answering] = {
 async def _classes(
     request: Request, served: ServedModel, asked: ClassifyRequest, texts: list[Any]
 ) -> tuple[list[Any], Ask]:
-    ask = ask_of(_truncating(asked), request.headers)
+    ask = ask_of(_truncating(asked, served), request.headers)
     for index, each in enumerate(texts):
         if not isinstance(each, str):
             raise InvalidInput(f"inputs[{index}]: a text is expected")
@@ -306,12 +314,15 @@ async def _scores(
 
 def _truncating(
     asked: EmbedRequest | SimilarityRequest | ClassifyRequest | RankTextsRequest,
+    served: ServedModel,
 ) -> dict[str, Any]:
-    """For the model."""
+    """For the model. One that knows nothing of it never cuts, so it need not be told not to."""
     direction = asked.truncation_direction
     if direction is not None and direction.lower() != "right":
         raise InvalidInput(f"truncation_direction: {direction!r}; texts are cut on the right")
-    return {} if asked.truncate is None else {"truncate": asked.truncate}
+    if asked.truncate is None or (not asked.truncate and not served.takes_parameter("truncate")):
+        return {}
+    return {"truncate": asked.truncate}
 
 
 def _unpacked(given: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import numpy
 
 from headway.errors import InvalidInput
+from headway.hosting.registry import ServedModel
 
 Array: TypeAlias = numpy.ndarray[Any, Any]
 MAX_INPUTS = 2048  # in one request, as OpenAI has it
@@ -26,6 +27,21 @@ def texts_of(given: str | list[Any], field: str) -> list[str | list[int]]:
         if not isinstance(each, str) and not is_ids:
             raise InvalidInput(f"{field}[{index}]: a text or a list of token ids is expected")
     return given
+
+
+def token_ids_of(served: ServedModel) -> dict[str, Any] | None:
+    """Which it takes, as the model says it; None: it takes none."""
+    said: dict[str, Any] | None = getattr(getattr(served, "model", None), "token_ids", None)
+    return said
+
+
+def check_ids(texts: list[str | list[int]], served: ServedModel, field: str) -> None:
+    """Clients that count tokens themselves send ids in place of texts. Raises InvalidInput."""
+    if token_ids_of(served) is None and any(not isinstance(each, str) for each in texts):
+        raise InvalidInput(
+            f"{field}: model {served.name!r} takes texts, not token ids "
+            "(LangChain: check_embedding_ctx_length=False)"
+        )
 
 
 def shortened(vector: Any, dimensions: int | None, field: str) -> Array:

@@ -6,10 +6,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from headway.errors import HeadwayError
 from headway.hosting.registry import Registry
-from headway.server.api.kinds import check_does
+from headway.server.api.kinds import check_does, task_of
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
-from headway.server.api.vectors import base64_of, shortened, texts_of, tokens_in
+from headway.server.api.vectors import (
+    base64_of,
+    check_ids,
+    shortened,
+    texts_of,
+    token_ids_of,
+    tokens_in,
+)
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -57,6 +65,7 @@ class OpenAI:
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
         ask = ask_of(wishes, request.headers)
         texts = texts_of(asked.input, "input")
+        check_ids(texts, served, "input")
         vectors = await served.predict_many(texts, ask)
         tokens = tokens_in(vectors)
         data = [
@@ -68,8 +77,23 @@ class OpenAI:
         more = () if ask.story is None else ask.story.headers()
         return Response(await encode_json(answer, plain_of), headers=more)
 
+    def _more(self, name: str) -> dict[str, object]:
+        try:
+            served = self._registry.get(name)
+        except HeadwayError:  # one that is not loaded says nothing of itself
+            return {}
+        told = {"task": task_of(served), "token_ids": token_ids_of(served)}
+        return {key: value for key, value in told.items() if value is not None}
+
     def _entry(self, name: str) -> dict[str, object]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
+        """OpenAI's, and what a client has to know beside it."""
+        return {
+            **self._more(name),
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "headway",
+        }
 
 
 def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:
