@@ -11,8 +11,9 @@ import grpc
 
 from headway.errors import HeadwayError, QueueFull
 from headway.server.app import Pending
-from headway.server.errors import retry_after_s, status_of
-from headway.server.grpc.calls import OPEN_BYTES, Unparsed, is_asked_to_stop
+from headway.server.auth.keys import Caller
+from headway.server.errors import is_asked_to_stop, retry_after_s, status_of
+from headway.server.grpc.calls import OPEN_BYTES, Unparsed
 from headway.server.net.compression import decompress
 from headway.server.net.http2 import heads
 from headway.server.net.http2.frames import Code, StreamFailed
@@ -45,6 +46,7 @@ class Call:
         "_wire",
         "_work",
         "_writer",
+        "caller",
         "due_at",
         "head",
         "head_block",
@@ -79,6 +81,7 @@ class Call:
         self.head_block: bytes | None = heads.HEAD_BLOCK  # None: it has been sent
         self.outbox: bytearray | None = None  # what the windows have no room for
         self.trailers: bytes | None = None  # to be sent after it
+        self.caller: Caller | None  # where there are keys
         self.due_at: float  # by when a slow peer should have taken the outbox
 
         self._inbox: Inbox | None = None

@@ -8,6 +8,7 @@ from typing import Protocol
 import grpc
 
 from headway.config import ServerConfig
+from headway.server.auth.keys import Caller
 from headway.server.grpc.calls import Refusal
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2 import frames
@@ -30,7 +31,7 @@ class Owner(Protocol):
     unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
 
     @property
-    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
+    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
         """Why a caller with this metadata may not call the method at this path (None: it may); None
         where everybody may."""
         ...

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from headway.config import ServerConfig
+from headway.server.auth.keys import Caller
 from headway.server.grpc.calls import Refusal
 from headway.server.net.connections import Connections, client_of
 from headway.server.net.holding import BodyRoom
@@ -33,7 +34,7 @@ class Entrance(Protocol):
     """Looks at a call's head, before anything of its request is read."""
 
     @property
-    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
+    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
         """Asked with a path and the metadata; None: everybody may do everything."""
         ...
 
@@ -126,8 +127,8 @@ class H2Server:
     # ---- the connections call
 
     @property
-    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
-        return None if self._entrance is None else self._entrance.refusal_of
+    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
+        return None if self._entrance is None else self._entrance.admit
 
     def budget_of(self, address: str) -> Budget:
         client = client_of(address)
