@@ -26,6 +26,7 @@ from headway.server.inference import Inference, inference_over
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http2.server import H2Server
 from headway.server.net.listener import cannot_listen
+from headway.server.net.port import bracketed
 from headway.server.observing import Observing
 
 _log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Grpcio:
         self.stop = self._server.stop
 
     async def start(self, host: str, port: int) -> int:
-        address = f"{_bracketed(host)}:{port}"
+        address = f"{bracketed(host)}:{port}"
         found: int
         try:
             if self._credentials is None:
@@ -123,7 +124,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        return f"{_bracketed(self._config.host)}:{self.port}"
+        return f"{bracketed(self._config.host)}:{self.port}"
 
     async def start(self) -> None:
         """Raises ConfigError where the port is taken."""
@@ -220,7 +221,3 @@ def _reflect(server: Any, streams: OpenStreams) -> None:
     servicer = reflection.aio.ReflectionServicer(names, pool=files)
     servicer.ServerReflectionInfo = streams.bounded(servicer.ServerReflectionInfo)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

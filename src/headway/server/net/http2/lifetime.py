@@ -32,7 +32,7 @@ class Owner(Protocol):
 
     @property
     def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
-        """Why a caller with this metadata may not call the method at this path (None: it may); None
+        """The caller with this metadata, who may call the method at this path, or why not; None
         where everybody may."""
         ...
 
