@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from headway.config import ServerConfig
 from headway.server.app import App
 from headway.server.net.holding import BodyRoom
+from headway.server.net.http1.lifetime import Lifetime
 from headway.server.net.http1.protocol import Admit, Connection, GuardedConnection
 from headway.server.net.port import Port, bracketed
 
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class HttpServer(Port[Connection]):
+class HttpServer(Port[Lifetime]):
     """`async with HttpServer(app, config) as server:` serves until the block ends, then drains."""
 
     def __init__(
@@ -64,19 +65,17 @@ class HttpServer(Port[Connection]):
     async def stop(self, drain_s: float | None = None) -> None:
         """Accept nothing, finish what has begun, refuse the rest at the deadline."""
         if self._listener is not None:
-            await self._stop(
-                Connection.finish, self._config.drain_s if drain_s is None else drain_s
-            )
+            await self._stop(Lifetime.finish, self._config.drain_s if drain_s is None else drain_s)
 
     def _cutting(self, connections: int) -> None:
         logger.warning("stopping with %d connections busy", connections)
 
     # --- the connections call
 
-    def opened(self, connection: Connection, address: str) -> str | None:
+    def opened(self, connection: Lifetime, address: str) -> str | None:
         return self._take(connection, address)
 
-    def closed(self, connection: Connection, task: asyncio.Task[None] | None) -> None:
+    def closed(self, connection: Lifetime, task: asyncio.Task[None] | None) -> None:
         self._connections.remove(connection)
         if task is not None:
             self._connections.leaves(task)

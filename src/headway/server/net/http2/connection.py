@@ -15,7 +15,8 @@ from headway.config import ServerConfig
 from headway.server.grpc.calls import Refusal
 from headway.server.net.http2 import frames, heads
 from headway.server.net.http2.budget import Account
-from headway.server.net.http2.call import ENCODINGS, WINDOW, Call
+from headway.server.net.http2.call import ENCODINGS, Call
+from headway.server.net.http2.call_state import WINDOW
 from headway.server.net.http2.frames import Code, ConnectionFailed, Frame, StreamFailed
 from headway.server.net.http2.heads import Head, HeadReader
 from headway.server.net.http2.lifetime import RESET_COSTS, Lifetime, Owner

@@ -13,7 +13,7 @@ from headway.server.grpc.calls import Refusal
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import Account, Budget
-from headway.server.net.http2.call import Call
+from headway.server.net.http2.call_state import CallState
 from headway.server.net.http2.frames import Code, ConnectionFailed
 from headway.server.net.http2.heads import Metadata
 from headway.server.net.http2.sending import Sending
@@ -96,7 +96,7 @@ class Lifetime(Sending):
     def earn(self, units: int) -> None:
         self._account.earn(units)
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: CallState) -> None:
         self._calls.pop(call.id, None)
         if call.method.is_open:
             self._open_calls -= 1
