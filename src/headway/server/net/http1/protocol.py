@@ -110,6 +110,44 @@ class _Sink:
 
 
 class Connection(asyncio.Protocol):
+    # More attributes than CPython keeps fast without being told their names.
+    __slots__ = (
+        "_allowed_bytes",
+        "_app",
+        "_asked",
+        "_body",
+        "_body_bytes",
+        "_body_bytes_before",
+        "_comment",
+        "_config",
+        "_deadline",
+        "_handle",
+        "_has_ended",
+        "_head_bytes",
+        "_headers",
+        "_is_answering",
+        "_is_last",
+        "_is_over",
+        "_is_upgrade",
+        "_loop",
+        "_owes_continue",
+        "_owner",
+        "_parser",
+        "_phase",
+        "_read_bytes",
+        "_taken_bytes",
+        "_task",
+        "_timed",
+        "_timer",
+        "_timer_at",
+        "_transport",
+        "_uncounted_bytes",
+        "_unsent_bytes",
+        "_url",
+        "_waiting",
+        "writable",
+    )
+
     def __init__(
         self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
     ) -> None:
@@ -737,6 +775,8 @@ Admit: TypeAlias = Callable[[Mapping[str, str]], HeadwayError | None]  # by head
 
 class GuardedConnection(Connection):
     """Where there are keys: who has none is told before its body is read, if that is long."""
+
+    __slots__ = ("_admit",)
 
     def __init__(
         self,
