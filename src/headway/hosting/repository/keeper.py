@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Self
 
@@ -86,7 +86,9 @@ class Keeper:
 
     async def wait_started(self) -> None:
         """Everything is loaded, or has failed. Raises if nothing of a configuration could be."""
+        is_only = len(self._models) == 1 and self._repository is None
         for model in self._models.values():
+            model.logs_failures = not is_only  # that one's failure is raised here
             model.start()
         self._is_started = True
         if self._repository is not None and self._config.server.watch:
@@ -98,7 +100,9 @@ class Keeper:
             and self._repository is None
             and not any(model.answers for model in self._models.values())
         ):
-            raise _fatal(next(iter(self._models.values())))
+            raise _fatal(list(self._models.values()))
+        for model in self._models.values():
+            model.logs_failures = True
 
     async def wait_crashed(self) -> NoReturn:
         """Raises once a model's scheduler has crashed: that is a bug of ours, and what it has left
@@ -290,11 +294,18 @@ class Keeper:
         )
 
 
-def _fatal(model: ModelKeeper) -> HeadwayError:
+def _fatal(models: Sequence[ModelKeeper]) -> HeadwayError:
     """The one error that says why there is nothing to serve."""
-    error = model.error
-    if isinstance(error, ConfigError):
-        return ConfigError(f"model {model.name!r}: {error}")
-    failure = ModelFailed(f"model {model.name!r} cannot be loaded: {error}")
-    failure.__cause__ = error
+    first = models[0]
+    what = f"model {first.name!r} cannot be loaded: {_reason(first.error)}"
+    if len(models) > 1:  # each has been logged
+        what = f"none of the models can be loaded: {', '.join(each.name for each in models)}"
+    if isinstance(first.error, ConfigError):
+        return ConfigError(what if len(models) > 1 else f"model {first.name!r}: {first.error}")
+    failure = ModelFailed(what)
+    failure.__cause__ = first.error if len(models) == 1 else None
     return failure
+
+
+def _reason(error: Exception | None) -> str:
+    return str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
