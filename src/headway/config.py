@@ -347,6 +347,11 @@ def load(path: Path) -> Config:
     return _convert(read(path), str(path))
 
 
+def of_tables(tables: Mapping[str, Any], where: str) -> Config:
+    """The same from what a program has put together."""
+    return _convert(tables, where)
+
+
 def keys_of(config: Config) -> tuple[KeyConfig, ...]:
     """Every key, from wherever it comes; none: everybody may infer."""
     server = config.server

@@ -1,6 +1,7 @@
 """`headway serve`: from what was typed to a configuration, and to the running server."""
 
 import argparse
+import functools
 import os
 import re
 import sys
@@ -13,8 +14,6 @@ from headway.observe import logs
 
 if TYPE_CHECKING:
     from headway.config import Config, Flag
-    from headway.hosting.registry import Registry
-    from headway.server.run import Addresses
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -80,23 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
     config = config_of(arguments, dict(os.environ))
     logs.configure(format=config.server.log_format, level=config.server.log_level)
     _allow_open_files()
-    from headway.cli.greeting import greeting
-    from headway.config import keys_of
+    from headway.cli.greeting import announcing
     from headway.server.net.http1.server import run as run_loop
     from headway.server.run import run as serve
 
-    def announce(addresses: "Addresses", registry: "Registry") -> None:
-        words = greeting(
-            registry,
-            addresses.http,
-            addresses.grpc,
-            has_keys=bool(keys_of(config)),
-            admin_without_key=config.server.admin_without_key,
-        )
-        print(words, flush=True)
-
+    reread = functools.partial(config_of, arguments, dict(os.environ))
     try:
-        run_loop(serve(config, announce, reread=lambda: config_of(arguments, dict(os.environ))))
+        run_loop(serve(config, announcing(config), reread=reread))
     except ConfigError:
         raise
     except HeadwayError as error:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
-from headway.models import functions
+from headway.models import functions, pipelines
 
 _MOST_LISTED = 8
 _WRITE = (
@@ -56,6 +56,8 @@ def maker_of(found: object, where: str) -> Callable[..., Any] | None:
         return found if issubclass(found, Model | TensorModel) else None
     if isinstance(found, Model | TensorModel):
         return _Copies(found, where)
+    if pipelines.is_pipeline(found):
+        return pipelines.model_of(cast(Any, found), where)
     if functions.is_function(found):
         return functions.model_of(found, where)
     return None
