@@ -73,9 +73,11 @@ async def run(
     announce: Announce | None = None,
     *,
     reread: Callable[[], Config] | None = None,
+    given: Mapping[str, Callable[[], AnyModel]] | None = None,
 ) -> None:
     """Serve until asked to stop. `announce` learns the addresses, and that everything is ready;
-    `reread` gives the configuration as it is now, for SIGHUP.
+    `reread` gives the configuration as it is now, for SIGHUP; `given` makes models that no target
+    names, of the program's own.
 
     The ports are open before the models are loaded: live at once, ready later.
     """
@@ -83,9 +85,9 @@ async def run(
     guard = Guard(config.server, keys)
     weights = weights_of(keys)  # changed in place: what is loaded later has the new ones
     room = BodyRoom(config.server)
-    with _regions(config.server) as regions, _observing(config.server) as observing:
+    with regions_of(config.server) as regions, observing_of(config.server) as observing:
         make = functools.partial(make_served, weights=weights, observing=observing)
-        async with Keeper(config, make) as keeper:
+        async with Keeper(config, make, given=given, stages=observing.stages) as keeper:
             registry = keeper.registry
             observing.follow(registry)
             inference = inference_over(registry, config.server, version=_VERSION, regions=regions)
@@ -275,7 +277,7 @@ def make_grpc(
 
 
 @contextmanager
-def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
+def regions_of(config: ServerConfig) -> Iterator[SharedRegions | None]:
     """Shared memory that clients register, over whichever front end; None: it is off."""
     regions = SharedRegions() if config.shared_memory else None
     try:
@@ -286,7 +288,7 @@ def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
 
 
 @contextmanager
-def _observing(config: ServerConfig) -> Iterator[Observing]:
+def observing_of(config: ServerConfig) -> Iterator[Observing]:
     if not config.tracing:
         yield Observing(config)
         return
