@@ -315,7 +315,7 @@ async def serve(
 
     `say` is called when `starting` (the models) is done. What `crashing` raises ends everything.
     """
-    with Signals(hang_up) as signals:
+    with Signals(leave, hang_up) as signals:
         loop = asyncio.get_running_loop()
         started, crashed = loop.create_task(starting), loop.create_task(crashing)
         stopping = loop.create_task(signals.stop.wait())
@@ -327,7 +327,6 @@ async def serve(
                 say()
                 await _first_done(crashed, stopping)
             notify.stopping()
-            leave()
             await _wait(reloader.config.server.stop_delay_s)
         finally:
             for task in (started, crashed, stopping):
