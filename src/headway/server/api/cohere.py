@@ -9,10 +9,10 @@ import numpy
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import Array, base64_of, bits_of, shortened, texts_of, tokens_in
+from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -57,10 +57,10 @@ class CohereEmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class Cohere:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def embed(self, request: Request) -> Response:
         """Floats alone, unless types are asked for."""
@@ -74,14 +74,14 @@ class Cohere:
         asked = await decode_fields(request, CohereEmbedRequest)
         texts = _texts(asked)
         types = _types(asked.embedding_types)
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         check_does(served, "feature-extraction")
         wishes: dict[str, Any] = {}
         if asked.truncate is not None or served.takes_parameter("truncate"):
             wishes["truncate"] = asked.truncate != "NONE"  # Cohere's models cut by default
         if asked.max_tokens is not None:
             wishes["max_tokens"] = asked.max_tokens
-        ask = ask_of(wishes, request.headers)
+        ask = ask_of(wishes, request)
         results = await served.predict_many(texts_of(list(texts), "texts"), ask)
         vectors = [shortened(each, asked.output_dimension, "output_dimension") for each in results]
         is_by_type = always_by_type or asked.embedding_types is not None

@@ -15,11 +15,12 @@ import numpy
 from msgspec import Meta
 
 from headway.errors import InvalidInput, NotReady
-from headway.hosting.registry import Ask, Registry, ServedModel
+from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.kinds import Task, check_does, only_one, task_of
 from headway.server.api.openai.rerank import Reranking
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import MAX_INPUTS, check_ids, shortened, texts_of
+from headway.server.inference import Inference
 from headway.server.json.body import decode_json, fields_of
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -100,12 +101,11 @@ class _DrawRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class HuggingFace:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry, *, version: str = "0") -> None:
-        self._registry = registry
-        self._version = version
-        self._reranking = Reranking(registry)
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+        self._reranking = Reranking(inference)
 
     async def ask(self, request: Request, model: str = "") -> Response:
         """By the model's task."""
@@ -153,7 +153,7 @@ class HuggingFace:
         served = await self._find(request, model, "text-ranking")
         check_does(served, "text-ranking")
         asked = _converted(body, RankTextsRequest)
-        ask = ask_of(_truncating(asked, served), request.headers)
+        ask = ask_of(_truncating(asked, served), request)
         scores = await _scores(served, asked.query, asked.texts, ask, field="texts")
         order = sorted(range(len(scores)), key=lambda index: -scores[index])
         ranked: list[dict[str, Any]] = [
@@ -170,23 +170,24 @@ class HuggingFace:
             "model_pipeline_tag": task_of(served),
             "max_client_batch_size": MAX_INPUTS,
             "max_batch_requests": served.max_batch_size,
-            "version": self._version,
+            "version": self._inference.version,
         }
         return Response(msgspec.json.encode(found))
 
     async def health(self, request: Request, model: str = "") -> Response:
         """As `/v2/health/ready`, or a model's own `/ready`."""
+        models = self._inference.models
         if model:
-            self._registry.find_ready(model)
-        elif not self._registry.is_ready:
+            models.find_ready(request.caller, model)
+        elif not models.registry.is_ready:
             raise NotReady("not every model is ready", retry_after_s=1.0)
         return Response(b'{"status":"ok"}')
 
     async def _find(self, request: Request, name: str, *tasks: Task) -> ServedModel:
         no_query(request)
         if name:
-            return await find_or_wake(self._registry, request, name)
-        return only_one(self._registry.answering(), tasks)
+            return await find_or_wake(self._inference, request, name)
+        return only_one(self._inference.models.answering(request.caller), tasks)
 
 
 # ---- the tasks
@@ -200,7 +201,7 @@ async def _embed(request: Request, served: ServedModel) -> Response:
     asked = _converted(body, EmbedRequest)
     if asked.normalize is False:
         raise InvalidInput("normalize: vectors are of length 1 here; false is not served")
-    ask = ask_of(_truncating(asked, served), request.headers)
+    ask = ask_of(_truncating(asked, served), request)
     texts = texts_of(asked.inputs, "inputs")
     check_ids(texts, served, "inputs")
     vectors = await served.predict_many(texts, ask)
@@ -216,7 +217,7 @@ async def _similarity_of(
     request: Request, served: ServedModel, asked: SimilarityRequest
 ) -> Response:
     """How close each sentence is: a ranking model's score, or the cosine of two vectors."""
-    ask = ask_of(_truncating(asked, served), request.headers)
+    ask = ask_of(_truncating(asked, served), request)
     source, sentences = asked.inputs.source_sentence, asked.inputs.sentences
     if task_of(served) == "text-ranking":
         scores = await _scores(served, source, sentences, ask, field="sentences")
@@ -237,7 +238,7 @@ async def _classify_texts(request: Request, served: ServedModel) -> Response:
 
 async def _classify_image(request: Request, served: ServedModel) -> Response:
     asked, content = await _file(request, _ImageRequest)
-    ask = ask_of({}, request.headers)
+    ask = ask_of({}, request)
     with served.held():
         found = await served.predict(content, ask)
     return await _answer(_best(found, None if asked is None else asked.top_k), ask)
@@ -245,7 +246,7 @@ async def _classify_image(request: Request, served: ServedModel) -> Response:
 
 async def _transcribe(request: Request, served: ServedModel) -> Response:
     asked, content = await _file(request, _SpeechRequest)
-    ask = ask_of({}, request.headers)
+    ask = ask_of({}, request)
     with served.held():
         transcript = await served.predict(content, ask)
     answer: dict[str, Any] = {"text": str(transcript)}
@@ -269,7 +270,7 @@ async def _draw(request: Request, served: ServedModel) -> Response:
         "seed": asked.seed,
     }
     wishes = {name: value for name, value in given.items() if value is not None}
-    ask = ask_of(wishes, request.headers)
+    ask = ask_of(wishes, request)
     image = await served.predict(asked.inputs, ask)
     return Response(bytes(image), content_type="image/png", headers=_told(ask))
 
@@ -290,7 +291,7 @@ _TASKS: dict[Task, Answering] = {
 async def _classes(
     request: Request, served: ServedModel, asked: ClassifyRequest, texts: list[Any]
 ) -> tuple[list[Any], Ask]:
-    ask = ask_of(_truncating(asked, served), request.headers)
+    ask = ask_of(_truncating(asked, served), request)
     for index, each in enumerate(texts):
         if not isinstance(each, str):
             raise InvalidInput(f"inputs[{index}]: a text is expected")

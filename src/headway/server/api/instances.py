@@ -6,10 +6,10 @@ from typing import Any, Literal
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry
 from headway.server.api.predict import encoded
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
-from headway.server.api.v2.tensors import NORMAL, too_many_rows
+from headway.server.api.v2.tensors import too_many_rows
+from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
@@ -25,22 +25,22 @@ class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Instances:
-    """The handlers that ROUTES names, over one registry. An instance is what the plain route takes
+    """The handlers that ROUTES names, over one service. An instance is what the plain route takes
     as one value; the first that fails is the whole request's error."""
 
-    def __init__(self, registry: Registry, *, max_rows: int = NORMAL.rows) -> None:
-        self._registry = registry
-        self._max_rows = max_rows
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def predict(self, request: Request, model: str) -> Response:
         no_query(request)
-        served = await find_or_wake(self._registry, request, model)
+        served = await find_or_wake(self._inference, request, model)
         asked = await decode_fields(request, InstancesRequest)
         if not asked.instances:
             raise InvalidInput("instances: at least one is expected")
-        if len(asked.instances) > self._max_rows:
-            raise too_many_rows(len(asked.instances), self._max_rows)
-        ask = ask_of(asked.parameters or {}, request.headers)
+        most = self._inference.limits.rows
+        if len(asked.instances) > most:
+            raise too_many_rows(len(asked.instances), most)
+        ask = ask_of(asked.parameters or {}, request)
         results = await served.predict_many(asked.instances, ask)
         more = () if ask.story is None else ask.story.headers()
         return Response(await encoded({"predictions": results}, plain_of), headers=more)

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry
 from headway.server.api.kinds import check_does
 from headway.server.api.openai.forms import Form, read_form
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -32,10 +32,10 @@ _YES = ("true", "True", "1")
 
 
 class Audio:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def transcriptions(self, request: Request) -> Response:
         no_query(request)
@@ -45,10 +45,10 @@ class Audio:
         _check(form)
         if _streams(form):
             encode = _events
-        served = await find_or_wake(self._registry, request, name)
+        served = await find_or_wake(self._inference, request, name)
         check_does(served, "automatic-speech-recognition")
         language = form.one("language")
-        ask = ask_of({"language": language} if language else {}, request.headers)
+        ask = ask_of({"language": language} if language else {}, request)
         content = form.file("file")
         with served.held():
             transcript = await served.predict(content, ask)

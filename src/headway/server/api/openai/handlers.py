@@ -7,7 +7,6 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import HeadwayError
-from headway.hosting.registry import Registry
 from headway.server.api.kinds import check_does, task_of
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import (
@@ -18,6 +17,7 @@ from headway.server.api.vectors import (
     token_ids_of,
     tokens_in,
 )
+from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -42,28 +42,28 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class OpenAI:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
         self._created = int(time.time())
 
     async def models(self, request: Request) -> Response:
-        data = [self._entry(name) for name in self._registry.names()]
+        data = [self._entry(request, name) for name in self._inference.models.names(request.caller)]
         return Response(msgspec.json.encode({"object": "list", "data": data}))
 
     async def model(self, request: Request, model: str) -> Response:
-        self._registry.find_ready(model)
+        self._inference.models.find_ready(request.caller, model)
         kserve = {"name": model, "ready": True}  # its first protocol has the same path
-        return Response(msgspec.json.encode({**self._entry(model), **kserve}))
+        return Response(msgspec.json.encode({**self._entry(request, model), **kserve}))
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
         asked = await decode_fields(request, EmbeddingsRequest)
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         check_does(served, "feature-extraction")
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
-        ask = ask_of(wishes, request.headers)
+        ask = ask_of(wishes, request)
         texts = texts_of(asked.input, "input")
         check_ids(texts, served, "input")
         vectors = await served.predict_many(texts, ask)
@@ -77,18 +77,18 @@ class OpenAI:
         more = () if ask.story is None else ask.story.headers()
         return Response(await encode_json(answer, plain_of), headers=more)
 
-    def _more(self, name: str) -> dict[str, object]:
+    def _more(self, request: Request, name: str) -> dict[str, object]:
         try:
-            served = self._registry.get(name)
+            served = self._inference.models.get(request.caller, name)
         except HeadwayError:  # one that is not loaded says nothing of itself
             return {}
         told = {"task": task_of(served), "token_ids": token_ids_of(served)}
         return {key: value for key, value in told.items() if value is not None}
 
-    def _entry(self, name: str) -> dict[str, object]:
+    def _entry(self, request: Request, name: str) -> dict[str, object]:
         """OpenAI's, and what a client has to know beside it."""
         return {
-            **self._more(name),
+            **self._more(request, name),
             "id": name,
             "object": "model",
             "created": self._created,

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from headway.hosting.registry import Registry
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
 
@@ -45,17 +45,17 @@ class ImagesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Images:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def generations(self, request: Request) -> Response:
         no_query(request)
         asked = await decode_fields(request, ImagesRequest)
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         check_does(served, "text-to-image")
-        asks = [ask_of(_parameters(asked, number), request.headers) for number in _numbers(asked)]
+        asks = [ask_of(_parameters(asked, number), request) for number in _numbers(asked)]
         images = await served.predict_many([asked.prompt] * len(asks), asks)
         data = [{"b64_json": base64.b64encode(image).decode("ascii")} for image in images]
         answer = {"created": int(time.time()), "data": data, "output_format": "png"}

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -40,23 +40,23 @@ class RerankRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reranking:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def rerank(self, request: Request) -> Response:
         no_query(request)
         asked = await decode_fields(request, RerankRequest)
         texts = _texts(asked)
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         check_does(served, "text-ranking")
         wishes: dict[str, Any] = {}
         if asked.truncate is not None or served.takes_parameter("truncate"):
             wishes["truncate"] = asked.truncate is not False
         if asked.max_tokens_per_doc is not None:
             wishes["max_tokens_per_doc"] = asked.max_tokens_per_doc
-        ask = ask_of(wishes, request.headers)
+        ask = ask_of(wishes, request)
         pairs = [{"query": asked.query, "document": text} for text in texts]
         scores = await served.predict_many(pairs, ask)
         answer = {
