@@ -118,9 +118,10 @@ def test_unload_and_load_through_tritons_clients(models: Path, kind: str) -> Non
 def test_models_are_controlled_as_tritons_own_examples_do_it(models: Path, kind: str) -> None:
     """They look for Triton's words in our errors."""
     write_version(models, "simple", 1, 11)
-    with repository(models) as server:
+    with repository(models, "--server-name", "triton") as server:
         client = Client(server, kind)
         triton = client.triton
+        assert triton.get_server_metadata(**client.as_json)["name"] == "triton"
         triton.load_model("simple")
         assert triton.is_model_ready("simple")
         wrong = '"parameters": {"config": {{"max_batch_size": "16"}}}'

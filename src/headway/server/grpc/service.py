@@ -182,7 +182,7 @@ class Methods:
         if self._regions is not None:
             extensions.append("system_shared_memory")
         return pb.ServerMetadataResponse(
-            name="headway", version=self._inference.version, extensions=extensions
+            name=self._inference.name, version=self._inference.version, extensions=extensions
         )
 
     async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> Any:

@@ -183,9 +183,8 @@ class V2:
         extensions = list(EXTENSIONS)
         if self._regions is not None:
             extensions.append("system_shared_memory")
-        return _json(
-            {"name": "headway", "version": self._inference.version, "extensions": extensions}
-        )
+        server = self._inference
+        return _json({"name": server.name, "version": server.version, "extensions": extensions})
 
     async def models(self, request: Request) -> Response:
         return _json({"models": self._models.names(request.caller)})
