@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headway.server.grpc.server import GrpcServer
 
 _log = logging.getLogger(__name__)
-_VERSION = importlib.metadata.version("headway")
+VERSION = importlib.metadata.version("headway")
 _NO_WEIGHTS: Mapping[str, float] = {}
 
 
@@ -73,9 +73,11 @@ async def run(
     announce: Announce | None = None,
     *,
     reread: Callable[[], Config] | None = None,
+    given: Mapping[str, Callable[[], AnyModel]] | None = None,
 ) -> None:
     """Serve until asked to stop. `announce` learns the addresses, and that everything is ready;
-    `reread` gives the configuration as it is now, for SIGHUP.
+    `reread` gives the configuration as it is now, for SIGHUP; `given` makes models that no target
+    names, of the program's own.
 
     The ports are open before the models are loaded: live at once, ready later.
     """
@@ -83,12 +85,12 @@ async def run(
     guard = Guard(config.server, keys)
     weights = weights_of(keys)  # changed in place: what is loaded later has the new ones
     room = BodyRoom(config.server)
-    with _regions(config.server) as regions, _observing(config.server) as observing:
+    with regions_of(config.server) as regions, observing_of(config.server) as observing:
         make = functools.partial(make_served, weights=weights, observing=observing)
-        async with Keeper(config, make) as keeper:
+        async with Keeper(config, make, given=given, stages=observing.stages) as keeper:
             registry = keeper.registry
             observing.follow(registry)
-            inference = inference_over(registry, config.server, version=_VERSION, regions=regions)
+            inference = inference_over(registry, config.server, version=VERSION, regions=regions)
             app = make_app(inference, config.server, guard=guard, observing=observing, room=room)
             app = observing.around(app)
             http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit, room=room)
@@ -218,7 +220,7 @@ def make_app(
     )
     has_keys = guard.keys is not None
     gate = http_gate(config, has_keys=has_keys)
-    inference = inference_over(models, config, version=_VERSION)
+    inference = inference_over(models, config, version=VERSION)
     families = families_of(inference, has_keys=has_keys)
     if observing is not None and observing.page is not None:
         families.append((metrics.ROUTES, observing.page))
@@ -270,12 +272,12 @@ def make_grpc(
     except ImportError as error:
         _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
         return None
-    inference = inference_over(models, config, version=_VERSION)
+    inference = inference_over(models, config, version=VERSION)
     return GrpcServer(inference, config, guard=guard, observing=observing, room=room)
 
 
 @contextmanager
-def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
+def regions_of(config: ServerConfig) -> Iterator[SharedRegions | None]:
     """Shared memory that clients register, over whichever front end; None: it is off."""
     regions = SharedRegions() if config.shared_memory else None
     try:
@@ -286,7 +288,7 @@ def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
 
 
 @contextmanager
-def _observing(config: ServerConfig) -> Iterator[Observing]:
+def observing_of(config: ServerConfig) -> Iterator[Observing]:
     if not config.tracing:
         yield Observing(config)
         return

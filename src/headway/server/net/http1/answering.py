@@ -44,6 +44,8 @@ class _Sink:
 
 
 class Answering(Lifetime):
+    __slots__ = ("_asked", "_handle", "_owes_continue", "writable")
+
     def __init__(
         self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
     ) -> None:

@@ -34,6 +34,34 @@ class Owner(Protocol):
 class Lifetime(asyncio.Protocol):
     """Under the half that answers, and the one that receives."""
 
+    # There are more attributes than CPython keeps fast without being told their names.
+    __slots__ = (
+        "_allowed_bytes",
+        "_app",
+        "_body",
+        "_comment",
+        "_config",
+        "_deadline",
+        "_has_ended",
+        "_headers",
+        "_is_answering",
+        "_is_last",
+        "_is_over",
+        "_loop",
+        "_owner",
+        "_parser",
+        "_phase",
+        "_taken_bytes",
+        "_task",
+        "_timer",
+        "_timer_at",
+        "_transport",
+        "_uncounted_bytes",
+        "_unsent_bytes",
+        "_url",
+        "_waiting",
+    )
+
     def __init__(
         self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
     ) -> None:

@@ -27,6 +27,15 @@ _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the par
 class Connection(Answering):
     """The half that receives, over the one that answers."""
 
+    __slots__ = (
+        "_body_bytes",
+        "_body_bytes_before",
+        "_head_bytes",
+        "_is_upgrade",
+        "_read_bytes",
+        "_timed",
+    )
+
     def __init__(
         self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
     ) -> None:
@@ -248,6 +257,8 @@ Admit: TypeAlias = Callable[[Mapping[str, str]], HeadwayError | None]  # by head
 
 class GuardedConnection(Connection):
     """Where there are keys: who has none is told before its body is read, if that is long."""
+
+    __slots__ = ("_admit",)
 
     def __init__(
         self,
