@@ -17,6 +17,7 @@ from headway.server.auth.access import Access, access_of_method
 from headway.server.errors import retry_after_s, status_of
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.measuring import Size, measure
+from headway.server.grpc.standard.serving import streaming_of
 from headway.server.net.holding import BodyRoom
 
 _log = logging.getLogger(__name__)
@@ -96,11 +97,11 @@ class Calls:
 
     def handler(self, service: object) -> grpc.GenericRpcHandler:
         """Every method that the .proto names, as the service has it."""
-        handlers = {}
+        handlers, streaming = {}, streaming_of(SERVICE)
         for method in SERVICE.methods:
             made = (
                 grpc.stream_stream_rpc_method_handler
-                if method.client_streaming
+                if streaming[method.name][0]
                 else grpc.unary_unary_rpc_method_handler
             )
             handlers[method.name] = made(
