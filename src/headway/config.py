@@ -169,7 +169,8 @@ GENERATION = frozenset(
 _BOTH = frozenset(
     [
         *("name", "target", "max_queue", "tenants", "timeout_ms", "warm_up", "load"),
-        *("unload_after_s", "load_timeout_s", "options", "versions"),
+        *("unload_after_s", "load_timeout_s", "options", "versions", "worker", "max_restarts"),
+        *("heartbeat_timeout_s", "worker_memory_mb", "pin", "execute_timeout_ms"),
     ]
 )
 

@@ -254,6 +254,8 @@ class Served:
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        if ask.account is not None:
+            ask.pay(max((len(array) for array in inputs.values() if array.ndim), default=1))
         started, rows = self.clock(), _rows(inputs)
         try:
             if ask is PLAIN and rows == 1 and self.signature is None:
@@ -270,6 +272,8 @@ class Served:
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value, as decoded from JSON. The result may hold numpy arrays."""
+        if ask.account is not None:
+            ask.pay(1)
         started = self.clock()
         try:
             result = await self._predict(value, ask)
@@ -325,6 +329,7 @@ class Served:
 
         told = each if one is None else (one,)
         for ask in told[:1]:  # they are the request's, not one value's
+            ask.pay(len(values))
             self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()
         deadline_ms = min((ask.deadline_ms or math.inf for ask in told), default=math.inf)
@@ -337,6 +342,7 @@ class Served:
                 raise
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        ask.pay(1)
         return ServedStream(self, value, ask)
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
