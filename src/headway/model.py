@@ -25,6 +25,7 @@ class End(Enum):
         return "headway.END"
 
 
+JSON: Final = "application/json"
 END: Final = End.END  # in a stream step: this item has ended
 
 
@@ -106,6 +107,7 @@ class Tensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
+    content_type: str = ""  # of texts that are more than texts: "application/json"
 
     @property
     def array_dtype(self) -> str:

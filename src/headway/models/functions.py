@@ -1,12 +1,13 @@
 """A function over a list, served as a model: `headway serve app:predict`.
 
-Decorated with `@headway.batched` or not; its type hints say what clients send and get.
+Decorated with `@headway.batched` or not; its type hints say what clients send and get, without them
+any JSON.
 """
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, get_args, get_origin, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Protocol, get_args, get_origin, runtime_checkable
 
 from headway.errors import ConfigError
 from headway.model import CANCEL, Model
@@ -76,16 +77,28 @@ def _check(function: Callable[..., Any], target: str, *, has_prepare: bool) -> N
         hints = typing.get_type_hints(function)
     except (NameError, TypeError) as error:
         raise ConfigError(f"{target}: bad type hint: {error}") from error
-    if not has_prepare and not _is_list(hints.get(positional[0].name)):
+    first, returned = hints.get(positional[0].name), hints.get("return")
+    if first is not None and not has_prepare and not _is_batch(first):
         raise ConfigError(
-            f"{target}: the hint of {positional[0].name!r} must say of what it is a list, since "
-            f"clients send one item each: {_EXAMPLE}"
+            f"{target}: {positional[0].name!r} is the list of a batch's items, since clients send "
+            f"one item each; its hint says {_spelled(first)}. Write "
+            f"`{positional[0].name}: list[{_spelled(first)}]`"
         )
-    if not _is_list(hints.get("return")):
+    if "return" in hints and not _is_batch(returned):
         raise ConfigError(
-            f"{target}: its hint must say what list it returns, one result an item: {_EXAMPLE}"
+            f"{target} returns one result for each item of its batch; its hint says "
+            f"{_spelled(returned)}. Write `-> list[{_spelled(returned)}]`"
         )
 
 
-def _is_list(hint: Any) -> bool:
-    return get_origin(hint) in (list, tuple, Sequence) and bool(get_args(hint))
+def _is_batch(hint: Any) -> bool:
+    """Any list, or an array of rows; a hint that says nothing may be one."""
+    kind = get_origin(hint) or hint
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    is_array = isinstance(kind, type) and kind.__name__ in ("ndarray", "Tensor")
+    return hint in (Any, object) or kind in (list, tuple, Sequence, Iterable) or is_array
+
+
+def _spelled(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
