@@ -64,6 +64,9 @@ class Model(Generic[In, Out]):
     # The only sizes the model runs at (it was compiled for them): items are padded up to the next,
     # by `predict`; what a batch costs is reckoned so. Empty: any size.
     pad_sizes: ClassVar[Sequence[int]] = ()
+    # Of answers that are bytes, on the plain route, e.g. "audio/wav"; empty: told by their first
+    # bytes. With it, texts are answered as they are, too: "text/html".
+    media_type: ClassVar[str] = ""
 
     def setup(self) -> None:
         """Light preparation, in every process that has the model: tokenizer, labels."""

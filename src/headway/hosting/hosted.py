@@ -42,12 +42,14 @@ from headway.runtime.events import Observer
 from headway.runtime.options import BatcherOptions
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import (
+    Decoded,
     ParameterHints,
     Signature,
     array_of,
     side_of,
     signature_of,
 )
+from headway.signature.values import takes_object_with
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
@@ -110,6 +112,8 @@ class Served:
         self.inputs, self.outputs = self._read_signature()
         self._parameters = ParameterHints.of(self.model)
         _check_dtypes([*self.inputs, *self.outputs])
+        self.media_type: str = getattr(self.model, "media_type", "")
+        self.takes_items = self._takes_items()
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
@@ -152,6 +156,12 @@ class Served:
         if self.signature is not None:
             return self.signature.input.json_schema(), self.signature.output.json_schema()
         return side_of(self.inputs).json_schema(), side_of(self.outputs).json_schema()
+
+    def _takes_items(self) -> bool:
+        """Whether `{"items": […]}` may be one value: then it is no batch on the plain route."""
+        if self.signature is None:
+            return any(tensor.name == "items" for tensor in self.inputs)
+        return takes_object_with(self.signature.input.json_schema(), "items")
 
     def workers(self) -> list[WorkerLine]:
         """Who runs its batches."""
@@ -320,7 +330,7 @@ class Served:
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self.signature is None:
             raise InvalidInput(f"{self.name} does not stream")
-        value = self.signature.input.decode(value)
+        value = self._decoded(self.signature, value)
         return await self.batcher.open_stream(value, **self._options(ask))
 
     def takes_parameter(self, name: str) -> bool:
@@ -372,7 +382,7 @@ class Served:
     async def _predict(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:
             self._check_answers()
-            value = self.signature.input.decode(value)
+            value = self._decoded(self.signature, value)
             if not self._comes_late:
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
             with self.held():
@@ -381,6 +391,10 @@ class Served:
         results = await self._batcher_for(ask).submit(row, **self._options(ask))
         named = {name: array[0] for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
+
+    @staticmethod
+    def _decoded(signature: Signature, value: Any) -> Any:
+        return value.value if type(value) is Decoded else signature.input.decode(value)
 
     def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
         return self.batcher if ask.story is None else Told(self.batcher, ask.story)

@@ -12,10 +12,10 @@ from headway.model import Model, Tensor
 from headway.signature.arrays import array_of
 from headway.signature.reading import ParameterHints, input_hint, output_hint
 from headway.signature.sides import Side, derived_side, side_of
-from headway.signature.values import Anything, Values
+from headway.signature.values import Decoded, Values
 
 __all__ = [
-    "Anything",
+    "Decoded",
     "ParameterHints",
     "Side",
     "Signature",

@@ -60,6 +60,11 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
+def admits(hint: Any, kind: type) -> bool:
+    """Whether it is this class, or one of several that may be."""
+    return kind in alternatives(plain(hint))
+
+
 def is_nothing(hint: Any) -> bool:
     return hint is None or hint is NoneType
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -30,6 +30,12 @@ _decode_any = msgspec.json.Decoder().decode
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+class Decoded(NamedTuple):
+    """A value as the model takes it: nobody decodes it again."""
+
+    value: Any
 
 
 class Values(Protocol):
@@ -183,7 +189,9 @@ class ByPydantic:
             raise self._told(error) from error
 
     def schema(self) -> Schema:
-        described: Schema = self._adapter.json_schema()
+        described: Schema = {}
+        with suppress(Exception):  # a type of the model's own may have no schema
+            described = self._adapter.json_schema()
         return described
 
     def _told(self, error: Exception) -> HeadwayError:
@@ -306,17 +314,13 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def bytes_fields(hint: Any) -> list[str] | None:
-    """The fields of a record that hold a file: `bytes`, or an image. None: it is no record, or
-    what it holds is not known."""
-    hint = plain(hint)
-    parts = record_parts(hint)
-    declared = getattr(hint, "__pydantic_fields__", None)
+def field_hints(hint: Any) -> dict[str, Any]:
+    """Of a dataclass, a TypedDict or a pydantic model; none of anything else."""
+    kind = plain(hint)
+    declared = getattr(kind, "__pydantic_fields__", None)
     if declared is not None:
-        parts = {name: field.annotation for name, field in declared.items()}
-    if not parts:
-        return None
-    return [name for name, each in parts.items() if is_file(each)]
+        return {name: field.annotation for name, field in declared.items()}
+    return record_parts(kind)
 
 
 def is_file(hint: Any) -> bool:

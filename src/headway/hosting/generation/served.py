@@ -36,7 +36,7 @@ from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import GenerationThread
-from headway.signature import Signature, side_of
+from headway.signature import Decoded, Signature, side_of
 
 _log = logging.getLogger(__name__)
 _INPUTS = (Tensor("text_input", "object", (-1,)),)
@@ -254,6 +254,8 @@ class ServedGenerator:
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self._front is None or self.language is None:
             raise Closed(f"{self.name} is not loaded")
+        if isinstance(value, Decoded):
+            value = value.value
         if isinstance(value, Generation):
             if ask.parameters:
                 name = next(iter(ask.parameters))

@@ -17,7 +17,7 @@ from headway.runtime.driving.calls import DirectCall
 from headway.server.api.v2 import codec, generating
 from headway.server.api.v2.asking import ask_of, no_query, wake
 from headway.server.api.v2.direct import DirectCodec, DirectEncoder, DirectRequest, direct_codec
-from headway.server.api.v2.model_config import config_of, metadata_of
+from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
 from headway.server.api.v2.over_models import OverModels
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.tensors import Signature
@@ -305,7 +305,7 @@ class V2(OverModels[DirectCodec]):
     async def model_metadata(self, request: Request, model: str, version: str = "") -> Response:
         served = await self._known(request, model, version)
         versions = [each.version for each in self._registry.models(model)]
-        return _json(metadata_of(served, versions=versions))
+        return _json(with_contents(metadata_of(served, versions=versions), served))
 
     async def model_config(self, request: Request, model: str, version: str = "") -> Response:
         return _json(config_of(await self._known(request, model, version)))

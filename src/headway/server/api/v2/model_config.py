@@ -1,6 +1,7 @@
 """How a served model describes itself: v2 metadata and Triton's model configuration."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from headway.hosting.registry import ServedModel
@@ -19,6 +20,16 @@ def metadata_of(model: ServedModel, *, versions: Sequence[str] = ()) -> dict[str
         "inputs": _tensors(_sent(model.inputs), model),
         "outputs": _tensors(_sent(model.outputs), model),
     }
+
+
+def with_contents(metadata: dict[str, Any], model: ServedModel) -> dict[str, Any]:
+    """And what texts are, where they are more than texts, as MLServer says it. (Triton's messages
+    of gRPC have no place for it.)"""
+    for key, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
+        for told, tensor in zip(metadata[key], tensors, strict=True):
+            if tensor.content_type:
+                told["parameters"] = {"content_type": tensor.content_type}
+    return metadata
 
 
 def config_of(model: ServedModel) -> dict[str, Any]:
@@ -42,8 +53,7 @@ def _sent(tensors: Sequence[Tensor]) -> list[Tensor]:
     """One value a row is [rows, 1] to Triton's clients: perf_analyzer sends nothing else. So it is
     what we say, in and out, and what we send; we take [rows] as well."""
     return [
-        each if len(each.shape) > 1 else Tensor(each.name, each.dtype, (*each.shape, 1))
-        for each in tensors
+        each if len(each.shape) > 1 else replace(each, shape=(*each.shape, 1)) for each in tensors
     ]
 
 
