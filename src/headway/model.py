@@ -136,6 +136,9 @@ class TensorModel:
     # takes a mask is tried out before traffic, any other is not padded. {}: never.
     pads: "ClassVar[Mapping[str, float] | None]" = None
     pad_sizes: ClassVar[Sequence[int]] = ()  # the only lengths it runs at; empty: any
+    # False: its arrays have no axis of rows. `inputs` and `outputs` are whole shapes then, and a
+    # run takes one request's arrays as they came.
+    batch_axis: bool = True
 
     def setup(self) -> None:
         """Light preparation, in every process that has the model."""

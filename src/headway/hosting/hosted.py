@@ -97,7 +97,11 @@ class Served:
             if isinstance(made, LanguageModel):
                 raise ConfigError(f"{config.name} is a language model: headway serve has it")
             model = made
+        if config.max_batch_size == 0:
+            _drop_batch_axis(model, config.name)
+            make = make and functools.partial(_made_without_batch_axis, make, config.name)
         self.model = model
+        self._has_rows = getattr(model, "batch_axis", True)
         config = _with_decorator(config, self.model)
         self.config = config = config if adjust is None else adjust(config)
         check_kind(config, generates=False)
@@ -122,13 +126,16 @@ class Served:
         placement = _placement(self.model, config)
         # A file that was exported with a fixed number of rows runs at that number only.
         sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
-        self.max_batch_size = min((config.max_batch_size, *sizes[-1:]))
+        if self._has_rows:
+            self.max_batch_size = most = min((config.max_batch_size, *sizes[-1:]))
+        else:
+            self.max_batch_size, most, sizes = 0, 1, ()  # 0 is v2's word for it
         self._is_ready = False
         self.clock: Callable[[], float] = time.monotonic
         self.batcher: Batcher[Any, Any] = _batcher(
             self.model,
             config,
-            max_batch_size=self.max_batch_size,
+            max_batch_size=most,
             batch_sizes=sizes,
             worker=placement.kind,
             make=make,
@@ -155,7 +162,8 @@ class Served:
         """Of what `predict` takes and gives."""
         if self.signature is not None:
             return self.signature.input.json_schema(), self.signature.output.json_schema()
-        return side_of(self.inputs).json_schema(), side_of(self.outputs).json_schema()
+        takes, gives = side_of(self._with_rows(self.inputs)), side_of(self._with_rows(self.outputs))
+        return takes.json_schema(), gives.json_schema()
 
     def _takes_items(self) -> bool:
         """Whether `{"items": […]}` may be one value: then it is no batch on the plain route."""
@@ -264,7 +272,7 @@ class Served:
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
-        started, rows = self.clock(), _rows(inputs)
+        started, rows = self.clock(), _rows(inputs) if self._has_rows else 1
         try:
             if ask is PLAIN and rows == 1 and self.signature is None:
                 outputs: Mapping[str, Array] = await self.batcher.submit_row(inputs)
@@ -387,9 +395,8 @@ class Served:
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
             with self.held():
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
-        row = _as_row(value, self.inputs)
-        results = await self._batcher_for(ask).submit(row, **self._options(ask))
-        named = {name: array[0] for name, array in results.items()}
+        results = await self._batcher_for(ask).submit(self._row(value), **self._options(ask))
+        named = {name: array[0] if self._has_rows else array for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
 
     @staticmethod
@@ -454,7 +461,7 @@ class Served:
             is_strict=self._home.samples is not None,
             beside=beside,
         )
-        warmth = await plan.run(self.name, self.batcher, self.max_batch_size)
+        warmth = await plan.run(self.name, self.batcher, self.max_batch_size or 1)
         if warmth is not None:
             self.costs = warmth.table
             self.max_batch_size = min(self.max_batch_size, warmth.max_rows or self.max_batch_size)
@@ -477,7 +484,14 @@ class Served:
         return TableStore(files=files, settings=settings, places=places)
 
     def _row(self, value: Any) -> dict[str, Array]:
-        return _as_row(value, self.inputs)
+        row = _as_row(value, self.inputs)
+        return row if self._has_rows else _without_rows(row)
+
+    def _with_rows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """As if they had an axis of rows, where they have none."""
+        if self._has_rows:
+            return list(tensors)
+        return [dataclasses.replace(each, shape=(-1, *each.shape)) for each in tensors]
 
     def _samples(self) -> list[Any]:
         """Typical values, cheap ones first: the model's own, or made from its signature."""
@@ -488,7 +502,34 @@ class Served:
             if self.only_streams:
                 return []
             return self.signature.input.samples(varies=overrides(self.model, "size"))
-        return samples_of(self.inputs)
+        samples = samples_of(self._with_rows(self.inputs))
+        if self._has_rows:
+            return list(samples)
+        return [_without_rows(each) for each in samples]
+
+
+def _without_rows(row: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: array[0, ...] for name, array in row.items()}  # a scalar stays an array
+
+
+def _drop_batch_axis(model: AnyModel, name: str) -> None:
+    if not isinstance(model, TensorModel):
+        raise ConfigError(
+            f"{name}: 0 is for models over arrays that have no axis of rows; this one takes Python "
+            "values. For one at a time, write 1",
+            field="max_batch_size",
+        )
+    drop: Callable[[], None] | None = getattr(model, "drop_batch_axis", None)
+    if drop is not None:  # a file, which knows its whole shapes
+        drop()
+    model.batch_axis = False
+
+
+def _made_without_batch_axis(make: Callable[[], AnyModel], name: str) -> AnyModel:
+    """In another process, where it is made again."""
+    model = make()
+    _drop_batch_axis(model, name)
+    return model
 
 
 def model_files(model: "Model[Any, Any] | TensorModel") -> list[Path]:

@@ -158,7 +158,7 @@ def _answered(model: ServedModel, gives: Schema, schema: Schema) -> dict[str, An
     content = answer["content"]
     if model.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    if not gives or "contentEncoding" in gives or getattr(model, "media_type", ""):
+    if not gives or "contentEncoding" in gives or bool(getattr(model, "media_type", None)):
         content["*/*"] = {"schema": {}}
     return answer
 

@@ -63,8 +63,9 @@ class _Examples:
     def _text(self, schema: Schema) -> str:
         if "contentEncoding" in schema:
             return IMAGE if "contentMediaType" in schema else _BYTES
-        text = _FORMATS.get(schema.get("format", ""), "hello")
-        least, most = schema.get("minLength", 0), schema.get("maxLength", len(text) + 1)
+        text: str = _FORMATS.get(schema.get("format", ""), "hello")
+        least: int = schema.get("minLength", 0)
+        most: int = schema.get("maxLength", len(text) + 1)
         return (text + "o" * (least - len(text)))[: max(least, most)]
 
     def _number(self, schema: Schema) -> Any:

@@ -17,8 +17,8 @@ def metadata_of(model: ServedModel, *, versions: Sequence[str] = ()) -> dict[str
         "name": model.name,
         "versions": list(versions) or [model.version],
         "platform": PLATFORM,
-        "inputs": _tensors(_sent(model.inputs), model),
-        "outputs": _tensors(_sent(model.outputs), model),
+        "inputs": _tensors(_sent(model.inputs, model), model),
+        "outputs": _tensors(_sent(model.outputs, model), model),
     }
 
 
@@ -40,18 +40,20 @@ def config_of(model: ServedModel) -> dict[str, Any]:
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": model.max_batch_size,
-        "input": _ports(_sent(model.inputs), model),
-        "output": _ports(_sent(model.outputs), model),
-        "dynamic_batching": {},
+        "input": _ports(_sent(model.inputs, model), model),
+        "output": _ports(_sent(model.outputs, model), model),
+        **({"dynamic_batching": {}} if model.max_batch_size > 0 else {}),
         "instance_group": [{"name": model.name, "kind": "KIND_CPU", "count": 1}],
         "model_transaction_policy": {"decoupled": model.streams},
         "response_cache": {"enable": False},
     }
 
 
-def _sent(tensors: Sequence[Tensor]) -> list[Tensor]:
+def _sent(tensors: Sequence[Tensor], model: ServedModel) -> list[Tensor]:
     """One value a row is [rows, 1] to Triton's clients: perf_analyzer sends nothing else. So it is
     what we say, in and out, and what we send; we take [rows] as well."""
+    if model.max_batch_size == 0:
+        return list(tensors)
     return [
         each if len(each.shape) > 1 else replace(each, shape=(*each.shape, 1)) for each in tensors
     ]

@@ -30,7 +30,9 @@ class OverModels(Generic[Codec]):
         """Worked out once per model, and forgotten with it."""
         signature = self._signatures.get(model)
         if signature is None:
-            signature = Signature(model.inputs, model.outputs, self._limits)
+            signature = Signature(
+                model.inputs, model.outputs, self._limits, has_rows=model.max_batch_size > 0
+            )
             self._signatures[model] = signature
         return signature
 
