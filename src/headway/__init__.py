@@ -23,6 +23,7 @@ from headway.model import END, Cancel, Model, Tensor, TensorModel
 from headway.observe.metrics import Metrics
 from headway.runtime.batcher import Batcher
 from headway.runtime.decorator import BatchedFunction, batched
+from headway.single import single
 
 __version__ = "0.1.0"
 
@@ -49,4 +50,5 @@ __all__ = [
     "Unavailable",
     "batched",
     "events",
+    "single",
 ]

@@ -24,7 +24,7 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 
 
 TABLE = {
-    "__init__": row("core events generator model observe runtime config"),
+    "__init__": row("core events generator model observe runtime config single"),
     "errors": row(""),
     "core": row(""),
     "model": row("core", lazily="numpy"),
@@ -32,6 +32,8 @@ TABLE = {
     "padding": row("", "numpy"),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
+    "single": row("model"),
+    "compat": row("model single"),
     "backends": row("model", lazily="*"),
     "engine": row("core model", "torch triton", lazily="safetensors transformers gguf numpy"),
     "generator": row("core runtime models engine"),

@@ -36,9 +36,11 @@ def model_of(found: Any, target: str) -> type[Model[Any, Any]]:
     function = found.function if isinstance(found, Batched) else found
     options = dict(found.options) if isinstance(found, Batched) else {}
     _check(function, target, has_prepare="prepare" in options)
+    streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    main = "stream" if streams else "predict"
     methods = {
         name: staticmethod(method)
-        for name, method in (("predict", function), *((n, options.pop(n, None)) for n in _METHODS))
+        for name, method in ((main, function), *((n, options.pop(n, None)) for n in _METHODS))
         if method is not None
     }
     keywords = inspect.signature(function).parameters.values()
@@ -77,13 +79,17 @@ def _check(function: Callable[..., Any], target: str, *, has_prepare: bool) -> N
         hints = typing.get_type_hints(function)
     except (NameError, TypeError) as error:
         raise ConfigError(f"{target}: bad type hint: {error}") from error
+    if getattr(function, "is_single", False):
+        return  # its hints are those of one value
     first, returned = hints.get(positional[0].name), hints.get("return")
     if first is not None and not has_prepare and not _is_batch(first):
         raise ConfigError(
             f"{target}: {positional[0].name!r} is the list of a batch's items, since clients send "
             f"one item each; its hint says {_spelled(first)}. Write "
-            f"`{positional[0].name}: list[{_spelled(first)}]`"
+            f"`{positional[0].name}: list[{_spelled(first)}]`, or decorate it with @headway.single"
         )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return  # each of its steps is a list
     if "return" in hints and not _is_batch(returned):
         raise ConfigError(
             f"{target} returns one result for each item of its batch; its hint says "

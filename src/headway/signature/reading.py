@@ -54,6 +54,8 @@ def input_hint(model: Model[Any, Any]) -> Any:
         return _parameter(model, "prepare")
     method = "predict" if overrides(model, "predict") else "stream"
     batch = _parameter(model, method)
+    if _is_single(model, method):
+        return batch
     if not is_batch(batch):
         raise ConfigError(
             f"{type(model).__name__}.{method} takes the list of a batch's items; its hint says "
@@ -70,6 +72,8 @@ def output_hint(model: Model[Any, Any]) -> Any:
     if not overrides(model, "predict"):
         return _chunk_hint(model)
     batch = _hints(model, "predict").get("return")
+    if _is_single(model, "predict"):
+        return known(batch)
     if batch is not None and not is_batch(batch):
         raise ConfigError(
             f"{type(model).__name__}.predict returns one result for each item of its batch; its "
@@ -81,9 +85,16 @@ def output_hint(model: Model[Any, Any]) -> Any:
 
 def _chunk_hint(model: Model[Any, Any]) -> Any:
     steps = _hints(model, "stream").get("return")
+    if _is_single(model, "stream"):
+        return first_argument(steps)
     chunk = _element(first_argument(steps))
     chunks = [each for each in alternatives(chunk) if not is_nothing(each) and each is not End]
     return chunks[0] if len(chunks) == 1 else _type_argument(model, 1)
+
+
+def _is_single(model: Model[Any, Any], method: str) -> bool:
+    """Whether `headway.single` has made it: then its hints are those of one value."""
+    return getattr(getattr(type(model), method), "is_single", False)
 
 
 def _hints(model: "Model[Any, Any] | TensorModel", method: str) -> dict[str, Any]:
