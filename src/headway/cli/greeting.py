@@ -3,12 +3,33 @@
 import json
 import shlex
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from headway.config import Config, keys_of
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.api.openapi.examples import example_of
 from headway.server.api.openapi.schemas import IMAGE, Schema
 
+if TYPE_CHECKING:
+    from headway.server.run import Addresses
+
 _KEY = '-H "Authorization: Bearer $KEY" '
+
+
+def announcing(config: Config) -> "Callable[[Addresses, Registry], None]":
+    """Prints the greeting, once everything is ready."""
+
+    def announce(addresses: "Addresses", registry: Registry) -> None:
+        words = greeting(
+            registry,
+            addresses.http,
+            addresses.grpc,
+            has_keys=bool(keys_of(config)),
+            admin_without_key=config.server.admin_without_key,
+        )
+        print(words, flush=True)
+
+    return announce
 
 
 def greeting(

@@ -1,7 +1,7 @@
-"""Drives token-level batching: a thread that asks the scheduler, runs the step, and reports.
+"""Drives token-level batching: a loop that asks the scheduler, runs the step, and reports.
 
 One report a step for all sequences, never one a token. Knows no text: prompts and answers are
-token ids here.
+token ids here. The loop runs in a process of its own (`generation/`), or in a thread of this one.
 """
 
 import logging
@@ -9,18 +9,18 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
-from headway.core.generation.sequence import Finished
+from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.generation.step import Step
 from headway.core.items import Wait
 from headway.errors import Closed, HeadwayError, ModelFailed
+from headway.runtime.calling.faults import is_out_of_memory, release_memory
 
 _log = logging.getLogger(__name__)
 _MOST_FAILURES = 3  # steps in a row: then it is the engine that is broken, not a step
@@ -51,13 +51,22 @@ class StepRunner(Protocol):
     limits: Limits
     vocabulary: int  # token ids are below it
 
-    def add(self, sequence: int, prompt: tuple[int, ...], sampling: Sampling) -> None: ...
+    def add(
+        self,
+        sequence: int,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        generated: Sequence[int] = (),
+    ) -> None:
+        """`generated`: tokens that it has from an engine that was lost."""
+        ...
+
     def drop(self, sequence: int) -> None: ...
     def start(self, step: Step) -> RunningStep: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """What one sequence got from one step: a token, its end, or both."""
 
     sequence: int
@@ -67,8 +76,7 @@ class Output:
     error: HeadwayError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationLoad:
+class GenerationLoad(NamedTuple):
     running: int
     waiting: int
     blocks: int
@@ -76,49 +84,65 @@ class GenerationLoad:
     preemptions: int
 
 
-class GenerationThread:
+# ---- what the front tells the engine
+
+
+class Submit(NamedTuple):
+    sequence: Asked
+    sampling: Sampling
+    resumed: tuple[int, ...] | None = None  # its tokens so far, where an engine was lost with it
+
+
+class Cancel(NamedTuple):
+    sequence: int
+
+
+class Weigh(NamedTuple):
+    """Tenants who come from now on have these weights."""
+
+    weights: dict[str, float]
+
+
+class Call(NamedTuple):
+    """Call a method of the engine between two steps; `Report.returned` has its result."""
+
+    number: int
+    method: str
+    arguments: tuple[Any, ...]
+
+
+Command: TypeAlias = Submit | Cancel | Weigh | Call
+
+
+class Inbox(Protocol):
+    def wait_commands(self, until: float) -> list[Command] | None:
+        """Those that have come; where there are none, wait for some until then. None: stop."""
+        ...
+
+
+# ---- what the engine tells the front
+
+
+class Report(NamedTuple):
+    """After every step, and whenever something ended without one."""
+
+    outputs: list[Output]
+    load: GenerationLoad
+    returned: tuple[int, Any] | None = None  # a call's number, and its result or exception
+
+
+class EngineLoop:
     """Owns scheduler and engine: nobody else touches them."""
 
-    def __init__(
-        self, make_engine: Callable[[], StepRunner], report: Callable[[Sequence[Output]], None]
-    ) -> None:
-        self._make_engine = make_engine
-        self._report = report
-        self._changed = threading.Condition()
-        self._inbox: list[tuple[Asked, Sampling] | int] = []  # a sequence, or whom to cancel
-        self._is_closing = False
-        self._ready = threading.Event()
-        self._failure: BaseException | None = None
-        self._alive: set[int] = set()
-        self._tell_end: Callable[[BaseException | None], None] = lambda failure: None
+    def __init__(self, engine: StepRunner, inbox: Inbox, report: Callable[[Report], None]) -> None:
+        self._engine = engine
+        self._scheduler = GenerationScheduler(engine.limits)
+        self._inbox = inbox
+        self._send = report
+        self.unfinished: set[int] = set()
         self._under_way: deque[tuple[Step, float, RunningStep]] = deque()
         self._completed_at = 0.0
         self._failures = 0
-        self._thread = threading.Thread(target=self._main, name="headway-generation", daemon=True)
-
-    def start(self) -> None:
-        """Load the engine. Raises what loading raised."""
-        self._thread.start()
-        self._ready.wait()
-        if self._failure is not None:
-            raise self._failure
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it takes sequences: not once it was closed, or its loop has died."""
-        return not self._is_closing and self._failure is None
-
-    def on_end(self, tell: Callable[[BaseException | None], None]) -> None:
-        """Call this, in the thread, when it ends: with what it died of, if it did."""
-        self._tell_end = tell
-
-    @property
-    def limits(self) -> Limits:
-        return self._engine.limits
-
-    @property
-    def vocabulary(self) -> int:
-        return self._engine.vocabulary
 
     @property
     def load(self) -> GenerationLoad:
@@ -131,55 +155,13 @@ class GenerationThread:
             preemptions=scheduler.preemptions,
         )
 
-    def submit(self, sequence: Asked, sampling: Sampling) -> None:
-        """From any thread. What the scheduler refuses is reported like any other end."""
-        self._tell((sequence, sampling))
-
-    def cancel(self, sequence: int) -> None:
-        self._tell(sequence)
-
-    def close(self, timeout_s: float = 30.0) -> None:
-        """Stop after the running step. Whoever has not ended gets `Closed`."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify()
-        self._thread.join(timeout_s)
-
-    def _tell(self, message: tuple[Asked, Sampling] | int) -> None:
-        with self._changed:
-            if self._is_closing or self._failure is not None:
-                raise Closed("the generator has stopped")
-            self._inbox.append(message)
-            self._changed.notify()
-
-    # ---- in the thread
-
-    def _main(self) -> None:
-        try:
-            self._engine = self._make_engine()
-            self._scheduler = GenerationScheduler(self._engine.limits)
-        except BaseException as error:  # noqa: BLE001  whoever called `start` is told
-            self._failure = error
-            self._ready.set()
-            return
-        self._ready.set()
-        closed = Closed("the generator has stopped")
-        try:
-            self._drive()
-        except Exception as failure:  # noqa: BLE001  everyone who waits is told, below
-            _log.exception("the generator's loop has died")
-            self._failure = failure
-            closed = Closed(f"the generator's loop has died: {failure}")
-        with self._changed:
-            self._is_closing = True
-            rest = self._alive | {each[0].id for each in self._inbox if isinstance(each, tuple)}
-        self._report([Output(each, error=closed) for each in sorted(rest)])
-        self._tell_end(self._failure)
-
-    def _drive(self) -> None:
-        """While a step runs, the next is decided and handed over, as deep as the engine goes."""
+    def run(self) -> None:
+        """Until the inbox says stop. While a step runs, the next is decided and handed over, as
+        deep as the engine goes."""
         until = math.inf
-        while self._wait(until):
+        while (commands := self._inbox.wait_commands(until)) is not None:
+            for command in commands:
+                self._obey(command)
             action = self._scheduler.next_step(time.monotonic())
             is_full = isinstance(action, Wait)
             if isinstance(action, Step):
@@ -190,9 +172,57 @@ class GenerationThread:
                     self._report(outputs)
                 is_full = len(self._under_way) >= self._engine.depth
             if self._under_way and is_full:
-                step = self._under_way[0][0]
-                self._report(self._attempt(self._complete, step))
+                self._report(self._attempt(self._complete, self._under_way[0][0]))
             until = action.until if isinstance(action, Wait) and not self._under_way else -math.inf
+
+    def _report(self, outputs: list[Output], returned: tuple[int, Any] | None = None) -> None:
+        self._send(Report(outputs, self.load, returned))
+
+    # ---- commands
+
+    def _obey(self, command: Command) -> None:
+        if isinstance(command, Submit):
+            self._enter(*command)
+        elif isinstance(command, Cancel):
+            self._cancel(command.sequence)
+        elif isinstance(command, Weigh):
+            weights = self._scheduler.limits.tenant_weights
+            assert isinstance(weights, dict)
+            weights.clear()
+            weights.update(command.weights)
+        else:
+            self._call(command)
+
+    def _enter(self, sequence: Asked, sampling: Sampling, resumed: tuple[int, ...] | None) -> None:
+        try:
+            self._scheduler.submit(sequence, resumed)
+        except HeadwayError as error:
+            self._report([Output(sequence.id, error=error)])
+            return
+        try:
+            self._engine.add(sequence.id, sequence.prompt, sampling, generated=resumed or ())
+        except Exception as error:  # noqa: BLE001  that sequence's, not the loop's
+            self._scheduler.cancel(sequence.id)
+            self._report([Output(sequence.id, error=ModelFailed(f"it cannot be begun: {error}"))])
+            return
+        self.unfinished.add(sequence.id)
+
+    def _cancel(self, sequence: int) -> None:
+        """Whoever cancels is told the end in any case, of one that never came here, too."""
+        if sequence in self.unfinished:
+            self._scheduler.cancel(sequence)
+        else:
+            self._report([Output(sequence, finished=never_ran(sequence))])
+
+    def _call(self, command: Call) -> None:
+        result: Any
+        try:
+            result = getattr(self._engine, command.method)(*command.arguments)
+        except Exception as error:  # noqa: BLE001  whoever called is told
+            result = error
+        self._report([], (command.number, result))
+
+    # ---- steps
 
     def _attempt(self, do: Callable[[Step], list[Output]], step: Step) -> list[Output]:
         try:
@@ -209,33 +239,6 @@ class GenerationThread:
     def _begin(self, step: Step) -> list[Output]:
         began = time.perf_counter()
         self._under_way.append((step, began, self._engine.start(step)))
-        return []
-
-    def _wait(self, until: float) -> bool:
-        """Take in what was sent; where there is nothing to do, wait for it. False: closing."""
-        refused = []
-        with self._changed:
-            while not self._inbox and not self._is_closing and until > time.monotonic():
-                left = until - time.monotonic()
-                self._changed.wait(None if left == math.inf else left)
-            messages, self._inbox = self._inbox, []
-            is_closing = self._is_closing
-        for message in messages:
-            if isinstance(message, int):
-                self._scheduler.cancel(message)
-            else:
-                refused += self._enter(*message)
-        if refused:
-            self._report(refused)
-        return not is_closing
-
-    def _enter(self, sequence: Asked, sampling: Sampling) -> list[Output]:
-        try:
-            self._scheduler.submit(sequence)
-        except HeadwayError as error:
-            return [Output(sequence.id, error=error)]
-        self._engine.add(sequence.id, sequence.prompt, sampling)
-        self._alive.add(sequence.id)
         return []
 
     def _complete(self, step: Step) -> list[Output]:
@@ -257,19 +260,154 @@ class GenerationThread:
         return outputs
 
     def _end(self, finished: Finished) -> Output:
-        self._alive.discard(finished.sequence)
+        self.unfinished.discard(finished.sequence)
         self._engine.drop(finished.sequence)
         return Output(finished.sequence, finished=finished)
 
     def _fail(self, step: Step, error: Exception) -> list[Output]:
-        """The step's sequences get the error; the others are computed again."""
+        """The step's sequences get the error; the others are computed again. Where it was memory
+        that was missing, all are."""
         _log.error("a step failed", exc_info=error)
         self._under_way.clear()
-        hit = {each.sequence for each in step.decode} | {each.sequence for each in step.prefill}
         self._scheduler.reset()
+        if is_out_of_memory(error):
+            release_memory(error)
+            return []
+        hit = {each.sequence for each in step.decode} | {each.sequence for each in step.prefill}
         failed = ModelFailed(f"the step failed: {error}")
         failed.__cause__ = error
         for sequence in hit:
             self._scheduler.cancel(sequence)
-            self._alive.discard(sequence)
+            self.unfinished.discard(sequence)
         return [Output(each, error=failed) for each in sorted(hit)]
+
+
+def never_ran(sequence: int, tokens: int = 0) -> Finished:
+    """The end of a sequence that is cancelled before an engine has it, or after it was lost."""
+    return Finished(
+        sequence,
+        FinishReason.CANCELLED,
+        tokens=tokens,
+        cached_tokens=0,
+        chunks=0,
+        preemptions=0,
+        admitted_at=None,
+    )
+
+
+class GenerationThread:
+    """An engine's loop in a thread of this process."""
+
+    def __init__(
+        self, make_engine: Callable[[], StepRunner], report: Callable[[Sequence[Output]], None]
+    ) -> None:
+        self._make_engine = make_engine
+        self._report = report
+        self._changed = threading.Condition()
+        self._commands: list[Command] = []
+        self._is_closing = False
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._tell_end: Callable[[BaseException | None], None] = lambda failure: None
+        self._thread = threading.Thread(target=self._main, name="headway-generation", daemon=True)
+
+    def start(self) -> None:
+        """Load the engine. Raises what loading raised."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes sequences: not once it was closed, or its loop has died."""
+        return not self._is_closing and self._failure is None
+
+    @property
+    def is_up(self) -> bool:
+        return self.is_open
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing completes any more."""
+        return "" if self.is_open else "its engine has died"
+
+    def on_end(self, tell: Callable[[BaseException | None], None]) -> None:
+        """Call this, in the thread, when it ends: with what it died of, if it did."""
+        self._tell_end = tell
+
+    @property
+    def limits(self) -> Limits:
+        return self._engine.limits
+
+    @property
+    def vocabulary(self) -> int:
+        return self._engine.vocabulary
+
+    @property
+    def load(self) -> GenerationLoad:
+        return self._loop.load
+
+    def submit(self, sequence: Asked, sampling: Sampling) -> None:
+        """From any thread. What the scheduler refuses is reported like any other end."""
+        self._tell(Submit(sequence, sampling))
+
+    def cancel(self, sequence: int) -> None:
+        self._tell(Cancel(sequence))
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        self._tell(Weigh(dict(weights)))
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Stop after the running step. Whoever has not ended gets `Closed`."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+
+    def _tell(self, command: Command) -> None:
+        with self._changed:
+            if self._is_closing or self._failure is not None:
+                raise Closed("the generator has stopped")
+            self._commands.append(command)
+            self._changed.notify()
+
+    # ---- in the thread
+
+    def wait_commands(self, until: float) -> list[Command] | None:
+        """It is its loop's inbox."""
+        with self._changed:
+            while not self._commands and not self._is_closing and until > time.monotonic():
+                left = until - time.monotonic()
+                self._changed.wait(None if left == math.inf else left)
+            if self._is_closing:
+                return None
+            commands, self._commands = self._commands, []
+            return commands
+
+    def _main(self) -> None:
+        try:
+            self._engine = self._make_engine()
+            self._loop = EngineLoop(self._engine, self, self._reported)
+        except BaseException as error:  # noqa: BLE001  whoever called `start` is told
+            self._failure = error
+            self._ready.set()
+            return
+        self._ready.set()
+        closed = Closed("the generator has stopped")
+        try:
+            self._loop.run()
+        except Exception as failure:  # noqa: BLE001  everyone who waits is told, below
+            _log.exception("the generator's loop has died")
+            self._failure = failure
+            closed = Closed(f"the generator's loop has died: {failure}")
+        with self._changed:
+            self._is_closing = True
+            queued = {each.sequence.id for each in self._commands if isinstance(each, Submit)}
+        self._report(
+            [Output(each, error=closed) for each in sorted(self._loop.unfinished | queued)]
+        )
+        self._tell_end(self._failure)
+
+    def _reported(self, report: Report) -> None:
+        self._report(report.outputs)

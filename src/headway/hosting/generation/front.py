@@ -69,7 +69,8 @@ class Front:
         return bool(self._requests)
 
     def open(self, asked: Generation, ask: Ask) -> OpenStream:
-        """Queue its sequences. Their pieces come as one stream. Raises Closed."""
+        """Queue its sequences. Their pieces come as one stream. Raises Closed, NotReady,
+        QueueFull."""
         assert self._engine is not None
         now = time.monotonic()
         call = StreamCall(0, asked, self._loop)
@@ -92,7 +93,7 @@ class Front:
             sampling = dataclasses.replace(asked.wishes.sampling, seed=own_seed)
             try:
                 self._engine.submit(sequence, sampling)
-            except Closed:
+            except HeadwayError:
                 self._withdraw(call)
                 raise
             self._recorder.prompt(len(sequence.prompt))
@@ -128,9 +129,10 @@ class Front:
     def report(self, outputs: Sequence[Output]) -> None:
         """From any thread: one call for all sequences of a step."""
         if outputs:
-            self.call_soon(lambda: self._deliver(outputs))
+            self.call_soon(lambda: self.deliver(outputs))
 
-    def _deliver(self, outputs: Sequence[Output]) -> None:
+    def deliver(self, outputs: Sequence[Output]) -> None:
+        """The same, in the event loop."""
         now = time.monotonic()
         company = sum(1 for each in outputs if each.token is not None)
         step: list[tuple[StreamCall, Any]] = []

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
-from headway.hosting.registry import Ask, Registry, ServedModel
+from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.plain.answers import (
     NOT_JSON,
     answer_of,
@@ -26,7 +26,8 @@ from headway.server.api.plain.events import answer_events
 from headway.server.api.plain.uploads import is_upload, read_upload
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.generating import whole
-from headway.server.api.v2.tensors import NORMAL, too_many_rows
+from headway.server.api.v2.tensors import too_many_rows
+from headway.server.inference import Inference
 from headway.server.json.body import decode_json
 from headway.server.net.messages import Answer, Request, Response
 from headway.server.net.plain_json import plain_of
@@ -39,31 +40,30 @@ _NO_PARAMETERS: dict[str, str] = {}
 
 
 class Plain:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry, *, max_rows: int = NORMAL.rows) -> None:
-        self._registry = registry
-        self._max_rows = max_rows
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def predict(self, request: Request, model: str) -> Answer:
-        served = await find_or_wake(self._registry, request, model)
-        ask = ask_of(_parameters(request.query), request.headers)
+        served = await find_or_wake(self._inference, request, model)
+        ask = ask_of(_parameters(request.query), request)
         if is_upload(request, served):
             with served.held():  # it comes to the queue later
                 return await _answer(request, served, await read_upload(request, served), ask)
         value = await _json(request)
         if _is_batch(value) and not getattr(served, "takes_items", False):
-            return await _answer_items(served, value["items"], ask, self._max_rows)
+            return await _answer_items(served, value["items"], ask, self._inference.limits.rows)
         return await _answer(request, served, value, ask)
 
     async def predict_batch(self, request: Request, model: str) -> Answer:
         """The same body for every model, whatever its values look like."""
-        served = await find_or_wake(self._registry, request, model)
-        ask = ask_of(_parameters(request.query), request.headers)
+        served = await find_or_wake(self._inference, request, model)
+        ask = ask_of(_parameters(request.query), request)
         value = await _json(request)
         if not _is_batch(value):
             raise InvalidInput('an object with one field is expected: {"items": [...]}')
-        return await _answer_items(served, value["items"], ask, self._max_rows)
+        return await _answer_items(served, value["items"], ask, self._inference.limits.rows)
 
 
 def _is_batch(value: Any) -> bool:
