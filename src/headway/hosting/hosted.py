@@ -373,6 +373,11 @@ class Served:
         return self.batcher.takes_parameter(name)
 
     @property
+    def is_simple(self) -> bool:
+        """Whether a value on the plain route may go the direct way: it is queued as it comes."""
+        return self.signature is not None and self.batcher.is_uniform and not self.only_streams
+
+    @property
     def is_direct(self) -> bool:
         return self.signature is None and self.batcher.is_uniform
 

@@ -22,11 +22,13 @@ from headway.server.api.plain.answers import (
     wants_events,
     wants_json,
 )
+from headway.server.api.plain.direct import is_direct, plain_codec
 from headway.server.api.plain.events import answer_events
 from headway.server.api.plain.uploads import is_upload, read_upload
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.generating import whole
 from headway.server.api.v2.tensors import too_many_rows
+from headway.server.direct import DirectPath
 from headway.server.inference import Inference
 from headway.server.json.body import decode_json
 from headway.server.net.messages import Answer, Request, Response
@@ -44,6 +46,8 @@ class Plain:
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+        self.predict_direct = DirectPath(inference, plain_codec).start
+        self.predict_is_direct = is_direct
 
     async def predict(self, request: Request, model: str) -> Answer:
         served = await find_or_wake(self._inference, request, model)

@@ -16,7 +16,7 @@ from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.direct import direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
 from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.direct import DirectPath
+from headway.server.direct import DirectPath, of_rows
 from headway.server.inference import Decode, Inference
 from headway.server.json.body import decode_json
 from headway.server.net.headers import timeout_s
@@ -122,7 +122,7 @@ class V2:
         self._inference = inference
         self._models = inference.models
         self._regions = inference.regions
-        self.infer_direct = DirectPath(inference, direct_codec).start
+        self.infer_direct = DirectPath(inference, of_rows(inference, direct_codec)).start
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
         served = self._models.find_ready(request.caller, model, version)
