@@ -11,9 +11,10 @@ from headway.hosting.repository.keeper import Keeper
 from headway.models.catalogue import AnyModel
 from headway.server.app import App
 from headway.server.auth.guard import Guard
+from headway.server.inference import inference_over
 from headway.server.net.holding import BodyRoom
 from headway.server.reloading import weights_of
-from headway.server.run import make_app, make_served, observing_of, regions_of
+from headway.server.run import VERSION, make_app, make_served, observing_of, regions_of
 
 
 class Embedded(NamedTuple):
@@ -32,17 +33,9 @@ async def embedded(
         make = functools.partial(make_served, weights=weights_of(keys), observing=observing)
         async with Keeper(config, make, given=given, stages=observing.stages) as keeper:
             observing.follow(keeper.registry)
-            app = guard.app(
-                keeper.registry,
-                lambda view, gate: make_app(
-                    view,
-                    config.server,
-                    regions=regions,
-                    gate=gate,
-                    observing=observing,
-                    room=room,
-                    has_keys=guard.has_keys,
-                ),
+            inference = inference_over(
+                keeper.registry, config.server, version=VERSION, regions=regions
             )
+            app = make_app(inference, config.server, guard=guard, observing=observing, room=room)
             await keeper.wait_started()
             yield Embedded(observing.around(app), keeper.registry)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headway.server.grpc.server import GrpcServer
 
 _log = logging.getLogger(__name__)
-_VERSION = importlib.metadata.version("headway")
+VERSION = importlib.metadata.version("headway")
 _NO_WEIGHTS: Mapping[str, float] = {}
 
 
@@ -90,7 +90,7 @@ async def run(
         async with Keeper(config, make, given=given, stages=observing.stages) as keeper:
             registry = keeper.registry
             observing.follow(registry)
-            inference = inference_over(registry, config.server, version=_VERSION, regions=regions)
+            inference = inference_over(registry, config.server, version=VERSION, regions=regions)
             app = make_app(inference, config.server, guard=guard, observing=observing, room=room)
             app = observing.around(app)
             http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit, room=room)
@@ -220,7 +220,7 @@ def make_app(
     )
     has_keys = guard.keys is not None
     gate = http_gate(config, has_keys=has_keys)
-    inference = inference_over(models, config, version=_VERSION)
+    inference = inference_over(models, config, version=VERSION)
     families = families_of(inference, has_keys=has_keys)
     if observing is not None and observing.page is not None:
         families.append((metrics.ROUTES, observing.page))
@@ -273,7 +273,7 @@ def make_grpc(
     except ImportError as error:
         _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
         return None
-    inference = inference_over(models, config, version=_VERSION)
+    inference = inference_over(models, config, version=VERSION)
     return GrpcServer(inference, config, guard=guard, observing=observing, room=room)
 
 
@@ -316,7 +316,7 @@ async def serve(
 
     `say` is called when `starting` (the models) is done. What `crashing` raises ends everything.
     """
-    with Signals(hang_up) as signals:
+    with Signals(leave, hang_up) as signals:
         loop = asyncio.get_running_loop()
         started, crashed = loop.create_task(starting), loop.create_task(crashing)
         stopping = loop.create_task(signals.stop.wait())
@@ -328,7 +328,6 @@ async def serve(
                 say()
                 await _first_done(crashed, stopping)
             notify.stopping()
-            leave()
             await _wait(reloader.config.server.stop_delay_s)
         finally:
             for task in (started, crashed, stopping):
