@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from headway import config
-from headway.config import Config, ModelConfig, ServerConfig, flags, load, read, resolve
+from headway.config import Config, ModelConfig, ServerConfig, load, read
 from headway.errors import ConfigError
+from headway.flags import flags, resolve
 from headway.runtime.options import BatcherOptions
 
 ONE: dict[str, Any] = {"models": [{"name": "m", "target": "app:M"}]}

@@ -31,6 +31,7 @@ TABLE = {
     "core": row(""),
     "model": row("core", lazily="numpy"),
     "config": row("core", "msgspec"),
+    "flags": row("config", "msgspec"),
     "padding": row("", "numpy"),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy
 
-from headway.server.api.v2.codec import LARGE_BYTES, is_large_raw
+from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
+from headway.server.api.v2.requests import is_large_raw
 from headway.server.api.v2.tensors import Array, Signature, to_raw
 from headway.server.app import Pending
 from headway.server.direct import DirectPath, DirectRequest

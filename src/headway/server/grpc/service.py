@@ -13,7 +13,6 @@ from google.protobuf import json_format
 from headway.errors import Forbidden, HeadwayError, InvalidInput
 from headway.hosting.explaining import HEADER, Story
 from headway.hosting.registry import Array, Ask, ServedModel
-from headway.server.api.v2 import codec
 from headway.server.api.v2.handlers import (
     EXTENSIONS,
     LOG_SETTINGS,
@@ -23,6 +22,7 @@ from headway.server.api.v2.handlers import (
     statistics_of,
 )
 from headway.server.api.v2.model_config import config_of, metadata_of
+from headway.server.api.v2.requests import InferRequest
 from headway.server.auth.keys import Caller, KeyRing
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
@@ -99,7 +99,7 @@ class Methods:
         return await self._infer(served, decoded, ask, context)
 
     async def _infer(
-        self, served: ServedModel, decoded: codec.InferRequest, ask: Ask, context: Any
+        self, served: ServedModel, decoded: InferRequest, ask: Ask, context: Any
     ) -> pb.ModelInferResponse:
         response = await self._inference.infer(served, decoded, ask, messages.encode)
         if ask.story is not None:
@@ -134,7 +134,7 @@ class Methods:
 
     async def _decode_slowly(
         self, request: pb.ModelInferRequest, context: Any
-    ) -> tuple[codec.InferRequest, float]:
+    ) -> tuple[InferRequest, float]:
         """(gRPC itself ends a call whose deadline passes meanwhile.)"""
         decode = partial(messages.decode, request)
         return await self._inference.decode_slowly(decode, context.time_remaining())

@@ -11,7 +11,7 @@ from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.api.v2.asking import check_count
-from headway.server.api.v2.codec import Parameters
+from headway.server.api.v2.requests import Parameters
 from headway.server.json.body import decode_json
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response, Sink, StreamResponse

@@ -15,6 +15,7 @@ from headway.server.api.v2 import codec, generating
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.direct import direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of
+from headway.server.api.v2.requests import InferRequest
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.direct import DirectPath
 from headway.server.inference import Decode, Inference
@@ -152,7 +153,7 @@ class V2:
             ask = ask_of(asked.parameters, request).after(spent_s)
             return await self._infer(served, asked, ask)
 
-    async def _infer(self, served: ServedModel, asked: codec.InferRequest, ask: Ask) -> Response:
+    async def _infer(self, served: ServedModel, asked: InferRequest, ask: Ask) -> Response:
         encoded = await self._inference.infer(served, asked, ask, codec.encode)
         body, content_type, header_length = encoded
         more = () if ask.story is None else ask.story.headers()
