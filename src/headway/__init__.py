@@ -24,6 +24,7 @@ from headway.model import END, Cancel, Model, ModelHandle, Tensor, TensorModel
 from headway.observe.metrics import Metrics
 from headway.runtime.batcher import Batcher
 from headway.runtime.decorator import BatchedFunction, batched
+from headway.single import single
 from headway.wiring import asgi, serve
 
 __version__ = "0.1.0"
@@ -56,4 +57,5 @@ __all__ = [
     "batched",
     "events",
     "serve",
+    "single",
 ]

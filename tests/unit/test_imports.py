@@ -24,7 +24,7 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 
 
 TABLE = {
-    "__init__": row("client core events generator model observe runtime config wiring"),
+    "__init__": row("client core events generator model observe runtime config single wiring"),
     "client": row("", lazily="httpx msgspec"),
     "wiring": row("*", lazily="*"),
     "errors": row(""),
@@ -35,6 +35,8 @@ TABLE = {
     "padding": row("", "numpy"),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
+    "single": row("model"),
+    "compat": row("model single"),
     "backends": row("model", lazily="*"),
     "engine": row("core model", "torch triton", lazily="safetensors transformers gguf numpy"),
     "generator": row("core runtime models engine"),

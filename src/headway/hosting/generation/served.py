@@ -41,7 +41,7 @@ from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import GenerationThread, StepRunner
 from headway.runtime.generation.words import Welcome
 from headway.runtime.workers import HAS_PROCESSES
-from headway.signature import Signature, side_of
+from headway.signature import Decoded, Signature, side_of
 
 if TYPE_CHECKING:
     from headway.runtime.generation.process import EngineProcess
@@ -282,6 +282,8 @@ class ServedGenerator:
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self._front is None or self.language is None:
             raise Closed(f"{self.name} is not loaded")
+        if isinstance(value, Decoded):
+            value = value.value
         if isinstance(value, Generation):
             if ask.parameters:
                 name = next(iter(ask.parameters))
