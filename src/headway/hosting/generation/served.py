@@ -276,6 +276,7 @@ class ServedGenerator:
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         """Of a `Generation` its pieces; of a prompt (a text, messages, token ids) its text."""
+        ask.pay(1)
         return ServedStream(self, value, self._in_time(ask))
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
@@ -306,13 +307,17 @@ class ServedGenerator:
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """The whole text."""
-        stream = self.stream(value, ask)
+        ask.pay(1)
+        return await self._predict(value, ask)
+
+    async def _predict(self, value: Any, ask: Ask) -> str:
+        stream = ServedStream(self, value, self._in_time(ask))
         texts: list[str] = []
         try:
             async for text in stream:
                 texts.append(text)
         finally:
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
         return "".join(texts)
 
     async def predict_many(
@@ -320,16 +325,18 @@ class ServedGenerator:
     ) -> list[Any]:
         async def one(value: Any, ask: Ask) -> Any:
             try:
-                return await self.predict(value, ask)
+                return await self._predict(value, ask)
             except HeadwayError as error:
                 if keep_errors:
                     return error
                 raise
 
+        each_ask = [asks] * len(values) if isinstance(asks, Ask) else asks
+        for ask in each_ask[:1]:
+            ask.pay(len(values))
         with self.held():
             try:
                 async with asyncio.TaskGroup() as group:
-                    each_ask = [asks] * len(values) if isinstance(asks, Ask) else asks
                     pairs = zip(values, each_ask, strict=True)
                     tasks = [group.create_task(one(*pair)) for pair in pairs]
             except BaseExceptionGroup as failures:

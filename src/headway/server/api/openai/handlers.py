@@ -9,8 +9,9 @@ import numpy
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry, ServedModel
+from headway.hosting.registry import ServedModel
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.json.body import decode_json
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -37,27 +38,27 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class OpenAI:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
         self._created = int(time.time())
 
     async def models(self, request: Request) -> Response:
-        data = [self._entry(name) for name in self._registry.names()]
+        data = [self._entry(name) for name in self._inference.models.names(request.caller)]
         return Response(msgspec.json.encode({"object": "list", "data": data}))
 
     async def model(self, request: Request, model: str) -> Response:
-        self._registry.find_ready(model)
+        self._inference.models.find_ready(request.caller, model)
         return Response(msgspec.json.encode(self._entry(model)))
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
         asked = await decoded(request, EmbeddingsRequest)
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         _check_embeds(served)
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
-        ask = ask_of(wishes, request.headers)
+        ask = ask_of(wishes, request)
         texts = _inputs(asked.input)
         vectors = await served.predict_many(texts, ask)
         tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
