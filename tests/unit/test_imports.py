@@ -24,7 +24,7 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 
 
 TABLE = {
-    "__init__": row("client core events generator model observe runtime config wiring"),
+    "__init__": row("client core events generator model observe runtime config single wiring"),
     "client": row("", lazily="httpx msgspec"),
     "wiring": row("*", lazily="*"),
     "errors": row(""),
@@ -35,6 +35,8 @@ TABLE = {
     "padding": row("", "numpy"),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
+    "single": row("model"),
+    "compat": row("model single"),
     "backends": row("model", lazily="*"),
     "engine": row("core model", "torch triton", lazily="safetensors transformers gguf numpy"),
     "generator": row("core runtime models engine"),
@@ -46,7 +48,9 @@ TABLE = {
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
     "server": row("core runtime hosting model models signature config observe", "*"),
     "dashboard": row("observe", "starlette"),
-    "testing": row("core runtime model", "pytest"),  # the plugin; `headway` never imports it
+    "testing": row(
+        "client core runtime model wiring", "pytest"
+    ),  # the plugin; `headway` never imports it
     "cli": row("*", "*"),
 }
 NOT_IN_CORE = frozenset(["asyncio", "time", "random", "logging", "os", "threading"])

@@ -42,12 +42,14 @@ from headway.runtime.events import Observer
 from headway.runtime.options import BatcherOptions
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import (
+    Decoded,
     ParameterHints,
     Signature,
     array_of,
     side_of,
     signature_of,
 )
+from headway.signature.values import takes_object_with
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
@@ -95,7 +97,11 @@ class Served(Holding):
             if isinstance(made, LanguageModel):
                 raise ConfigError(f"{config.name} is a language model: headway serve has it")
             model = made
+        if config.max_batch_size == 0:
+            _drop_batch_axis(model, config.name)
+            make = make and functools.partial(_made_without_batch_axis, make, config.name)
         self.model = model
+        self._has_rows = getattr(model, "batch_axis", True)
         config = _with_decorator(config, self.model)
         self.config = config = config if adjust is None else adjust(config)
         check_kind(config, generates=False)
@@ -107,6 +113,8 @@ class Served(Holding):
         self.inputs, self.outputs = self._read_signature()
         self._parameters = ParameterHints.of(self.model)
         _check_dtypes([*self.inputs, *self.outputs])
+        self.media_type: str = getattr(self.model, "media_type", "")
+        self.takes_items = self._takes_items()
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
@@ -115,13 +123,16 @@ class Served(Holding):
         placement = _placement(self.model, config)
         # A file that was exported with a fixed number of rows runs at that number only.
         sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
-        self.max_batch_size = min((config.max_batch_size, *sizes[-1:]))
+        if self._has_rows:
+            self.max_batch_size = most = min((config.max_batch_size, *sizes[-1:]))
+        else:
+            self.max_batch_size, most, sizes = 0, 1, ()  # 0 is v2's word for it
         self._is_ready = False
         self.clock: Callable[[], float] = time.monotonic
         self.batcher: Batcher[Any, Any] = _batcher(
             self.model,
             config,
-            max_batch_size=self.max_batch_size,
+            max_batch_size=most,
             batch_sizes=sizes,
             worker=placement.kind,
             make=make,
@@ -148,7 +159,14 @@ class Served(Holding):
         """Of what `predict` takes and gives."""
         if self.signature is not None:
             return self.signature.input.json_schema(), self.signature.output.json_schema()
-        return side_of(self.inputs).json_schema(), side_of(self.outputs).json_schema()
+        takes, gives = side_of(self._with_rows(self.inputs)), side_of(self._with_rows(self.outputs))
+        return takes.json_schema(), gives.json_schema()
+
+    def _takes_items(self) -> bool:
+        """Whether `{"items": […]}` may be one value: then it is no batch on the plain route."""
+        if self.signature is None:
+            return any(tensor.name == "items" for tensor in self.inputs)
+        return takes_object_with(self.signature.input.json_schema(), "items")
 
     def workers(self) -> list[WorkerLine]:
         """Who runs its batches."""
@@ -229,9 +247,9 @@ class Served(Holding):
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        started, rows = self.clock(), _rows(inputs) if self._has_rows else 1
         if ask.account is not None:
-            ask.pay(max((len(array) for array in inputs.values() if array.ndim), default=1))
-        started, rows = self.clock(), _rows(inputs)
+            ask.pay(max(rows, 1))
         try:
             if ask is PLAIN and rows == 1 and self.signature is None:
                 outputs: Mapping[str, Array] = await self.batcher.submit_row(inputs)
@@ -323,11 +341,16 @@ class Served(Holding):
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self.signature is None:
             raise InvalidInput(f"{self.name} does not stream")
-        value = self.signature.input.decode(value)
+        value = self._decoded(self.signature, value)
         return await self.batcher.open_stream(value, **self._options(ask))
 
     def takes_parameter(self, name: str) -> bool:
         return self.batcher.takes_parameter(name)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether a value on the plain route may go the direct way: it is queued as it comes."""
+        return self.signature is not None and self.batcher.is_uniform and not self.only_streams
 
     @property
     def is_direct(self) -> bool:
@@ -374,7 +397,7 @@ class Served(Holding):
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:
-            value = self.signature.input.decode(value)
+            value = self._decoded(self.signature, value)
         return await self._submit(value, ask)
 
     async def _submit(self, value: Any, ask: Ask) -> Any:
@@ -384,10 +407,13 @@ class Served(Holding):
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
             with self.held():
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
-        row = _as_row(value, self.inputs)
-        results = await self._batcher_for(ask).submit(row, **self._options(ask))
-        named = {name: array[0] for name, array in results.items()}
+        results = await self._batcher_for(ask).submit(self._row(value), **self._options(ask))
+        named = {name: array[0] if self._has_rows else array for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
+
+    @staticmethod
+    def _decoded(signature: Signature, value: Any) -> Any:
+        return value.value if type(value) is Decoded else signature.input.decode(value)
 
     def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
         return self.batcher if ask.story is None else Told(self.batcher, ask.story)
@@ -447,7 +473,7 @@ class Served(Holding):
             is_strict=self._home.samples is not None,
             beside=beside,
         )
-        warmth = await plan.run(self.name, self.batcher, self.max_batch_size)
+        warmth = await plan.run(self.name, self.batcher, self.max_batch_size or 1)
         if warmth is not None:
             self.costs = warmth.table
             self.max_batch_size = min(self.max_batch_size, warmth.max_rows or self.max_batch_size)
@@ -470,7 +496,14 @@ class Served(Holding):
         return TableStore(files=files, settings=settings, places=places)
 
     def _row(self, value: Any) -> dict[str, Array]:
-        return _as_row(value, self.inputs)
+        row = _as_row(value, self.inputs)
+        return row if self._has_rows else _without_rows(row)
+
+    def _with_rows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """As if they had an axis of rows, where they have none."""
+        if self._has_rows:
+            return list(tensors)
+        return [dataclasses.replace(each, shape=(-1, *each.shape)) for each in tensors]
 
     def _samples(self) -> list[Any]:
         """Typical values, cheap ones first: the model's own, or made from its signature."""
@@ -481,7 +514,34 @@ class Served(Holding):
             if self.only_streams:
                 return []
             return self.signature.input.samples(varies=overrides(self.model, "size"))
-        return samples_of(self.inputs)
+        samples = samples_of(self._with_rows(self.inputs))
+        if self._has_rows:
+            return list(samples)
+        return [_without_rows(each) for each in samples]
+
+
+def _without_rows(row: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: array[0, ...] for name, array in row.items()}  # a scalar stays an array
+
+
+def _drop_batch_axis(model: AnyModel, name: str) -> None:
+    if not isinstance(model, TensorModel):
+        raise ConfigError(
+            f"{name}: 0 is for models over arrays that have no axis of rows; this one takes Python "
+            "values. For one at a time, write 1",
+            field="max_batch_size",
+        )
+    drop: Callable[[], None] | None = getattr(model, "drop_batch_axis", None)
+    if drop is not None:  # a file, which knows its whole shapes
+        drop()
+    model.batch_axis = False
+
+
+def _made_without_batch_axis(make: Callable[[], AnyModel], name: str) -> AnyModel:
+    """In another process, where it is made again."""
+    model = make()
+    _drop_batch_axis(model, name)
+    return model
 
 
 def model_files(model: "Model[Any, Any] | TensorModel") -> list[Path]:

@@ -94,7 +94,12 @@ class Inference:
         """Worked out once per model, and forgotten with it."""
         signature = self._signatures.get(served)
         if signature is None:
-            signature = Signature(served.inputs, served.outputs, self.limits)
+            signature = Signature(
+                served.inputs,
+                served.outputs,
+                self.limits,
+                has_rows=served.max_batch_size > 0,
+            )
             self._signatures[served] = signature
         return signature
 

@@ -31,7 +31,7 @@ from headway.hosting.statistics import ModelStatistics
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside
 from headway.model import Tensor
-from headway.models.chat.model import LanguageModel
+from headway.models.chat.model import ENGINE_MODULE, LanguageModel
 from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
@@ -40,7 +40,7 @@ from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import GenerationThread, StepRunner
 from headway.runtime.generation.words import Welcome
 from headway.runtime.workers import HAS_PROCESSES
-from headway.signature import Signature, side_of
+from headway.signature import Decoded, Signature, side_of
 
 if TYPE_CHECKING:
     from headway.runtime.generation.process import EngineProcess
@@ -253,6 +253,8 @@ class ServedGenerator(Holding):
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self._front is None or self.language is None:
             raise Closed(f"{self.name} is not loaded")
+        if isinstance(value, Decoded):
+            value = value.value
         if isinstance(value, Generation):
             if ask.parameters:
                 name = next(iter(ask.parameters))
@@ -388,6 +390,7 @@ def process_options(config: ModelConfig) -> "ProcessOptions":
         heartbeat_timeout_s=config.heartbeat_timeout_s,
         memory_bytes=None if memory_mb is None else int(memory_mb * 2**20),
         pin=config.pin,
+        imports=(ENGINE_MODULE,),
     )
 
 

@@ -315,10 +315,13 @@ class TensorRunner(_Caller):
             return
         if array.dtype != self._numpy.dtype(tensor.array_dtype):
             raise InvalidInput(f"input {name!r} has dtype {array.dtype}, not {tensor.dtype}")
-        if not _fits(array.shape, tensor):
+        if not self._fits(array.shape, tensor):
             raise InvalidInput(
                 f"input {name!r} has shape {list(array.shape)}; {list(tensor.shape)} is expected"
             )
+
+    def _fits(self, shape: Sequence[int], tensor: Tensor) -> bool:
+        return _fits(shape, tensor)
 
     def _concatenated(
         self, values: list[Value], padded_rows: int
@@ -397,6 +400,68 @@ class TensorRunner(_Caller):
             )
 
 
+class WholeRunner(TensorRunner):
+    """A `headway.TensorModel` without a batch axis: one request's arrays, as they came."""
+
+    def __init__(self, model: TensorModel, *, name: str) -> None:
+        super().__init__(model, name=name)
+        self.varying = Varying()
+        self.is_uniform = False
+
+    def shape(self, value: Value) -> tuple[int, int, Hashable]:
+        if not isinstance(value, Mapping) or not value:
+            raise InvalidInput(f"{self.name} takes named arrays, e.g. {{'x': array}}")
+        self._check_names(value)
+        for name, array in value.items():
+            self._check(name, array)
+        if self.checks_inputs:
+            self._check_inputs(value)
+        return 1, sum(array.size for array in value.values()), None
+
+    def cut(self, value: Value, start: int, stop: int) -> Value:
+        raise AssertionError("a request without rows is never cut")
+
+    def join(self, results: list[Any]) -> Any:
+        raise AssertionError("a request without rows is never joined")
+
+    def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
+        return None
+
+    def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
+        return [self._answer(self._predict(self._own(value))) for value in values]
+
+    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
+        results = []
+        for value in values:
+            outputs: Any = self._predict(self._own(value))
+            if isinstance(outputs, Awaitable):
+                outputs = await outputs
+            results.append(self._answer(outputs))
+        return results
+
+    def _own(self, value: Value) -> Value:
+        if not (self._writes_inputs and self._is_here):
+            return dict(value)
+        return {name: own(array) for name, array in value.items()}
+
+    def _answer(self, outputs: Any) -> Any:
+        if not isinstance(outputs, Mapping) or not outputs:
+            raise BrokenContract(
+                f"{self.name} returned {type(outputs).__name__}; named arrays were expected"
+            )
+        if self._outputs and self._outputs != outputs.keys():
+            raise BrokenContract(
+                f"{self.name} returned outputs {sorted(outputs)}, not {sorted(self._outputs)}"
+            )
+        arrays = {name: self._numpy.asarray(array) for name, array in outputs.items()}
+        return own_outputs(arrays) if self._is_here else arrays
+
+    def _fits(self, shape: Sequence[int], tensor: Tensor) -> bool:
+        wanted = tensor.shape
+        is_alike = len(shape) == len(wanted)
+        return is_alike and all(w in (-1, h) for h, w in zip(shape, wanted, strict=True))
+
+
 class BrokenContract(ModelFailed):
     """The model answered with the wrong number or kind of results: nobody's item is to blame."""
 
@@ -405,7 +470,8 @@ def runner_for(target: object, name: str | None) -> Runner:
     """The runner for whatever the user handed us: a function or a model."""
     known_as = name or str(getattr(target, "__name__", type(target).__name__))
     if isinstance(target, TensorModel):
-        return TensorRunner(target, name=known_as)
+        kind = TensorRunner if target.batch_axis else WholeRunner
+        return kind(target, name=known_as)
     if isinstance(target, Model):
         is_async = _model_is_async(target, known_as)
         return ItemRunner(

@@ -32,6 +32,7 @@ from headway.server.grpc.streams import Asked, Streams
 from headway.server.inference import Inference
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2.call import Call
+from headway.signature import Decoded
 
 
 class Methods:
@@ -315,13 +316,11 @@ def _named(
 
 
 def _value_of(served: ServedModel, inputs: Mapping[str, Array]) -> Any:
-    """The one row that a stream takes, as `ServedModel.stream` wants it."""
+    """The one row that a stream takes."""
     signature = getattr(served, "signature", None)
     if signature is None:
         raise InvalidInput(f"{served.name} does not stream tensors")
-    columns = {field.key: field.column(inputs[field.name]) for field in signature.input.fields}
-    rows = {len(column) for column in columns.values()}
-    if rows != {1}:
-        raise InvalidInput(f"a stream takes one row, not {max(rows)}")
-    row = {key: column[0] for key, column in columns.items()}
-    return row if signature.input.record is not None else next(iter(row.values()))
+    values = signature.input.values(inputs)
+    if len(values) != 1:
+        raise InvalidInput(f"a stream takes one row, not {len(values)}")
+    return Decoded(values[0])

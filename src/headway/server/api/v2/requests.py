@@ -107,7 +107,7 @@ def take_output(
     datatype = signature.output_datatype(want.name, array)
     if want.classes:
         return classify(want, array, datatype, (labels or {}).get(want.name, ())), BYTES
-    if array.ndim == 1:  # one value a row: as the metadata says
+    if array.ndim == 1 and signature.has_rows:  # one value a row: as the metadata says
         array = array.reshape(-1, 1)
     return array, datatype
 
