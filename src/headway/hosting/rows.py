@@ -1,0 +1,63 @@
+"""Rows of named arrays, and values that a model is timed with."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headway.errors import InvalidInput
+from headway.hosting.registry import Array
+from headway.hosting.warm_up import samples_of
+from headway.model import Model, Tensor, TensorModel, overrides
+from headway.signature import Signature, array_of
+
+
+def rows_of(inputs: Mapping[str, Array]) -> int:
+    first = next(iter(inputs.values()), None)
+    return len(first) if first is not None and first.ndim else 0
+
+
+def as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
+    """One row of every input, from JSON: `{"x": […]}`, or just `[…]` where there is one input."""
+    names = {tensor.name for tensor in inputs}
+    if not (isinstance(value, Mapping) and value.keys() == names):
+        if isinstance(value, Mapping) or len(inputs) > 1:
+            raise InvalidInput(f"an object with {sorted(names)} is expected")
+        value = {inputs[0].name: value}
+    row = {}
+    for tensor in inputs:
+        try:
+            row[tensor.name] = array_of(value[tensor.name], tensor.array_dtype)[None]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidInput(f"input {tensor.name!r}: {error}") from error
+    return row
+
+
+def without_rows(row: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: array[0, ...] for name, array in row.items()}  # a scalar stays an array
+
+
+def with_rows(tensors: Sequence[Tensor], *, has_rows: bool) -> list[Tensor]:
+    """As if they had an axis of rows, where they have none."""
+    if has_rows:
+        return list(tensors)
+    return [dataclasses.replace(each, shape=(-1, *each.shape)) for each in tensors]
+
+
+def samples_for(
+    model: "Model[Any, Any] | TensorModel",
+    signature: Signature | None,
+    inputs: Sequence[Tensor],
+    *,
+    only_streams: bool,
+) -> list[Any]:
+    """Typical values, cheap ones first: the model's own, or made from its signature."""
+    own: Callable[[], list[Any]] | None = getattr(model, "samples", None)
+    if own is not None:
+        return list(own())
+    if signature is not None:
+        if only_streams:
+            return []
+        return signature.input.samples(varies=overrides(model, "size"))
+    has_rows = getattr(model, "batch_axis", True)
+    samples = samples_of(with_rows(inputs, has_rows=has_rows))
+    return list(samples) if has_rows else [without_rows(each) for each in samples]
