@@ -21,7 +21,12 @@ def block_with(text: str, language: str) -> str:
 def run(folder: Path, text: str) -> str:
     (folder / "program.py").write_text(text)
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, timeout=120
+        [sys.executable, "program.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
