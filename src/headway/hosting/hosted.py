@@ -8,8 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
 from headway.hosting import tables
 from headway.hosting.explaining import Told
+from headway.hosting.holding import Holding
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
 from headway.hosting.streaming import ServedStream
 from headway.hosting.tables import TableStore
@@ -53,7 +53,6 @@ from headway.signature.values import takes_object_with
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
-_LATELY_S = 1.0
 _MANY_ROWS = 4096  # become values, and results arrays, in a thread: some milliseconds
 _SETTINGS = {field.name for field in msgspec.structs.fields(ModelConfig)}
 _LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _SETTINGS]
@@ -77,7 +76,7 @@ class ModelHome:
     cache_dir: Path | None = None  # None: nothing is kept but beside the model
 
 
-class Served:
+class Served(Holding):
     """One model being served. `start()` before, `close()` after."""
 
     def __init__(
@@ -89,6 +88,7 @@ class Served:
         home: ModelHome | None = None,
         adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
     ) -> None:
+        super().__init__()
         self._home = home or ModelHome()
         make = self._home.make
         if model is None:
@@ -107,9 +107,6 @@ class Served:
         check_kind(config, generates=False)
         self.name = config.name
         self.version = version
-        self._holders = 0
-        self._held_at = -math.inf
-        self._left: asyncio.Event | None = None  # set when the last holder has gone
         self.signature: Signature | None = None  # None: a tensor model, which is its own
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
@@ -230,41 +227,19 @@ class Served:
         """
         loop = asyncio.get_running_loop()
         end_at = loop.time() + drain_s
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(end_at):
-                while self._holders:
-                    self._left = asyncio.Event()
-                    await self._left.wait()
+        await self._wait_left(end_at)
         await self.close(drain_s=max(0.0, end_at - loop.time()))
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Not to be retired meanwhile: for callers that come to the queue after an `await`."""
-        self._holders += 1
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            self._held_at = self.clock()
-            if not self._holders and self._left is not None:
-                self._left.set()
 
     @property
     def is_busy(self) -> bool:
-        if self._holders:
+        if super().is_busy:
             return True
         now = self.batcher.statistics()
         return bool(now.queued_items or now.running_batches)
 
     @property
-    def is_asked(self) -> bool:
-        """Now, or a moment ago."""
-        return self.is_busy or self.idle_s < _LATELY_S
-
-    @property
     def idle_s(self) -> float:
-        """Since the last request that was answered; infinite where there was none."""
-        idle_s = self.clock() - self._held_at
+        idle_s = super().idle_s
         answered_at: float = getattr(self.statistics, "last_request_s", 0.0)
         return min(idle_s, max(0.0, time.time() - answered_at)) if answered_at else idle_s
 
