@@ -467,7 +467,10 @@ class Served:
 
     def _check_answers(self) -> None:
         if self.only_streams:
-            raise InvalidInput(f"{self.name} only streams")
+            raise InvalidInput(
+                f"{self.name} only streams: ask /v1/predict/{self.name} with one value, or "
+                "generate_stream"
+            )
 
     def record(self, rows: int, started: float, error: BaseException | None) -> None:
         if self.statistics is not None:
