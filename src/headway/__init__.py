@@ -5,6 +5,7 @@ more. That is what an inference server tunes, and what this package decides for 
 """
 
 from headway import events
+from headway.client import AsyncClient, Client
 from headway.core import CostTable
 from headway.errors import (
     Closed,
@@ -30,9 +31,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "END",
+    "AsyncClient",
     "BatchedFunction",
     "Batcher",
     "Cancel",
+    "Client",
     "Closed",
     "ConfigError",
     "CostTable",

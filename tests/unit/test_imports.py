@@ -48,7 +48,9 @@ TABLE = {
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
     "server": row("core runtime hosting model models signature config observe", "*"),
     "dashboard": row("observe", "starlette"),
-    "testing": row("core runtime model", "pytest"),  # the plugin; `headway` never imports it
+    "testing": row(
+        "client core runtime model wiring", "pytest"
+    ),  # the plugin; `headway` never imports it
     "cli": row("*", "*"),
 }
 NOT_IN_CORE = frozenset(["asyncio", "time", "random", "logging", "os", "threading"])
