@@ -302,6 +302,9 @@ class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     requests_per_s: Annotated[float, Meta(gt=0, description="requests a second")] | None = None
     rows_per_s: Annotated[float, Meta(gt=0, description="rows a second")] | None = None
     concurrent: Annotated[int, Meta(ge=1, description="requests at once")] | None = None
+    tokens_per_minute: (
+        Annotated[float, Meta(gt=0, description="tokens a minute of language models")] | None
+    ) = None
 
 
 class KeysFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -32,7 +32,7 @@ from headway.hosting.statistics import ModelStatistics
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside
 from headway.model import Tensor
-from headway.models.chat.model import LanguageModel
+from headway.models.chat.model import ENGINE_MODULE, LanguageModel
 from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
@@ -419,6 +419,7 @@ def process_options(config: ModelConfig) -> "ProcessOptions":
         heartbeat_timeout_s=config.heartbeat_timeout_s,
         memory_bytes=None if memory_mb is None else int(memory_mb * 2**20),
         pin=config.pin,
+        imports=(ENGINE_MODULE,),
     )
 
 
