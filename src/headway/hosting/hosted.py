@@ -14,23 +14,27 @@ from headway.config import ModelConfig, check_kind
 from headway.core import CostTable
 from headway.core.operating.health import Health, health_of
 from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
+from headway.hosting.batch_axis import (
+    drop_batch_axis,
+    made_without_batch_axis,
+    with_rows,
+    without_rows,
+)
 from headway.hosting.explaining import Told
 from headway.hosting.holding import Holding
 from headway.hosting.home import ModelHome
 from headway.hosting.making import (
     batcher_of,
     check_dtypes,
-    drop_batch_axis,
-    made_without_batch_axis,
     placement_of,
     read_signature,
     with_decorator,
 )
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
-from headway.hosting.rows import as_row, rows_of, samples_for, with_rows, without_rows
+from headway.hosting.rows import as_row, rows_of, samples_for
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside, WarmUp, samples_from
-from headway.model import Model, TensorModel, overrides
+from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.models.chat.model import LanguageModel
 from headway.runtime.batcher import Batcher
@@ -141,11 +145,8 @@ class Served(Holding):
         """Of what `predict` takes and gives."""
         if self.signature is not None:
             return self.signature.input.json_schema(), self.signature.output.json_schema()
-        has_rows = self._has_rows
-        takes, gives = (
-            side_of(with_rows(each, has_rows=has_rows)) for each in (self.inputs, self.outputs)
-        )
-        return takes.json_schema(), gives.json_schema()
+        takes, gives = self._rows_first(self.inputs), self._rows_first(self.outputs)
+        return side_of(takes).json_schema(), side_of(gives).json_schema()
 
     def _takes_items(self) -> bool:
         """Whether `{"items": […]}` may be one value: then it is no batch on the plain route."""
@@ -421,7 +422,10 @@ class Served(Holding):
 
     def _check_answers(self) -> None:
         if self.only_streams:
-            raise InvalidInput(f"{self.name} only streams")
+            raise InvalidInput(
+                f"{self.name} only streams: ask /v1/predict/{self.name} with one value, or "
+                "generate_stream"
+            )
 
     def record(self, rows: int, started: float, error: BaseException | None) -> None:
         if self.statistics is not None:
@@ -454,3 +458,6 @@ class Served(Holding):
     def _row(self, value: Any) -> dict[str, Array]:
         row = as_row(value, self.inputs)
         return row if self._has_rows else without_rows(row)
+
+    def _rows_first(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return tensors if self._has_rows else with_rows(tensors)

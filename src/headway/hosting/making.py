@@ -11,9 +11,8 @@ from headway.config import ModelConfig, default_of
 from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError
 from headway.model import Model, Tensor, TensorModel, overrides
-from headway.models.catalogue import AnyModel
 from headway.runtime.batcher import Batcher
-from headway.runtime.calling.runner import runner_for
+from headway.runtime.calling.choosing import runner_for
 from headway.runtime.options import BatcherOptions
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Signature, signature_of
@@ -108,23 +107,3 @@ def placement_of(model: "Model[Any, Any] | TensorModel", config: ModelConfig) ->
         needs_process=needs_process,
         has_processes=HAS_PROCESSES,
     )
-
-
-def drop_batch_axis(model: AnyModel, name: str) -> None:
-    if not isinstance(model, TensorModel):
-        raise ConfigError(
-            f"{name}: 0 is for models over arrays that have no axis of rows; this one takes Python "
-            "values. For one at a time, write 1",
-            field="max_batch_size",
-        )
-    drop: Callable[[], None] | None = getattr(model, "drop_batch_axis", None)
-    if drop is not None:  # a file, which knows its whole shapes
-        drop()
-    model.batch_axis = False
-
-
-def made_without_batch_axis(make: Callable[[], AnyModel], name: str) -> AnyModel:
-    """In another process, where it is made again."""
-    model = make()
-    drop_batch_axis(model, name)
-    return model

@@ -1,10 +1,10 @@
 """Rows of named arrays, and values that a model is timed with."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headway.errors import InvalidInput
+from headway.hosting.batch_axis import with_rows, without_rows
 from headway.hosting.registry import Array
 from headway.hosting.warm_up import samples_of
 from headway.model import Model, Tensor, TensorModel, overrides
@@ -32,17 +32,6 @@ def as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
     return row
 
 
-def without_rows(row: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: array[0, ...] for name, array in row.items()}  # a scalar stays an array
-
-
-def with_rows(tensors: Sequence[Tensor], *, has_rows: bool) -> list[Tensor]:
-    """As if they had an axis of rows, where they have none."""
-    if has_rows:
-        return list(tensors)
-    return [dataclasses.replace(each, shape=(-1, *each.shape)) for each in tensors]
-
-
 def samples_for(
     model: "Model[Any, Any] | TensorModel",
     signature: Signature | None,
@@ -59,5 +48,6 @@ def samples_for(
             return []
         return signature.input.samples(varies=overrides(model, "size"))
     has_rows = getattr(model, "batch_axis", True)
-    samples = samples_of(with_rows(inputs, has_rows=has_rows))
-    return list(samples) if has_rows else [without_rows(each) for each in samples]
+    if has_rows:
+        return list(samples_of(inputs))
+    return [without_rows(each) for each in samples_of(with_rows(inputs))]
