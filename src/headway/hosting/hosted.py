@@ -8,8 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +22,14 @@ from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
 from headway.hosting import tables
+from headway.hosting.batch_axis import (
+    drop_batch_axis,
+    made_without_batch_axis,
+    with_rows,
+    without_rows,
+)
 from headway.hosting.explaining import Told
+from headway.hosting.holding import Holding
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
 from headway.hosting.streaming import ServedStream
 from headway.hosting.tables import TableStore
@@ -33,7 +39,7 @@ from headway.models import catalogue
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.runtime.batcher import Batcher
-from headway.runtime.calling.runner import runner_for
+from headway.runtime.calling.choosing import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.event_loop import EventLoop
@@ -53,7 +59,6 @@ from headway.signature.values import takes_object_with
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
-_LATELY_S = 1.0
 _MANY_ROWS = 4096  # become values, and results arrays, in a thread: some milliseconds
 _SETTINGS = {field.name for field in msgspec.structs.fields(ModelConfig)}
 _LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _SETTINGS]
@@ -77,7 +82,7 @@ class ModelHome:
     cache_dir: Path | None = None  # None: nothing is kept but beside the model
 
 
-class Served:
+class Served(Holding):
     """One model being served. `start()` before, `close()` after."""
 
     def __init__(
@@ -89,6 +94,7 @@ class Served:
         home: ModelHome | None = None,
         adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
     ) -> None:
+        super().__init__()
         self._home = home or ModelHome()
         make = self._home.make
         if model is None:
@@ -98,8 +104,8 @@ class Served:
                 raise ConfigError(f"{config.name} is a language model: headway serve has it")
             model = made
         if config.max_batch_size == 0:
-            _drop_batch_axis(model, config.name)
-            make = make and functools.partial(_made_without_batch_axis, make, config.name)
+            drop_batch_axis(model, config.name)
+            make = make and functools.partial(made_without_batch_axis, make, config.name)
         self.model = model
         self._has_rows = getattr(model, "batch_axis", True)
         config = _with_decorator(config, self.model)
@@ -107,9 +113,6 @@ class Served:
         check_kind(config, generates=False)
         self.name = config.name
         self.version = version
-        self._holders = 0
-        self._held_at = -math.inf
-        self._left: asyncio.Event | None = None  # set when the last holder has gone
         self.signature: Signature | None = None  # None: a tensor model, which is its own
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
@@ -162,8 +165,8 @@ class Served:
         """Of what `predict` takes and gives."""
         if self.signature is not None:
             return self.signature.input.json_schema(), self.signature.output.json_schema()
-        takes, gives = side_of(self._with_rows(self.inputs)), side_of(self._with_rows(self.outputs))
-        return takes.json_schema(), gives.json_schema()
+        takes, gives = self._rows_first(self.inputs), self._rows_first(self.outputs)
+        return side_of(takes).json_schema(), side_of(gives).json_schema()
 
     def _takes_items(self) -> bool:
         """Whether `{"items": […]}` may be one value: then it is no batch on the plain route."""
@@ -230,41 +233,19 @@ class Served:
         """
         loop = asyncio.get_running_loop()
         end_at = loop.time() + drain_s
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(end_at):
-                while self._holders:
-                    self._left = asyncio.Event()
-                    await self._left.wait()
+        await self._wait_left(end_at)
         await self.close(drain_s=max(0.0, end_at - loop.time()))
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Not to be retired meanwhile: for callers that come to the queue after an `await`."""
-        self._holders += 1
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            self._held_at = self.clock()
-            if not self._holders and self._left is not None:
-                self._left.set()
 
     @property
     def is_busy(self) -> bool:
-        if self._holders:
+        if super().is_busy:
             return True
         now = self.batcher.statistics()
         return bool(now.queued_items or now.running_batches)
 
     @property
-    def is_asked(self) -> bool:
-        """Now, or a moment ago."""
-        return self.is_busy or self.idle_s < _LATELY_S
-
-    @property
     def idle_s(self) -> float:
-        """Since the last request that was answered; infinite where there was none."""
-        idle_s = self.clock() - self._held_at
+        idle_s = super().idle_s
         answered_at: float = getattr(self.statistics, "last_request_s", 0.0)
         return min(idle_s, max(0.0, time.time() - answered_at)) if answered_at else idle_s
 
@@ -461,7 +442,10 @@ class Served:
 
     def _check_answers(self) -> None:
         if self.only_streams:
-            raise InvalidInput(f"{self.name} only streams")
+            raise InvalidInput(
+                f"{self.name} only streams: ask /v1/predict/{self.name} with one value, or "
+                "generate_stream"
+            )
 
     def record(self, rows: int, started: float, error: BaseException | None) -> None:
         if self.statistics is not None:
@@ -522,13 +506,10 @@ class Served:
 
     def _row(self, value: Any) -> dict[str, Array]:
         row = _as_row(value, self.inputs)
-        return row if self._has_rows else _without_rows(row)
+        return row if self._has_rows else without_rows(row)
 
-    def _with_rows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """As if they had an axis of rows, where they have none."""
-        if self._has_rows:
-            return list(tensors)
-        return [dataclasses.replace(each, shape=(-1, *each.shape)) for each in tensors]
+    def _rows_first(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return tensors if self._has_rows else with_rows(tensors)
 
     def _samples(self) -> list[Any]:
         """Typical values, cheap ones first: the model's own, or made from its signature."""
@@ -539,34 +520,10 @@ class Served:
             if self.only_streams:
                 return []
             return self.signature.input.samples(varies=overrides(self.model, "size"))
-        samples = samples_of(self._with_rows(self.inputs))
+        samples = samples_of(self._rows_first(self.inputs))
         if self._has_rows:
             return list(samples)
-        return [_without_rows(each) for each in samples]
-
-
-def _without_rows(row: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: array[0, ...] for name, array in row.items()}  # a scalar stays an array
-
-
-def _drop_batch_axis(model: AnyModel, name: str) -> None:
-    if not isinstance(model, TensorModel):
-        raise ConfigError(
-            f"{name}: 0 is for models over arrays that have no axis of rows; this one takes Python "
-            "values. For one at a time, write 1",
-            field="max_batch_size",
-        )
-    drop: Callable[[], None] | None = getattr(model, "drop_batch_axis", None)
-    if drop is not None:  # a file, which knows its whole shapes
-        drop()
-    model.batch_axis = False
-
-
-def _made_without_batch_axis(make: Callable[[], AnyModel], name: str) -> AnyModel:
-    """In another process, where it is made again."""
-    model = make()
-    _drop_batch_axis(model, name)
-    return model
+        return [without_rows(each) for each in samples]
 
 
 def model_files(model: "Model[Any, Any] | TensorModel") -> list[Path]:

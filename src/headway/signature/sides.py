@@ -34,16 +34,17 @@ class Side:
     fields: tuple[Field, ...]
     record: Callable[..., Any] | None = None
     hint: Any = None
-    # Of the whole value, from its hint; None: field by field, as an array's dtype and shape need.
+    # Of JSON, from the hint; None: field by field, as an array's dtype and shape need.
     whole: Values | None = None
+    codec: Values = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        codec = ByField(self.fields, self.record) if self.whole is None else self.whole
+        object.__setattr__(self, "codec", codec)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(field.tensor for field in self.fields)
-
-    @property
-    def codec(self) -> Values:
-        return ByField(self) if self.whole is None else self.whole
 
     def values(self, arrays: Mapping[str, Array]) -> list[Any]:
         names = {field.name for field in self.fields}
@@ -94,25 +95,25 @@ class Side:
 class ByField:
     """The JSON codec of a side that has arrays in it: each field checks its own."""
 
-    def __init__(self, side: Side) -> None:
-        self._side = side
-        self._optional = optional_parts(side.record)
+    def __init__(self, fields: Sequence[Field], record: Callable[..., Any] | None) -> None:
+        self._fields, self._record = fields, record
+        self._keys = [str(field.key) for field in fields]
+        optional = optional_parts(record)
+        self._needed = [name for name in self._keys if name not in optional]
 
     def decode(self, value: Any) -> Any:
-        side = self._side
-        if side.record is None:
-            return side.fields[0].decode(value)
-        keys = [str(field.key) for field in side.fields]
+        if self._record is None:
+            return self._fields[0].decode(value)
         if not isinstance(value, Mapping):
-            raise InvalidInput(f"an object is expected, with {', '.join(keys)}")
+            raise InvalidInput(f"an object is expected, with {', '.join(self._keys)}")
         for name in value:
-            if name not in keys:
-                raise InvalidInput(f"input {name!r} is unknown; there are {', '.join(keys)}")
-        for name in keys:
-            if name not in value and name not in self._optional:
+            if name not in self._keys:
+                raise InvalidInput(f"input {name!r} is unknown; there are {', '.join(self._keys)}")
+        for name in self._needed:
+            if name not in value:
                 raise InvalidInput(f"input {name!r}: it is missing")
-        given = [field for field in side.fields if field.key in value]
-        return side.record(**{str(each.key): each.decode(value[each.key]) for each in given})
+        given = [field for field in self._fields if field.key in value]
+        return self._record(**{str(each.key): each.decode(value[each.key]) for each in given})
 
     def decode_form(self, value: Any) -> Any:
         return self.decode(value)
@@ -121,14 +122,13 @@ class ByField:
         return self.decode(msgspec.json.decode(text))
 
     def schema(self) -> dict[str, Any]:
-        side = self._side
-        if side.record is None:
-            return side.fields[0].json_schema()
-        properties = {field.key or field.name: field.json_schema() for field in side.fields}
+        if self._record is None:
+            return self._fields[0].json_schema()
+        properties = {field.key or field.name: field.json_schema() for field in self._fields}
         return {
             "type": "object",
             "properties": properties,
-            "required": [name for name in properties if name not in self._optional],
+            "required": self._needed,
             "additionalProperties": False,
         }
 

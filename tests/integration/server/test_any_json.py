@@ -1,8 +1,10 @@
 """Models over any JSON, uploads and streams, on the plain route and over v2."""
 
+import asyncio
 import base64
 import dataclasses
 import io
+import threading
 import wave
 from collections.abc import Iterator
 from typing import Any, TypedDict
@@ -299,3 +301,28 @@ async def test_a_stream_is_answered_as_events(stack: str) -> None:
         assert answer.status_code == 500
         answer = await http.post("/v1/predict/spell", json=3)
         assert (answer.status_code, "Expected `str`" in answer.text) == (400, True)
+
+
+class Endless(headway.Model[int, int]):
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+
+    def stream(self, items: list[int]) -> Iterator[list[int]]:
+        try:
+            while True:
+                yield items
+        finally:
+            self.is_over.set()
+
+
+async def test_a_reader_who_leaves_ends_its_stream() -> None:
+    model = Endless()
+    async with (
+        serving(endless=model) as http,
+        http.stream("POST", "/v1/predict/endless", json=7) as answer,
+    ):
+        async for line in answer.aiter_lines():
+            assert line == "data: 7"
+            break
+        await answer.aclose()
+        assert await asyncio.to_thread(model.is_over.wait, 20)

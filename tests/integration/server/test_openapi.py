@@ -74,7 +74,9 @@ def test_each_model_has_its_own_route_with_its_own_schemas(server: Server) -> No
 
 def test_every_route_is_described(server: Server) -> None:
     """But for those that are for people, programs of another kind, or the server's own operator."""
-    others = re.compile(r"/|/docs|/chat|/openapi\.json|/metrics|/admin/.*|/v1/predict/\{model\}")
+    others = re.compile(
+        r"/|/docs|/chat|/openapi\.json|/metrics|/admin/.*|/v1/predict/\{model\}(/batch)?"
+    )
     known = {
         (method.upper(), path)
         for path, operations in document(server)["paths"].items()
@@ -102,8 +104,10 @@ def test_operations_have_names_of_their_own(server: Server) -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_model_that_only_streams_has_no_plain_route(server: Server) -> None:
-    assert "/v1/predict/letters" not in document(server)["paths"]
+def test_a_model_that_only_streams_takes_one_value_at_a_time(server: Server) -> None:
+    paths = document(server)["paths"]
+    assert "/v1/predict/letters" in paths
+    assert "/v1/predict/letters/batch" not in paths
 
 
 def test_every_reference_leads_somewhere(server: Server) -> None:

@@ -12,8 +12,8 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from headway.errors import ConfigError, InvalidInput, ModelFailed
-from headway.model import Model, Tensor, TensorModel, overrides
+from headway.errors import InvalidInput, ModelFailed
+from headway.model import Tensor, TensorModel, overrides
 from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
 from headway.runtime.calling.varying import Varying
 
@@ -171,7 +171,7 @@ class TensorRunner(_Caller):
 
         self.name = name
         self.may_rerun = model.rerun
-        self.is_async = _is_async(model.predict)
+        self.is_async = is_async_function(model.predict)
         self._numpy = numpy
         self._predict = model.predict
         self._concatenate: Callable[[list[numpy.ndarray[Any, Any]]], Any] = numpy.concatenate
@@ -400,108 +400,13 @@ class TensorRunner(_Caller):
             )
 
 
-class WholeRunner(TensorRunner):
-    """A `headway.TensorModel` without a batch axis: one request's arrays, as they came."""
-
-    def __init__(self, model: TensorModel, *, name: str) -> None:
-        super().__init__(model, name=name)
-        self.varying = Varying()
-        self.is_uniform = False
-
-    def shape(self, value: Value) -> tuple[int, int, Hashable]:
-        if not isinstance(value, Mapping) or not value:
-            raise InvalidInput(f"{self.name} takes named arrays, e.g. {{'x': array}}")
-        self._check_names(value)
-        for name, array in value.items():
-            self._check(name, array)
-        if self.checks_inputs:
-            self._check_inputs(value)
-        return 1, sum(array.size for array in value.values()), None
-
-    def cut(self, value: Value, start: int, stop: int) -> Value:
-        raise AssertionError("a request without rows is never cut")
-
-    def join(self, results: list[Any]) -> Any:
-        raise AssertionError("a request without rows is never joined")
-
-    def to_compare(self, values: list[Value]) -> tuple[int, Value] | None:
-        return None
-
-    def predict(self, values: list[Value], padded_rows: int) -> list[Any]:
-        return [self._answer(self._predict(self._own(value))) for value in values]
-
-    async def predict_async(self, values: list[Value], padded_rows: int) -> list[Any]:
-        results = []
-        for value in values:
-            outputs: Any = self._predict(self._own(value))
-            if isinstance(outputs, Awaitable):
-                outputs = await outputs
-            results.append(self._answer(outputs))
-        return results
-
-    def _own(self, value: Value) -> Value:
-        if not (self._writes_inputs and self._is_here):
-            return dict(value)
-        return {name: own(array) for name, array in value.items()}
-
-    def _answer(self, outputs: Any) -> Any:
-        if not isinstance(outputs, Mapping) or not outputs:
-            raise BrokenContract(
-                f"{self.name} returned {type(outputs).__name__}; named arrays were expected"
-            )
-        if self._outputs and self._outputs != outputs.keys():
-            raise BrokenContract(
-                f"{self.name} returned outputs {sorted(outputs)}, not {sorted(self._outputs)}"
-            )
-        arrays = {name: self._numpy.asarray(array) for name, array in outputs.items()}
-        return own_outputs(arrays) if self._is_here else arrays
-
-    def _fits(self, shape: Sequence[int], tensor: Tensor) -> bool:
-        wanted = tensor.shape
-        is_alike = len(shape) == len(wanted)
-        return is_alike and all(w in (-1, h) for h, w in zip(shape, wanted, strict=True))
-
-
 class BrokenContract(ModelFailed):
     """The model answered with the wrong number or kind of results: nobody's item is to blame."""
 
 
-def runner_for(target: object, name: str | None) -> Runner:
-    """The runner for whatever the user handed us: a function or a model."""
-    known_as = name or str(getattr(target, "__name__", type(target).__name__))
-    if isinstance(target, TensorModel):
-        kind = TensorRunner if target.batch_axis else WholeRunner
-        return kind(target, name=known_as)
-    if isinstance(target, Model):
-        is_async = _model_is_async(target, known_as)
-        return ItemRunner(
-            target.predict,
-            name=known_as,
-            is_async=is_async,
-            may_rerun=target.rerun,
-            writes_inputs=target.writes_inputs,
-        )
-    if callable(target):
-        return ItemRunner(target, name=known_as, is_async=_is_async(target))
-    raise ConfigError(f"{target!r} is neither a function nor a headway.Model", field="model")
-
-
-def _model_is_async(model: Model[Any, Any], name: str) -> bool:
-    """One answer for both methods: they share the workers, threads or the event loop."""
-    written = [method for method in ("predict", "stream") if overrides(model, method)]
-    kinds = {_is_async(getattr(model, method)) for method in written}
-    if len(kinds) > 1:
-        raise ConfigError(
-            f"predict and stream of {name} must both be `def` (they run in a worker thread) or "
-            "both be `async def` (they run in the event loop)",
-            field="model",
-        )
-    return kinds == {True}
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async_function(function: Callable[..., Any]) -> bool:
     if isinstance(function, functools.partial):
-        return _is_async(function.func)
+        return is_async_function(function.func)
     if not inspect.isroutine(function):  # an object with `async def __call__`
         function = type(function).__call__
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
