@@ -19,8 +19,8 @@ from headway.config import (
     ModelConfig,
     ServerConfig,
     default_of,
-    described,
 )
+from headway.flags import described
 from headway.hosting.registry import Registry
 from headway.server.api import metrics
 from headway.server.api.openapi.document import document_of

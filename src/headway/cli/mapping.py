@@ -40,7 +40,8 @@ _AHEAD = 16  # batches; the scheduler looks at eight of them to choose one
 
 
 def add_parser(commands: "Commands") -> None:
-    from headway.config import ModelConfig, flags
+    from headway.config import ModelConfig
+    from headway.flags import flags
 
     parser = commands.add_parser(
         "map",
@@ -92,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output") -> int:
-    from headway.hosting.hosted import ModelHome, Served
+    from headway.hosting.home import ModelHome
+    from headway.hosting.hosted import Served
     from headway.hosting.registry import PLAIN
     from headway.hosting.tables import cache_dir_of
     from headway.offline.lines import lines_of
@@ -219,7 +221,8 @@ def _tell(arguments: argparse.Namespace, summary: dict[str, Any], tally: "Tally"
 def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
     """The model's settings as for `serve`, but for those that are about callers who wait."""
 
-    from headway.config import ModelConfig, flags, resolve
+    from headway.config import ModelConfig
+    from headway.flags import flags, resolve
 
     target = arguments.target
     if target.endswith(".toml") or is_repository(target):

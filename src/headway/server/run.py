@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import HeadwayError
 from headway.hosting.generation.served import ServedGenerator
-from headway.hosting.hosted import ModelHome, Served
+from headway.hosting.home import ModelHome
+from headway.hosting.hosted import Served
 from headway.hosting.kept import Kept
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
@@ -229,7 +230,8 @@ def make_app(
             handler = gate(access_of_route(method, template), getattr(handlers, name))
             # The direct way goes past the gate: the app asks who may, the call counts.
             direct = getattr(handlers, f"{name}_direct", None)
-            app.add(method, template, handler, direct=direct)
+            is_direct = getattr(handlers, f"{name}_is_direct", None)
+            app.add(method, template, handler, direct=direct, is_direct=is_direct)
     return guard.around(app)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.server.api.predict import encoded
+from headway.server.api.plain.answers import encoded
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.tensors import too_many_rows
 from headway.server.inference import Inference
