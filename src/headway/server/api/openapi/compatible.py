@@ -64,6 +64,13 @@ def compatible(named: dict[str, Any], urgency: list[Any]) -> dict[str, dict[str,
     paths: dict[str, dict[str, Operation]] = {}
     for under, word, parameters in (("", "", []), ("/models/{model}", "model_", [named])):
         paths |= _hub(under, word, parameters, urgency)
+    paths["/"]["get"] = {
+        **operation_of("huggingface", "root", "What there is; a browser is led to /docs"),
+        "responses": {
+            "200": json_of("to a program", {"type": "object"}),
+            "307": {"description": "to a browser"},
+        },
+    }
     task = path_part("task", "as Hugging Face names it")
     paths["/models/{model}/pipeline/{task}"] = {
         "post": _asking("pipeline", "One task of a model", [named, task, *urgency])
