@@ -27,6 +27,8 @@ class Point:
 
 
 class Mirror(headway.Model[Point, Point]):
+    batch_parameters = ("scale",)
+
     def predict(self, items: list[Point], *, scale: float = 1.0) -> list[Point]:
         return [Point(-item.x * scale, -item.y * scale) for item in items]
 
