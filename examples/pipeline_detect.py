@@ -23,10 +23,10 @@ class Classify(headway.Model[Picture, str]):
 class Objects(headway.Model[Picture, list[str]]):
     uses = ("detect", "classify")  # the models that it calls
 
-    async def predict(self, items: list[Picture]) -> list[list[str]]:
-        boxes = await self.models["detect"].many(items)
+    def predict(self, items: list[Picture]) -> list[list[str]]:
+        boxes = self.models["detect"].call_many(items)
         crops = [item[a:b] for item, each in zip(items, boxes, strict=True) for a, b in each]
-        kinds = iter(await self.models["classify"].many(crops))
+        kinds = iter(self.models["classify"].call_many(crops))
         return [[next(kinds) for _ in each] for each in boxes]
 
 

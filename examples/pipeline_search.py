@@ -1,6 +1,7 @@
 """Embed → rerank: a pipeline over two served models, each batched on its own."""
 
 import asyncio
+from typing import Any
 
 import headway
 
@@ -8,8 +9,6 @@ DOCUMENTS = ["Trains leave every ten minutes", "Buses leave on the hour", "Cats 
 
 
 class Embed(headway.Model[str, list[float]]):
-    """Letters counted: no real embedding, but shaped like one."""
-
     def predict(self, items: list[str]) -> list[list[float]]:
         return [[float(item.lower().count(letter)) for letter in "aeioutrls"] for item in items]
 
@@ -20,7 +19,10 @@ class Rerank(headway.Model[tuple[str, str], float]):
         return [len(query & text) / len(query) for query, text in words]
 
 
-async def search(query: str, *, embed: headway.ModelHandle, rerank: headway.ModelHandle) -> str:
+Handle = headway.ModelHandle[Any, Any]
+
+
+async def search(query: str, *, embed: Handle, rerank: Handle) -> str:
     """Of the two documents that are nearest by vector, the better one by its words."""
     wanted, *vectors = await embed.many([query, *DOCUMENTS])
     near = [sum(a * b for a, b in zip(wanted, each, strict=True)) for each in vectors]
