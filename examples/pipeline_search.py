@@ -5,6 +5,7 @@ from typing import Any
 
 import headway
 
+Handle = headway.ModelHandle[Any, Any]
 DOCUMENTS = ["Trains leave every ten minutes", "Buses leave on the hour", "Cats sleep all day"]
 
 
@@ -17,9 +18,6 @@ class Rerank(headway.Model[tuple[str, str], float]):
     def predict(self, items: list[tuple[str, str]]) -> list[float]:
         words = [(set(query.lower().split()), set(text.lower().split())) for query, text in items]
         return [len(query & text) / len(query) for query, text in words]
-
-
-Handle = headway.ModelHandle[Any, Any]
 
 
 async def search(query: str, *, embed: Handle, rerank: Handle) -> str:
