@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.llama_shapes import SHAPES as ALL_SHAPES
 from benchmarks.report import Bar, Report, machine
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
@@ -22,28 +23,7 @@ from headway.core.generation.step import Decode, Step
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.runner import GpuRunner, Running
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "1B": {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "vocab_size": 128256,
-        "tie_word_embeddings": True,
-    },
-    "8B": {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 128256,
-        "tie_word_embeddings": False,
-    },
-}
+SHAPES = {name: ALL_SHAPES[name] for name in ("1B", "8B")}
 # Of its own runs on such a machine (vLLM 0.24.0), not beside ours.
 VLLM = {
     "1B": {1: 506, 32: 11_966, 128: 27_850, 256: 32_778, "mixed": 17_491, "long": 24_482},

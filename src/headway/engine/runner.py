@@ -15,7 +15,8 @@ from headway.engine.cache import KvCache, Shape, Tables
 from headway.engine.decoders import llama
 from headway.engine.inputs import inputs_of
 from headway.engine.sampling import Row, Sampled, sample
-from headway.engine.weights import read_config, read_tensors
+from headway.engine.weights import random_tensors, read_config, read_tensors
+from headway.errors import ConfigError
 
 
 class Matcher(Protocol):
@@ -41,13 +42,24 @@ class Decoder(Protocol):
 
 
 def load(
-    folder: Path, *, dtype: torch.dtype, max_context: int, use_transformers: bool = False
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    max_context: int,
+    use_transformers: bool = False,
+    random_weights: bool = False,
 ) -> Decoder:
     """The folder's model: our own definition where it is one of Llama's kin."""
     config = read_config(folder)
     if llama.runs(config) and not use_transformers:
-        tensors = read_tensors(folder)
+        tensors = (
+            random_tensors(config, dtype=dtype, device="cpu")
+            if random_weights
+            else read_tensors(folder)
+        )
         return llama.LlamaDecoder(config, tensors, dtype=dtype, max_context=max_context)
+    if random_weights:
+        raise ConfigError("is for models of Llama's kind", field="options.random_weights")
     from headway.engine.decoders.transformers import TransformersDecoder
 
     return TransformersDecoder(folder, dtype=dtype)

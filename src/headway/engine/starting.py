@@ -31,6 +31,9 @@ class EngineOptions:
     threads: int | None = None
     use_transformers: bool = False
     device: str = "auto"  # cpu or cuda; auto: cuda where there is one
+    # For benchmarks.
+    random_weights: bool = False  # no file of weights is read
+    chunking: bool = True  # False: a prompt is computed in one step, whoever waits meanwhile
 
 
 def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
@@ -43,7 +46,11 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     dtype = dtype_of(options.dtype)
     context = _context(folder, options)
     decoder = load(
-        folder, dtype=dtype, max_context=context, use_transformers=options.use_transformers
+        folder,
+        dtype=dtype,
+        max_context=context,
+        use_transformers=options.use_transformers,
+        random_weights=options.random_weights,
     )
     wanted = options.kv_cache_gib
     free = _free_bytes() // 4
@@ -62,6 +69,7 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         max_context=context,
         max_sequences=options.max_sequences,
         step_tokens=max(options.step_tokens, options.max_sequences + 1),
+        chunking=options.chunking,
     )
     return Runner(decoder, limits)
 
