@@ -30,6 +30,9 @@ class EngineOptions:
     block_size: int = 16
     threads: int | None = None
     use_transformers: bool = False
+    adapter_slots: int | None = None  # None: 8, but on a GPU only with `adapters`
+    max_adapter_rank: int | None = None  # None: 64, on a GPU 16
+    adapters: bool = False  # some will be loaded: a GPU keeps memory and graphs for them
     device: str = "auto"  # cpu or cuda; auto: cuda where there is one
 
 
@@ -62,8 +65,9 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         max_context=context,
         max_sequences=options.max_sequences,
         step_tokens=max(options.step_tokens, options.max_sequences + 1),
+        adapter_slots=8 if options.adapter_slots is None else options.adapter_slots,
     )
-    return Runner(decoder, limits)
+    return Runner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
 
 
 def _context(folder: Path, options: EngineOptions) -> int:

@@ -4,13 +4,16 @@ One report a step for all sequences, never one a token. Knows no text: prompts a
 token ids here.
 """
 
+import contextlib
 import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from headway.core.generation.limits import Limits
@@ -20,7 +23,7 @@ from headway.core.generation.sequence import Finished
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.generation.step import Step
 from headway.core.items import Wait
-from headway.errors import Closed, HeadwayError, ModelFailed
+from headway.errors import Closed, HeadwayError, ModelFailed, UnknownModel
 
 _log = logging.getLogger(__name__)
 _MOST_FAILURES = 3  # steps in a row: then it is the engine that is broken, not a step
@@ -43,6 +46,20 @@ class RunningStep(Protocol):
         ...
 
 
+class AdapterStore(Protocol):
+    """The engine's adapters. A step says which of them lies in which slot."""
+
+    def read(self, folder: Path) -> Any:
+        """From any thread, for it takes long. Raises HeadwayError."""
+        ...
+
+    def add(self, adapter: str, weights: Any) -> None:
+        """What `read` has answered; steps may name it from now on."""
+        ...
+
+    def drop(self, adapter: str) -> None: ...
+
+
 class StepRunner(Protocol):
     """The engine's face."""
 
@@ -51,14 +68,55 @@ class StepRunner(Protocol):
     limits: Limits
     vocabulary: int  # token ids are below it
 
+    @property
+    def adapters(self) -> AdapterStore: ...
+
     def add(self, sequence: int, prompt: tuple[int, ...], sampling: Sampling) -> None: ...
     def drop(self, sequence: int) -> None: ...
     def start(self, step: Step) -> RunningStep: ...
 
 
 @dataclass(frozen=True, slots=True)
+class LoadAdapter:
+    """A command: read a folder; sequences may then name the adapter.
+
+    It is answered by an `Output` with this id, which is a sequence's nowhere.
+    """
+
+    id: int
+    adapter: str  # used once: what is loaded again under the same name has another
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadAdapter:
+    """A command: no more sequences of this adapter. Those that are here go on to their end."""
+
+    id: int
+    adapter: str
+
+
+Command = LoadAdapter | UnloadAdapter
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A folder's weights have been read, or cannot be."""
+
+    command: LoadAdapter
+    weights: Any = None
+    error: HeadwayError | None = None
+
+
+_Message = tuple[Asked, Sampling] | int | Command | _Read  # a number: whom to cancel
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
-    """What one sequence got from one step: a token, its end, or both."""
+    """What one sequence got from one step: a token, its end, or both.
+
+    With none of them it answers a command: done.
+    """
 
     sequence: int
     token: int | None = None
@@ -85,11 +143,15 @@ class GenerationThread:
         self._make_engine = make_engine
         self._report = report
         self._changed = threading.Condition()
-        self._inbox: list[tuple[Asked, Sampling] | int] = []  # a sequence, or whom to cancel
+        self._inbox: list[_Message] = []
         self._is_closing = False
         self._ready = threading.Event()
         self._failure: BaseException | None = None
-        self._alive: set[int] = set()
+        self._alive: dict[int, str] = {}  # sequences, each with its adapter
+        self._adapters: dict[str, int] = {}  # sequences of each that is loaded
+        self._leaving: set[str] = set()  # unloaded, as soon as these have ended
+        self._reader: ThreadPoolExecutor | None = None
+        self._reading: dict[int, str] = {}  # adapters, by command
         self._tell_end: Callable[[BaseException | None], None] = lambda failure: None
         self._under_way: deque[tuple[Step, float, RunningStep]] = deque()
         self._completed_at = 0.0
@@ -138,6 +200,10 @@ class GenerationThread:
     def cancel(self, sequence: int) -> None:
         self._tell(sequence)
 
+    def command(self, command: Command) -> None:
+        """From any thread. Answered by an `Output` of its id."""
+        self._tell(command)
+
     def close(self, timeout_s: float = 30.0) -> None:
         """Stop after the running step. Whoever has not ended gets `Closed`."""
         with self._changed:
@@ -145,7 +211,7 @@ class GenerationThread:
             self._changed.notify()
         self._thread.join(timeout_s)
 
-    def _tell(self, message: tuple[Asked, Sampling] | int) -> None:
+    def _tell(self, message: _Message) -> None:
         with self._changed:
             if self._is_closing or self._failure is not None:
                 raise Closed("the generator has stopped")
@@ -170,9 +236,11 @@ class GenerationThread:
             _log.exception("the generator's loop has died")
             self._failure = failure
             closed = Closed(f"the generator's loop has died: {failure}")
+        if self._reader is not None:
+            self._reader.shutdown(wait=False, cancel_futures=True)
         with self._changed:
             self._is_closing = True
-            rest = self._alive | {each[0].id for each in self._inbox if isinstance(each, tuple)}
+            rest = {*self._alive, *self._reading, *map(_id_of, self._inbox)}
         self._report([Output(each, error=closed) for each in sorted(rest)])
         self._tell_end(self._failure)
 
@@ -223,20 +291,79 @@ class GenerationThread:
         for message in messages:
             if isinstance(message, int):
                 self._scheduler.cancel(message)
-            else:
+            elif isinstance(message, tuple):
                 refused += self._enter(*message)
+            else:
+                refused += self._obey(message)
         if refused:
             self._report(refused)
         return not is_closing
 
     def _enter(self, sequence: Asked, sampling: Sampling) -> list[Output]:
+        adapter = sequence.adapter
         try:
+            if adapter and (adapter not in self._adapters or adapter in self._leaving):
+                raise UnknownModel(f"adapter {adapter!r} is not loaded")
             self._scheduler.submit(sequence)
         except HeadwayError as error:
             return [Output(sequence.id, error=error)]
         self._engine.add(sequence.id, sequence.prompt, sampling)
-        self._alive.add(sequence.id)
+        self._alive[sequence.id] = adapter
+        if adapter:
+            self._adapters[adapter] += 1
         return []
+
+    def _leave(self, sequence: int) -> None:
+        """It has ended. Perhaps it was the last that kept an adapter."""
+        adapter = self._alive.pop(sequence, "")
+        if adapter:
+            self._adapters[adapter] -= 1
+            if adapter in self._leaving:
+                self._drop_if_unused(adapter)
+
+    # ---- adapters
+
+    def _obey(self, message: "Command | _Read") -> list[Output]:
+        if isinstance(message, LoadAdapter):
+            if self._reader is None:
+                self._reader = ThreadPoolExecutor(1, "headway-adapters")
+            self._reading[message.id] = message.adapter
+            self._reader.submit(self._read, message)
+            return []
+        if isinstance(message, UnloadAdapter):
+            for number in [each for each, name in self._reading.items() if name == message.adapter]:
+                del self._reading[number]  # nobody wants it any more
+            if message.adapter in self._adapters:
+                self._leaving.add(message.adapter)
+                self._drop_if_unused(message.adapter)
+            return [Output(message.id)]
+        adapter = self._reading.pop(message.command.id, "")
+        if not adapter:
+            return []
+        if message.error is None:
+            self._engine.adapters.add(adapter, message.weights)
+            self._adapters.setdefault(adapter, 0)
+        return [Output(message.command.id, error=message.error)]
+
+    def _read(self, command: LoadAdapter) -> None:
+        """In a thread of its own: steps go on meanwhile."""
+        try:
+            found = _Read(command, self._engine.adapters.read(Path(command.folder)))
+        except HeadwayError as error:
+            found = _Read(command, error=error)
+        except Exception as error:  # noqa: BLE001  whoever asked for it is told
+            failed = ModelFailed(f"{command.folder}: cannot be read: {error}")
+            failed.__cause__ = error
+            found = _Read(command, error=failed)
+        with contextlib.suppress(Closed):
+            self._tell(found)
+
+    def _drop_if_unused(self, adapter: str) -> None:
+        self._scheduler.forget_adapter(adapter)
+        if not self._adapters[adapter]:
+            del self._adapters[adapter]
+            self._leaving.discard(adapter)
+            self._engine.adapters.drop(adapter)
 
     def _complete(self, step: Step) -> list[Output]:
         _, began, running = self._under_way.popleft()
@@ -257,7 +384,7 @@ class GenerationThread:
         return outputs
 
     def _end(self, finished: Finished) -> Output:
-        self._alive.discard(finished.sequence)
+        self._leave(finished.sequence)
         self._engine.drop(finished.sequence)
         return Output(finished.sequence, finished=finished)
 
@@ -271,5 +398,14 @@ class GenerationThread:
         failed.__cause__ = error
         for sequence in hit:
             self._scheduler.cancel(sequence)
-            self._alive.discard(sequence)
+            self._leave(sequence)
         return [Output(each, error=failed) for each in sorted(hit)]
+
+
+def _id_of(message: _Message) -> int:
+    """Whom its answer is for."""
+    if isinstance(message, int):
+        return message
+    if isinstance(message, tuple):
+        return message[0].id
+    return message.command.id if isinstance(message, _Read) else message.id

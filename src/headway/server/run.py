@@ -22,7 +22,7 @@ from headway.models.chat.model import LanguageModel
 from headway.server import notify
 from headway.server.api import admin, draining, metrics, predict
 from headway.server.api.chat_page import handlers as chat_page
-from headway.server.api.openai import audio, chat, completions, images, rerank, tokens
+from headway.server.api.openai import adapters, audio, chat, completions, images, rerank, tokens
 from headway.server.api.openai import handlers as openai
 from headway.server.api.openapi import handlers as openapi
 from headway.server.api.v2 import handlers as v2
@@ -238,6 +238,7 @@ def make_app(
         (chat_page.ROUTES, chat_page.ChatPage()),
         (completions.ROUTES, completions.Completions(registry)),
         (tokens.ROUTES, tokens.Tokens(registry)),
+        (adapters.ROUTES, adapters.LoraAdapters(registry)),
         (rerank.ROUTES, rerank.Reranking(registry)),
         (audio.ROUTES, audio.Audio(registry)),
         (images.ROUTES, images.Images(registry)),

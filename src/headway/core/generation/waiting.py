@@ -124,7 +124,11 @@ class Waiting:
 
     def _close(self, progress: Progress) -> None:
         """It was the last of its account."""
-        name, tenant, adapter = progress.account, progress.sequence.tenant, progress.sequence.adapter
+        name, tenant, adapter = (
+            progress.account,
+            progress.sequence.tenant,
+            progress.sequence.adapter,
+        )
         del self._accounts[tenant][name], self._shares[name]
         self._reweigh(tenant)
         self._of_adapter[adapter].discard(name)

@@ -24,8 +24,9 @@ from headway.hosting.registry import Ask
 from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
+from headway.runtime.adapters import AdapterBook
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
-from headway.runtime.generating import Output
+from headway.runtime.generating import Command, Output
 
 _SEEDS = 1 << 63
 
@@ -37,6 +38,8 @@ class Engine(Protocol):
 
     def cancel(self, sequence: int) -> None: ...
 
+    def command(self, command: Command) -> None: ...
+
 
 class Front:
     """Used in one event loop, but for `report`."""
@@ -46,6 +49,8 @@ class Front:
         text: ChatText,
         recorder: GenerationRecorder,
         *,
+        model: str,
+        max_adapters: int,
         is_shared: bool,
         idle: Callable[[], None],
     ) -> None:
@@ -60,6 +65,7 @@ class Front:
         self._answers: dict[int, _Answer] = {}  # by sequence
         self._requests: dict[StreamCall, _Request] = {}
         self._engine: Engine | None = None
+        self.adapters = AdapterBook(model, self._command, self._ids, most=max_adapters)
 
     def connect(self, engine: Engine, *, max_context: int) -> None:
         self._engine, self._max_context = engine, max_context
@@ -71,6 +77,7 @@ class Front:
     def open(self, asked: Generation, ask: Ask) -> OpenStream:
         """Queue its sequences. Their pieces come as one stream. Raises Closed."""
         assert self._engine is not None
+        adapter = self.adapters.key_of(ask.adapter)
         now = time.monotonic()
         call = StreamCall(0, asked, self._loop)
         call.start(may_rerun=False)
@@ -79,6 +86,8 @@ class Front:
         for index in range(asked.count):
             number = next(self._ids)
             sequence = self._sequence(number, asked, index, ask, now)
+            if adapter:
+                sequence = sequence._replace(adapter=adapter)
             answer = _Answer(
                 index,
                 request,
@@ -137,8 +146,9 @@ class Front:
         answers = self._answers
         for output in outputs:
             answer = answers.get(output.sequence)
-            if answer is None:
-                continue  # its caller has left
+            if answer is None:  # its caller has left, or it answers a command
+                self.adapters.answered(output.sequence, output.error)
+                continue
             entry = self._entry(answer, output, company, now)
             call = answer.request.call
             if entry is not None:
@@ -190,6 +200,10 @@ class Front:
             self._recorder.finished("abort")
         request.sequences.clear()
         self._forget(call)
+
+    def _command(self, command: Command) -> None:
+        assert self._engine is not None
+        self._engine.command(command)
 
     def _cancel(self, sequence: int) -> None:
         assert self._engine is not None

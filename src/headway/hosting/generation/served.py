@@ -21,6 +21,8 @@ from headway.core.generation.wishes import NAMES, wishes_of
 from headway.core.operating.health import Health, health_of
 from headway.errors import Closed, HeadwayError, InvalidInput
 from headway.hosting.explaining import Story
+from headway.hosting.generation.adapted import AdaptedModel
+from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapters
 from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
@@ -31,6 +33,7 @@ from headway.hosting.warm_up import Beside
 from headway.model import Tensor
 from headway.models.chat.model import LanguageModel
 from headway.observe.generation import GenerationNow, GenerationRecorder
+from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.streams import OpenStream
@@ -73,6 +76,7 @@ class ServedGenerator:
         self._observers: list[Observer] = []
         self._thread: GenerationThread | None = None
         self._front: Front | None = None
+        self._adapter_folder: AdapterFolder | None = None
         self._is_ready = self._is_closed = False
         self._holders = 0
         self._held_at = -math.inf
@@ -97,6 +101,9 @@ class ServedGenerator:
             "step_tokens": config.step_tokens or 512,
             "kv_cache_gib": config.kv_cache_gib,
             "dtype": config.dtype,
+            "adapter_slots": config.adapter_slots,
+            "max_adapter_rank": config.max_adapter_rank,
+            "adapters": bool(config.adapters or config.adapter_folder or config.adapter_slots),
         }
 
         has_grammars = False
@@ -112,7 +119,12 @@ class ServedGenerator:
             return engine
 
         front = Front(
-            text, self.recorder, is_shared=config.share_prefixes, idle=self._look_whether_left
+            text,
+            self.recorder,
+            model=self.name,
+            max_adapters=config.max_adapters,
+            is_shared=config.share_prefixes,
+            idle=self._look_whether_left,
         )
         self._thread = thread = GenerationThread(make_engine, front.report)
         await run_in_thread(thread.start)
@@ -128,6 +140,7 @@ class ServedGenerator:
         front.connect(thread, max_context=limits.max_context)
         self._front = front
         thread.on_end(self._ended)
+        self._adapter_folder = await start_adapters(front.adapters, config)
         _log.info(
             "%s runs in a thread of this process: %d tokens of context, %d sequences, %d blocks",
             *(self.name, limits.max_context, limits.max_sequences, limits.blocks),
@@ -161,6 +174,8 @@ class ServedGenerator:
     async def close(self, *, drain_s: float = 30.0) -> None:
         self._is_ready, self._is_closed = False, True
         await self._wait_left(drain_s)
+        if self._adapter_folder is not None:
+            await self._adapter_folder.close()
         if self._thread is not None:
             await run_in_thread(self._thread.close, _MOST_WAITING)
             self._tell(Stopped(self.name, 0))
@@ -241,6 +256,23 @@ class ServedGenerator:
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return _SIGNATURE.input.json_schema(), _SIGNATURE.output.json_schema()
+
+    # ---- adapters
+
+    @property
+    def adapters(self) -> AdapterBook:
+        if self._front is None:
+            raise Closed(f"{self.name} is not loaded")
+        return self._front.adapters
+
+    def adapter_names(self) -> list[str]:
+        return [] if self._front is None else [each.name for each in self._front.adapters.entries()]
+
+    def adapted(self, name: str) -> AdaptedModel | None:
+        """The model as one adapter's name has it."""
+        if self._front is None or name not in self._front.adapters:
+            return None
+        return AdaptedModel(self, name)
 
     # ---- calling
 

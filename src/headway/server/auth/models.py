@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 from headway.errors import Forbidden, UnknownModel
+from headway.hosting.generation.adapted import AdaptedModel
 from headway.hosting.registry import (
     Array,
     Ask,
@@ -58,6 +59,10 @@ class KeyedRegistry:
 
     def names(self) -> list[str]:
         return [name for name in self._registry.names() if self._caller.may_use(name)]
+
+    def adapters(self) -> dict[str, str]:
+        found = self._registry.adapters().items()
+        return {name: model for name, model in found if self._caller.may_use(name)}
 
     def get(self, name: str, version: str = "") -> ServedModel:
         with self._allowed(name, version):
@@ -131,6 +136,8 @@ class KeyedRegistry:
         return [self._keyed(each) for each in models if self._caller.may_use(each.name)]
 
     def _keyed(self, model: ServedModel) -> ServedModel:
+        if isinstance(model, AdaptedModel):  # nobody says when it goes
+            return cast(ServedModel, KeyedModel(cast(ServedModel, model), self._caller))
         keyed = self._seen.get(model)
         if keyed is None:
             keyed = self._seen[model] = KeyedModel(model, self._caller)
@@ -237,4 +244,6 @@ class KeyedModel:
 
     def _as_caller(self, ask: Ask) -> Ask:
         """Whatever tenant a header names: the key says whose request it is."""
+        if ask.adapter and not self._caller.may_use(ask.adapter):
+            raise Forbidden(f"key {self._caller.key.id!r} may not use adapter {ask.adapter!r}")
         return dataclasses.replace(ask, tenant=self._caller.key.tenant)

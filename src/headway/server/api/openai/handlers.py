@@ -44,12 +44,16 @@ class OpenAI:
         self._created = int(time.time())
 
     async def models(self, request: Request) -> Response:
+        adapters = self._registry.adapters()
         data = [self._entry(name) for name in self._registry.names()]
+        data += [{**self._entry(name), "parent": model} for name, model in adapters.items()]
         return Response(msgspec.json.encode({"object": "list", "data": data}))
 
     async def model(self, request: Request, model: str) -> Response:
         self._registry.find_ready(model)
-        return Response(msgspec.json.encode(self._entry(model)))
+        parent = self._registry.adapters().get(model)
+        entry = self._entry(model) if parent is None else {**self._entry(model), "parent": parent}
+        return Response(msgspec.json.encode(entry))
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)

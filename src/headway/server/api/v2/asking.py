@@ -27,7 +27,9 @@ _OURS = frozenset(
 # What these say when they say nothing. Any other value is for the model, if it takes them.
 _NO_SEQUENCE = {"sequence_id": (0, ""), "sequence_start": (False,), "sequence_end": (False,)}
 MAX_PARAMETERS = 1024  # of one request; each is looked at in the event loop
-_HEADERS = frozenset(f"{OWN}{name}" for name in ("explain", "priority", "tenant", "timeout-ms"))
+_HEADERS = frozenset(
+    f"{OWN}{name}" for name in ("adapter", "explain", "priority", "tenant", "timeout-ms")
+)
 _NO = frozenset(["", "0", "false", "no", "off"])
 _LISTS_LEVEL = 2  # of {"inputs":[…]}
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
@@ -52,9 +54,12 @@ def ask_of(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> Ask:
         if key not in _OURS and value is not None and value not in _NO_SEQUENCE.get(key, ())
     }
     story = Story() if _explains(headers) else None
-    if not (deadline_ms or tenant or others or story) and priority == "normal":
+    adapter = headers.get("headway-adapter", "").strip()
+    if not (deadline_ms or tenant or others or story or adapter) and priority == "normal":
         return PLAIN
-    return Ask(priority, deadline_ms, tenant, parameters=others or None, story=story)
+    return Ask(
+        priority, deadline_ms, tenant, parameters=others or None, story=story, adapter=adapter
+    )
 
 
 def check_count(parameters: int) -> None:
