@@ -153,6 +153,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         Literal["auto", "float32", "bfloat16"],
         Meta(description="what a language model computes in"),
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "fp8"],
+        Meta(description="fp8: the layers' weights in 8-bit floats; needs a GPU"),
+    ] = "none"
     share_prefixes: Annotated[
         bool, Meta(description="cached beginnings of prompts are shared among tenants, too")
     ] = False
@@ -182,7 +186,7 @@ GENERATION = frozenset(
     [
         *("max_context", "max_sequences", "step_tokens", "kv_cache_gib", "dtype"),
         *("share_prefixes", "adapters", "adapter_folder", "adapter_slots", "max_adapters"),
-        "max_adapter_rank",
+        *("max_adapter_rank", "quantization"),
     ]
 )
 _BOTH = frozenset(

@@ -101,6 +101,7 @@ class ServedGenerator:
             "step_tokens": config.step_tokens or 512,
             "kv_cache_gib": config.kv_cache_gib,
             "dtype": config.dtype,
+            "quantization": config.quantization,
             "adapter_slots": config.adapter_slots,
             "max_adapter_rank": config.max_adapter_rank,
             "adapters": bool(config.adapters or config.adapter_folder or config.adapter_slots),
