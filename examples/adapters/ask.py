@@ -10,8 +10,7 @@ from pathlib import Path
 import headway
 
 
-async def main(folder: Path, question: str) -> None:
-    adapters = {each.name: each for each in folder.iterdir() if each.is_dir()}
+async def main(adapters: dict[str, Path], question: str) -> None:
     async with headway.Generator("chat", dtype="float32", adapters=adapters) as generator:
         messages = [{"role": "user", "content": question}]
         names = ["", *sorted(adapters)]
@@ -30,4 +29,5 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("question")
     asked = parser.parse_args()
-    asyncio.run(main(asked.folder, asked.question))
+    folders = {each.name: each for each in asked.folder.iterdir() if each.is_dir()}
+    asyncio.run(main(folders, asked.question))

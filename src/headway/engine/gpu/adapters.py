@@ -138,6 +138,19 @@ class DeviceAdapters:
             mine[each.slot] >= 0 for each in step.prefill
         )
 
+    def warm_up(self, most_rows: int) -> None:
+        """Compile what graphs do not: the kernels for steps with prompts, of up to so many rows."""
+        for rows in {1 << power for power in range(4, most_rows.bit_length())} | {most_rows}:
+            slots = torch.zeros(rows, dtype=torch.int32, device=self._memory.device)
+            adapted = self.for_rows(slots)
+            if rows not in (16, most_rows):
+                continue  # the others differ in nothing but how rows are grouped
+            for product, matrices in self._matrices[0].items():
+                size = (rows, matrices.down.shape[2])
+                x = torch.zeros(size, dtype=self._dtype, device=slots.device)
+                out = x.new_zeros(rows, matrices.up.shape[1])
+                adapted.finish(0, product, adapted.start(0, product, x), out)
+
     def for_rows(self, slots: torch.Tensor) -> "AdaptedRows":
         """Of sequences in these slots, one for each row."""
         groups = group_rows(self._on_device[slots.long()], self._slots)

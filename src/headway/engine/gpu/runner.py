@@ -155,6 +155,8 @@ class GpuRunner:
     def warm_up(self, sizes: Sequence[int] = ()) -> None:
         """Compile the kernels, and capture a graph for every batch size (or for these)."""
         self._sizes = sorted(sizes or buckets_up_to(self._limits.max_sequences))
+        if self._adapters is not None:
+            self._adapters.warm_up(self._limits.step_tokens)
         pool = None
         for rows in reversed(self._sizes):
             for is_adapted in (False, True) if self._adapters is not None else (False,):

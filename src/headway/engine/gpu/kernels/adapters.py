@@ -32,15 +32,15 @@ class Matrices(NamedTuple):
     ends: tuple[int, ...]  # of the pieces, in columns: each has its own ranks
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "most"])
 def _group(
     adapters,
     order,
     tiles,
     rows,
+    most,  # tiles
     SLOTS: tl.constexpr,
     TILE: tl.constexpr,
-    TILES: tl.constexpr,
     BLOCK: tl.constexpr,
     TILES_BLOCK: tl.constexpr,
 ):
@@ -58,13 +58,13 @@ def _group(
         index = number - before
         is_tile = (index >= 0) & (index < its_tiles)
         tl.store(tiles + number, adapter + number * 0, mask=is_tile)
-        tl.store(tiles + TILES + number, first + index * TILE, mask=is_tile)
+        tl.store(tiles + most + number, first + index * TILE, mask=is_tile)
         left = tl.minimum(count - index * TILE, TILE)
-        tl.store(tiles + 2 * TILES + number, left, mask=is_tile)
+        tl.store(tiles + 2 * most + number, left, mask=is_tile)
         first += count
         before += its_tiles
-    is_unused = (number >= before) & (number < TILES)
-    tl.store(tiles + 2 * TILES + number, number * 0, mask=is_unused)
+    is_unused = (number >= before) & (number < most)
+    tl.store(tiles + 2 * most + number, number * 0, mask=is_unused)
 
 
 def group_rows(adapters: torch.Tensor, slots: int) -> Groups:
@@ -79,9 +79,9 @@ def group_rows(adapters: torch.Tensor, slots: int) -> Groups:
         order,
         tiles,
         rows,
+        most,
         SLOTS=slots,
         TILE=tile,
-        TILES=most,
         BLOCK=max(16, triton.next_power_of_2(rows)),
         TILES_BLOCK=max(16, triton.next_power_of_2(most)),
         num_warps=4,
@@ -89,7 +89,7 @@ def group_rows(adapters: torch.Tensor, slots: int) -> Groups:
     return Groups(order, tiles, tile)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "most"])
 def _shrink(
     x,
     down,
@@ -99,7 +99,7 @@ def _shrink(
     rows,
     inner,
     slot_stride,
-    TILES: tl.constexpr,
+    most,
     RANKS: tl.constexpr,
     RANKS_BLOCK: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -108,11 +108,11 @@ def _shrink(
 ):
     tile = tl.program_id(0)
     split = tl.program_id(1)
-    count = tl.load(tiles + 2 * TILES + tile)
+    count = tl.load(tiles + 2 * most + tile)
     if count == 0:
         return
     adapter = tl.load(tiles + tile).to(tl.int64)
-    start = tl.load(tiles + TILES + tile)
+    start = tl.load(tiles + most + tile)
     member = tl.arange(0, TILE)
     is_here = member < count
     row = tl.load(order + start + member, mask=is_here, other=0).to(tl.int64)
@@ -138,7 +138,7 @@ def _shrink(
     tl.store(parts + at, sums, mask=is_here[:, None] & is_rank[None, :])
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "most"])
 def _expand(
     parts,
     up,
@@ -148,7 +148,7 @@ def _expand(
     rows,
     width,
     slot_stride,
-    TILES: tl.constexpr,
+    most,
     END_0: tl.constexpr,
     END_1: tl.constexpr,
     RANK: tl.constexpr,
@@ -158,11 +158,11 @@ def _expand(
     BLOCK: tl.constexpr,
 ):
     tile = tl.program_id(0)
-    count = tl.load(tiles + 2 * TILES + tile)
+    count = tl.load(tiles + 2 * most + tile)
     if count == 0:
         return
     adapter = tl.load(tiles + tile).to(tl.int64)
-    start = tl.load(tiles + TILES + tile)
+    start = tl.load(tiles + most + tile)
     member = tl.arange(0, TILE)
     is_here = member < count
     row = tl.load(order + start + member, mask=is_here, other=0).to(tl.int64)
@@ -207,7 +207,7 @@ def shrink(x: torch.Tensor, matrices: Matrices, groups: Groups, parts: torch.Ten
         rows,
         x.shape[1],
         down.stride(0),
-        TILES=groups.tiles.shape[1],
+        groups.tiles.shape[1],
         RANKS=ranks,
         RANKS_BLOCK=max(16, triton.next_power_of_2(ranks)),
         SPLITS=splits,
@@ -235,7 +235,7 @@ def expand(
         rows,
         width,
         up.stride(0),
-        TILES=groups.tiles.shape[1],
+        groups.tiles.shape[1],
         END_0=ends[0],
         END_1=ends[1],
         RANK=rank,
