@@ -19,10 +19,11 @@ from headway.errors import (
     Unavailable,
 )
 from headway.generator import Generator
-from headway.model import END, Cancel, Model, Tensor, TensorModel
+from headway.model import END, Cancel, Model, ModelHandle, Tensor, TensorModel
 from headway.observe.metrics import Metrics
 from headway.runtime.batcher import Batcher
 from headway.runtime.decorator import BatchedFunction, batched
+from headway.wiring import asgi, serve
 
 __version__ = "0.1.0"
 
@@ -42,11 +43,14 @@ __all__ = [
     "Metrics",
     "Model",
     "ModelFailed",
+    "ModelHandle",
     "QueueFull",
     "Shed",
     "Tensor",
     "TensorModel",
     "Unavailable",
+    "asgi",
     "batched",
     "events",
+    "serve",
 ]

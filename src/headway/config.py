@@ -192,7 +192,8 @@ GENERATION = frozenset(
 _BOTH = frozenset(
     [
         *("name", "target", "max_queue", "tenants", "timeout_ms", "warm_up", "load"),
-        *("unload_after_s", "load_timeout_s", "options", "versions"),
+        *("unload_after_s", "load_timeout_s", "options", "versions", "worker", "max_restarts"),
+        *("heartbeat_timeout_s", "worker_memory_mb", "pin", "execute_timeout_ms"),
     ]
 )
 
@@ -370,6 +371,11 @@ def load(path: Path) -> Config:
     return _convert(read(path), str(path))
 
 
+def of_tables(tables: Mapping[str, Any], where: str) -> Config:
+    """The same from what a program has put together."""
+    return _convert(tables, where)
+
+
 def keys_of(config: Config) -> tuple[KeyConfig, ...]:
     """Every key, from wherever it comes; none: everybody may infer."""
     server = config.server
@@ -446,7 +452,29 @@ def _convert_to(kind: type[T], tables: Mapping[str, Any], where: str) -> T:
     try:
         return msgspec.convert(tables, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{where}: {error}{_maybe_meant(str(error))}") from error
+
+
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<table>\w*))?")
+
+
+def _maybe_meant(message: str) -> str:
+    """The nearest field, where one is unknown; or the table that has a field of this name."""
+    found = _UNKNOWN.search(message)
+    if found is None:
+        return ""
+    tables = {"server": ServerConfig, "models": ModelConfig, "keys": KeyConfig, "": Config}
+    table = tables.get(found["table"] or "")
+    if table is None:
+        return ""
+    for other, struct in tables.items():
+        if struct is not table and found["name"] in struct.__struct_fields__:
+            return (
+                f"; it belongs to [{other}]"
+                if other == "server"
+                else f"; it belongs to [[{other}]]"
+            )
+    return nearest(found["name"], table.__struct_fields__)
 
 
 # ---- flags and variables
@@ -532,7 +560,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             continue
         flag = known.get(variable)
         if flag is None:
-            raise ConfigError(f"no such setting{_nearest(variable, known)}", field=variable)
+            raise ConfigError(f"no such setting{nearest(variable, known)}", field=variable)
         settings[flag.field] = _parsed(flag, text, variable)
     return settings
 
@@ -558,7 +586,8 @@ def _is_from_kubernetes(variable: str, text: str) -> bool:
     )
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean …?`, or nothing."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""
 
@@ -567,27 +596,36 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _split(text: str, kind: Any) -> Any:
-    """Text as it is, or in the parts that a table or list has: `a=1,b=2` and `1,2,4`."""
+    """Text as it is, or in the parts that a table or list has: `a=1,b=2` (or a JSON object) and
+    `1,2,4`."""
     origin = get_origin(kind)
     if origin is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     if origin is not dict:
         return text
+    if text.lstrip().startswith("{"):
+        return _json_table(text)
     table = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
             raise ValueError(f"NAME=VALUE is expected, not {part!r}")
-        table[key.strip()] = _guessed(value) if get_args(kind)[1] is Any else value.strip()
+        value = value.strip()
+        table[key.strip()] = TypedText(value) if get_args(kind)[1] is Any else value
     return table
 
 
-def _guessed(text: str) -> Any:
-    """A number, true or false where it looks like one; else the text itself."""
+class TypedText(str):
+    """A value from the command line, whose type its reader knows: `models/options.py`."""
+
+    __slots__ = ()
+
+
+def _json_table(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
-        return text
+    except ValueError as error:
+        raise ValueError(f"a JSON object is expected ({error})") from None
 
 
 def _description(hint: Any) -> str:

@@ -16,13 +16,25 @@ Errors carry fields, not only text: an error that knows a limit has `error.limit
 knows when to come back has `error.retry_after_s`.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class HeadwayError(Exception):
     """The root of every error of ours."""
 
     code: ClassVar[str] = "error"  # one word, stable: it travels on the wire and in metrics
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With its fields, which a constructor may want by name: errors cross processes."""
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(
+    kind: type[HeadwayError], args: tuple[Any, ...], fields: dict[str, Any]
+) -> HeadwayError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class ConfigError(HeadwayError):

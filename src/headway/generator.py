@@ -24,7 +24,7 @@ from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
 from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
 from headway.runtime.adapters import AdapterBook
-from headway.runtime.generating import Command, GenerationLoad, GenerationThread, Output
+from headway.runtime.generating import GenerationLoad, GenerationThread, Output
 
 if TYPE_CHECKING:
     from headway.models.chat.text import ChatText
@@ -96,7 +96,7 @@ class Generator:
         }
         self._adapters = dict(adapters or {})
         self._ids = itertools.count()
-        self._book = AdapterBook(target, self._command, self._ids)
+        self._book = AdapterBook(target)
         self._share_prefixes = share_prefixes
         self._streams: dict[int, asyncio.Queue[Output]] = {}
         self._thread: GenerationThread | None = None
@@ -134,6 +134,7 @@ class Generator:
 
         self._thread = GenerationThread(make_engine, self._report)
         self._thread.start()
+        self._book.connect(self._thread)
         self._max_context = self._thread.limits.max_context
 
     @property
@@ -160,11 +161,6 @@ class Generator:
     async def unload_adapter(self, name: str) -> None:
         """Answers under way go on to their end. Raises UnknownModel."""
         await self._book.unload(name)
-
-    def _command(self, command: Command) -> None:
-        if self._thread is None:
-            raise Closed("the generator has not started: use `async with`")
-        self._thread.command(command)
 
     # ---- asking
 
@@ -273,8 +269,6 @@ class Generator:
             stream = self._streams.get(output.sequence)
             if stream is not None:
                 stream.put_nowait(output)
-            else:
-                self._book.answered(output.sequence, output.error)
 
 
 class _Request:

@@ -7,7 +7,8 @@ A model is written once and runs the same inline, in a thread and in a process o
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import numpy
@@ -44,6 +45,45 @@ class Cancel:
         return False
 
 
+class ModelHandle(Generic[In, Out]):
+    """Another model of the same server, for a model that says in `uses` that it calls it.
+
+    What it is given is queued and batched as if a client had sent it, with the deadline, the
+    priority and the tenant of the request that is being answered, and is withdrawn when nobody
+    waits for that any more. In a test, any object with these methods takes its place.
+    """
+
+    name: str
+
+    async def __call__(
+        self,
+        value: In,
+        *,
+        deadline_ms: float | None = None,
+        priority: Literal["high", "normal", "low"] | None = None,
+        parameters: "Mapping[str, Any] | None" = None,
+    ) -> Out:
+        """One value, as the model's own `prepare` or `predict` takes it; its result."""
+        raise NotImplementedError
+
+    async def many(self, values: Sequence[In], **wishes: Any) -> list[Out]:
+        """Several values, results in order. The first error withdraws the others."""
+        raise NotImplementedError
+
+    def stream(self, value: In, **wishes: Any) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+    def call(self, value: In, **wishes: Any) -> Out:
+        """From a `def predict`, which runs in a thread of its own."""
+        raise NotImplementedError
+
+    def call_many(self, values: Sequence[In], **wishes: Any) -> list[Out]:
+        raise NotImplementedError
+
+
+NO_MODELS: "Mapping[str, ModelHandle[Any, Any]]" = MappingProxyType({})
+
+
 class Model(Generic[In, Out]):
     """A model over Python objects: a list of inputs in, as many outputs back, in the same order.
 
@@ -63,6 +103,9 @@ class Model(Generic[In, Out]):
     # The only sizes the model runs at (it was compiled for them): items are padded up to the next,
     # by `predict`; what a batch costs is reckoned so. Empty: any size.
     pad_sizes: ClassVar[Sequence[int]] = ()
+    # Models of the same server that this one calls, by name: `await self.models["embed"](text)`.
+    uses: ClassVar[Sequence[str]] = ()
+    models: "Mapping[str, ModelHandle[Any, Any]]" = NO_MODELS  # those; set before it is loaded
 
     def setup(self) -> None:
         """Light preparation, in every process that has the model: tokenizer, labels."""
@@ -131,6 +174,8 @@ class TensorModel:
     # takes a mask is tried out before traffic, any other is not padded. {}: never.
     pads: "ClassVar[Mapping[str, float] | None]" = None
     pad_sizes: ClassVar[Sequence[int]] = ()  # the only lengths it runs at; empty: any
+    uses: ClassVar[Sequence[str]] = ()  # as of `Model`
+    models: "Mapping[str, ModelHandle[Any, Any]]" = NO_MODELS
 
     def setup(self) -> None:
         """Light preparation, in every process that has the model."""

@@ -20,12 +20,11 @@ from transformers import (
 )
 
 from headway.core.generation.limits import Limits
-from headway.core.generation.sampling import Sampling
+from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, Sequence
 from headway.core.generation.step import Step
 from headway.engine.runner import Runner, load
-from headway.engine.sampling import Logprobs
 
 VOCABULARY = 270  # every byte, and some special tokens
 SPECIALS = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>"]

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,9 @@ from headway.config import KeyConfig
 from headway.errors import ConfigError, Forbidden, UnknownModel
 from headway.hosting.generation.adapter_folder import AdapterFolder
 from headway.hosting.registry import Ask, Registry
+from headway.server.api.v2.asking import ask_from
 from headway.server.auth.keys import KeyRing, new_key
-from headway.server.auth.models import KeyedRegistry
+from headway.server.models import Models
 
 pytestmark = pytest.mark.real_time
 PROMPTS = [tuple(range(10, 10 + length)) for length in (3, 9, 30)]
@@ -381,16 +384,36 @@ def test_a_watched_folder_is_followed(
 
 def test_a_key_needs_the_adapters_name(served: Serving) -> None:
     registry = Registry()
-    registry.add(served.model)  # type: ignore[arg-type]
+    registry.add(served.model)
+    models = Models(registry)
     secret = new_key()
     key = KeyConfig(id="k", hash=secret.hash, tenant="t", models=("tiny",))
     caller = KeyRing([key], 0.0).find({"x-api-key": secret.key})
     assert caller is not None
-    keyed = KeyedRegistry(registry, caller)
-    assert keyed.adapters() == {}
+    assert models.adapters(caller) == {}
+    assert models.adapters(None) == {"pirate": "tiny"}
     with pytest.raises(Forbidden, match="'pirate'"):
-        keyed.find_ready("pirate")
-    model = keyed.find_ready("tiny")
-    assert model is not None
-    with pytest.raises(Forbidden, match="adapter 'pirate'"):
-        model.stream("ab", Ask(adapter="pirate"))
+        models.find_ready(caller, "pirate")
+    with pytest.raises(Forbidden, match="'pirate'"):
+        ask_from({}, {"headway-adapter": "pirate"}, caller)
+
+
+def test_an_adapter_survives_its_engine(served: Serving) -> None:
+    before = text_of(chat(served, "pirate"))
+    worker = served.model.workers()[0]
+    assert worker.pid is not None
+    if worker.pid == os.getpid():
+        pytest.skip("the engine is a thread here")
+
+    async def main() -> str:
+        ask = Ask(adapter="pirate", parameters={**FAST, "max_tokens": 120})
+        stream = served.model.stream("ab", ask)
+        first = await anext(stream)
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        return first + "".join([each async for each in stream])
+
+    text = served.run(main)
+    wanted = {"text_input": "ab", **FAST, "max_tokens": 120}
+    whole = httpx.post(f"{served.url}/v2/models/pirate/generate", json=wanted, timeout=60.0)
+    assert text == whole.json()["text_output"]
+    assert text_of(chat(served, "pirate")) == before

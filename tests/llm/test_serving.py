@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import httpx
@@ -26,8 +26,7 @@ from headway.models import catalogue, functions
 from headway.models.chat.model import LanguageModel
 from headway.models.chat.templates import ChatTemplate
 from headway.server.api.openai.asking import language_of
-from headway.server.auth.keys import KeyRing
-from headway.server.auth.models import KeyedRegistry
+from headway.server.auth.guard import Guard
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.net.messages import Request
 from headway.server.run import make_app
@@ -361,9 +360,6 @@ async def test_a_keys_tenant_goes_with_every_answer(folder: Path) -> None:
 
     hash_ = "sha256:" + hashlib.sha256(b"secret").hexdigest()
     key = KeyConfig(id="a", hash=hash_, tenant="acme", rows_per_s=1.0)
-    ring = KeyRing((key,), time.monotonic())
-    caller = ring.find({"authorization": "Bearer secret"})
-    assert caller is not None
     model = Seen(
         ModelConfig(name="tiny", target=str(folder), kv_cache_gib=0.01),
         LanguageModel(str(folder), threads=1),
@@ -372,9 +368,10 @@ async def test_a_keys_tenant_goes_with_every_answer(folder: Path) -> None:
     registry.add(model)
     await model.start()
     try:
-        app = make_app(cast(Registry, KeyedRegistry(registry, caller)), ServerConfig(port=0))
+        config = ServerConfig(port=0)
+        app = make_app(registry, config, guard=Guard(config, (key,)))
         body = json.dumps({**CHAT, "max_tokens": 2}).encode()
-        headers = {"headway-tenant": "somebody else"}
+        headers = {"headway-tenant": "somebody else", "authorization": "Bearer secret"}
         route = "/v1/chat/completions"
         first = await app.handle(Request("POST", route, "", headers, body, "1"))
         second = await app.handle(Request("POST", route, "", headers, body, "2"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headway import END, Batcher, Closed, DeadlineExceeded, Model, ModelFailed
+from headway import END, Batcher, Closed, DeadlineExceeded, InvalidInput, Model, ModelFailed
 from headway.events import Crashed
 from headway.runtime.workers.thread import ThreadWorker
 from headway.testing import FakeModel, Recorder
@@ -577,3 +577,30 @@ def test_an_async_model_is_cut_short_with_its_event_loop() -> None:
         warnings.simplefilter("ignore")  # of the tasks that were left behind
         calls.clear()
         gc.collect()
+
+
+@pytest.mark.parametrize("company", [0, 1, 5])
+async def test_an_error_of_ours_that_the_model_raises_is_its_callers_own(company: int) -> None:
+    """Alone or found among others; the others get their answers."""
+
+    async def picky(items: list[int]) -> list[int]:
+        if 13 in items:
+            raise InvalidInput("13 is not taken")
+        return items
+
+    async with Batcher(picky, max_wait_ms=5, policy="window") as batcher:
+        results = await asyncio.gather(
+            *(batcher.submit(value) for value in (13, *range(company))), return_exceptions=True
+        )
+    assert isinstance(results[0], InvalidInput)
+    assert str(results[0]) == "13 is not taken"
+    assert results[1:] == list(range(company))
+
+
+async def test_where_a_batch_is_not_run_again_nobody_is_told_that_it_was_his_fault() -> None:
+    async def picky(items: list[int]) -> list[int]:
+        raise InvalidInput("one of you")
+
+    async with Batcher(picky, max_wait_ms=5, policy="window", max_reruns=0) as batcher:
+        results = await asyncio.gather(*map(batcher.submit, range(3)), return_exceptions=True)
+    assert [type(each) for each in results] == [ModelFailed] * 3

@@ -12,6 +12,7 @@ import pytest
 from headway import (
     Batcher,
     Closed,
+    ConfigError,
     DeadlineExceeded,
     InvalidInput,
     Model,
@@ -542,3 +543,24 @@ async def test_who_leaves_before_the_group_is_prepared_hurts_nobody() -> None:
         model.may_start.set()
         assert await first == 5
         assert await batcher.submit("later") == 5
+
+
+async def _wait(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize("method", ["setup", "load", "prepare", "prepare_many", "size", "finish"])
+def test_an_async_callback_is_refused_by_name(method: str) -> None:
+    async def awaited(self: Any, *_: Any) -> Any:
+        return 1
+
+    members = {"predict": lambda self, items: items, "prepare": lambda self, raw: raw}
+    kind = type("Mine", (Model,), {**members, method: awaited})
+    with pytest.raises(ConfigError, match=rf"{method}: {method} of Mine is `async def`; only"):
+        Batcher(kind())
+
+
+@pytest.mark.parametrize("method", ["prepare", "size"])
+def test_so_is_one_of_the_decorators(method: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{method} of echo is `async def`"):
+        Batcher(lambda items: items, name="echo", **{method: _wait})  # type: ignore[arg-type]

@@ -120,7 +120,8 @@ def test_help_shows_what_a_flag_takes(field: str, metavar: str | None) -> None:
         ("policy", "window", "window"),
         ("tenants", "acme=2,other=0.5", {"acme": 2.0, "other": 0.5}),
         ("batch_sizes", "1, 4,16", (1, 4, 16)),
-        ("options", "threads=2,path=/a/b,fast=true", {"threads": 2, "path": "/a/b", "fast": True}),
+        ("options", "threads=2,path=/a/b", {"threads": "2", "path": "/a/b"}),  # typed by the model
+        ("options", '{"threads": 2, "labels": ["a"]}', {"threads": 2, "labels": ["a"]}),
     ],
 )
 def test_text_becomes_the_settings_type(field: str, text: str, value: object) -> None:

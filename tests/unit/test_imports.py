@@ -24,7 +24,9 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 
 
 TABLE = {
-    "__init__": row("core events generator model observe runtime config"),
+    "__init__": row("client core events generator model observe runtime config wiring"),
+    "client": row("", lazily="httpx msgspec"),
+    "wiring": row("*", lazily="*"),
     "errors": row(""),
     "core": row(""),
     "model": row("core", lazily="numpy"),
@@ -131,6 +133,7 @@ ROOMS = {
     "driving": "driving calling events",
     "jobs": "jobs driving calling events",
     "workers": "workers jobs driving calling events forking",
+    "generation": "generation generating workers calling events",
     "batching": "batching workers jobs driving calling events options fan_out forking",
 }
 

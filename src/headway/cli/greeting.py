@@ -1,12 +1,35 @@
 """What `headway serve` tells a person once it listens: lines to copy that work."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy
 
+from headway.config import Config, keys_of
 from headway.hosting.registry import Registry, ServedModel
 from headway.model import Tensor
 from headway.server.api.openapi.schemas import IMAGE
 
+if TYPE_CHECKING:
+    from headway.server.run import Addresses
+
 _KEY = '-H "Authorization: Bearer $KEY" '
+
+
+def announcing(config: Config) -> "Callable[[Addresses, Registry], None]":
+    """Prints the greeting, once everything is ready."""
+
+    def announce(addresses: "Addresses", registry: Registry) -> None:
+        words = greeting(
+            registry,
+            addresses.http,
+            addresses.grpc,
+            has_keys=bool(keys_of(config)),
+            admin_without_key=config.server.admin_without_key,
+        )
+        print(words, flush=True)
+
+    return announce
 
 
 def greeting(

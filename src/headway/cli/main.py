@@ -4,18 +4,23 @@ Exit codes: 0 done, 1 failed, 2 a flag or a file is wrong (one line on stderr sa
 """
 
 import argparse
+import importlib.metadata
 import os
+import platform
+import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from headway.cli import demo, health, keys, mapping, models, serve, simulate
+from headway.config import nearest
 from headway.errors import ConfigError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
-        parsed = _parser().parse_args(arguments)
+        typed = sys.argv[1:] if arguments is None else list(arguments)
+        parsed = _parser().parse_args(typed, argparse.Namespace(typed=typed))
         code: int = parsed.run(parsed)
         sys.stdout.flush()
     except ConfigError as error:
@@ -30,9 +35,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Mistakes are one line, without the usage before it."""
+    """Mistakes are one line, without the usage before it, and with what may have been meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # here, not in the parser of all commands: it does not know their flags
+            flags = [name for action in self._actions for name in action.option_strings]
+            typed = unknown[0].partition("=")[0]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{nearest(typed, flags)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
+        wrong = re.search(
+            r"invalid choice: '(?P<typed>[^']*)' \(choose from (?P<known>.*)\)", message
+        )
+        if wrong is not None:
+            message += nearest(wrong["typed"], re.findall(r"[\w-]+", wrong["known"]))
         raise ConfigError(f"{message} ({self.prog} --help explains)")
 
 
@@ -40,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="headway", description="The batching brain for model inference.", allow_abbrev=False
     )
+    parser.add_argument("--version", action="version", version=_version())
     commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=_Parser
     )
@@ -51,3 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_parser(commands)
     simulate.add_parser(commands)
     return parser
+
+
+def _version() -> str:
+    return f"headway {importlib.metadata.version('headway')} (Python {platform.python_version()})"

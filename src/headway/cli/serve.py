@@ -1,9 +1,11 @@
 """`headway serve`: from what was typed to a configuration, and to the running server."""
 
 import argparse
+import functools
 import os
 import re
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +14,6 @@ from headway.observe import logs
 
 if TYPE_CHECKING:
     from headway.config import Config, Flag
-    from headway.hosting.registry import Registry
-    from headway.server.run import Addresses
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -25,9 +25,11 @@ JSON. Calls that come together are batched; nothing needs tuning.
   headway serve                      the built-in text-embedding model
   headway serve app:Sentiment        a headway.Model of yours: class Sentiment in app.py
   headway serve app:predict          a function of yours, from a list to a list
+  headway serve path/to/file.py      the only model in a file; file.py:Sentiment says which
   headway serve model.onnx           an ONNX file
   headway serve chat                 a small language model, and a page to talk to it
   headway serve model.gguf           a language model; a folder of safetensors likewise
+  headway serve org/name             a model of the Hugging Face hub
   headway serve headway.toml         several models, with all their settings
   headway serve ./models --watch     a folder of models, which may come and go meanwhile
 """
@@ -53,11 +55,16 @@ def add_parser(commands: "Commands") -> None:
         "target",
         nargs="?",
         metavar="MODEL",
-        help="module:Class, module:function, a .onnx, .pt2 or .gguf file, a name from `headway "
-        "models`, a .toml file, or a folder: of models, or of one transformers or diffusers model "
-        "(default: minilm)",
+        help="module:name or file.py:name (a class, an instance, a function), a .onnx, .pt2 or "
+        ".gguf file, a name from `headway models` or of the hub, a .toml file, or a folder: of "
+        "models, or of one transformers or diffusers model (default: minilm)",
     )
     parser.add_argument("--name", metavar="TEXT", help="what clients call it (not with a file)")
+    parser.add_argument(
+        "--reload",
+        action="store_true",
+        help="for development: start again whenever a .py or .toml file here changes",
+    )
     for title, struct in (("the server", ServerConfig), ("the model", ModelConfig)):
         group = parser.add_argument_group(title)
         for flag in flags(struct):
@@ -66,33 +73,43 @@ def add_parser(commands: "Commands") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.reload:
+        return _reload(arguments)
     sys.path.insert(0, str(Path.cwd()))  # `app:Model` is app.py here
     config = config_of(arguments, dict(os.environ))
     logs.configure(format=config.server.log_format, level=config.server.log_level)
     _allow_open_files()
-    from headway.cli.greeting import greeting
-    from headway.config import keys_of
+    from headway.cli.greeting import announcing
     from headway.server.net.http1.server import run as run_loop
     from headway.server.run import run as serve
 
-    def announce(addresses: "Addresses", registry: "Registry") -> None:
-        words = greeting(
-            registry,
-            addresses.http,
-            addresses.grpc,
-            has_keys=bool(keys_of(config)),
-            admin_without_key=config.server.admin_without_key,
-        )
-        print(words, flush=True)
-
+    reread = functools.partial(config_of, arguments, dict(os.environ))
     try:
-        run_loop(serve(config, announce, reread=lambda: config_of(arguments, dict(os.environ))))
+        run_loop(serve(config, announcing(config), reread=reread))
     except ConfigError:
         raise
     except HeadwayError as error:
+        if error.__cause__ is not None and not isinstance(error.__cause__, HeadwayError):
+            traceback.print_exception(error.__cause__)  # the model's own: where it happened
         print(f"headway: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _reload(arguments: argparse.Namespace) -> int:
+    from headway.cli import reloading
+
+    target = arguments.target or ""
+    if target and is_repository(target):
+        raise ConfigError(
+            f"{target} is a folder of models: --watch reloads those", field="--reload"
+        )
+    folders = [Path.cwd()]
+    file = Path(target.partition(".py:")[0] + ".py") if ".py:" in target else Path(target)
+    if file.is_file() and Path.cwd() not in file.resolve().parents:
+        folders.append(file.resolve().parent)
+    typed = [each for each in arguments.typed if each != "--reload"]
+    return reloading.run(typed, folders)
 
 
 def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Config":
@@ -120,7 +137,14 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
         for flag in flags(struct)
         if (value := getattr(arguments, flag.field)) is not None
     }
-    return resolve(base, where=where, environment=environment, typed=typed)
+    config = resolve(base, where=where, environment=environment, typed=typed)
+    if config.server.watch and not config.server.repository:
+        raise ConfigError(
+            f"it looks for changes in a folder of models, and {target} is none; while you write a "
+            "model: --reload",
+            field="--watch",
+        )
+    return config
 
 
 def _allow_open_files() -> None:
@@ -149,12 +173,16 @@ def is_repository(target: str) -> bool:
 
 
 def name_for(target: str) -> str:
-    """`app:BigModel` is served as big-model, `path/to/net.onnx` as net."""
+    """`app:BigModel` is served as big-model, `path/to/net.onnx` as net, `org/name@v1` as name."""
+    from headway.models.weights import is_hub_name
+
     if ":" in target:
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", target.rpartition(":")[2])
         return words.lower()
     path = Path(target)
-    return path.resolve().name if path.is_dir() else path.stem
+    if path.is_dir():
+        return path.resolve().name
+    return path.name.partition("@")[0] if is_hub_name(target) else path.stem
 
 
 def add_flag(group: Any, flag: "Flag") -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from headway.core.generation.sampling import Sampling
+from headway.core.generation.sampling import Logprobs, Sampling
 
 _CANDIDATES = 256  # the likeliest, which nearly always hold all that top-k and top-p keep
 _MASK = (1 << 64) - 1
@@ -24,14 +24,6 @@ class Row:
     prompt: Sequence[int]
     generated: Sequence[int]
     allowed: torch.Tensor | None = None  # the tokens that its grammar takes next; None: all
-
-
-@dataclass(frozen=True, slots=True)
-class Logprobs:
-    """Of the chosen token, and of the likeliest, before any adjustment."""
-
-    chosen: float
-    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class Served:
 
     async def warm(self, beside: Beside | None = None) -> None:
         """`beside`: others who are served meanwhile, and must not feel it."""
-        if self.config.warm_up:
+        if self.config.warm_up and not self.model.uses:  # those that it uses are, by themselves
             await self._warm_up(beside)
         self._is_ready = True
 
@@ -254,6 +254,8 @@ class Served:
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        if ask.account is not None:
+            ask.pay(max((len(array) for array in inputs.values() if array.ndim), default=1))
         started, rows = self.clock(), _rows(inputs)
         try:
             if ask is PLAIN and rows == 1 and self.signature is None:
@@ -270,6 +272,8 @@ class Served:
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value, as decoded from JSON. The result may hold numpy arrays."""
+        if ask.account is not None:
+            ask.pay(1)
         started = self.clock()
         try:
             result = await self._predict(value, ask)
@@ -278,6 +282,28 @@ class Served:
             raise
         self.record(1, started, None)
         return result
+
+    async def submit(self, value: Any, ask: Ask) -> Any:
+        """One value as Python has it, from a model that calls this one: nothing is decoded."""
+        started = self.clock()
+        try:
+            result = await self._submit(value, ask)
+        except BaseException as error:
+            self.record(1, started, error)
+            raise
+        self.record(1, started, None)
+        return result
+
+    async def submit_many(self, values: Sequence[Any], ask: Ask) -> list[Any]:
+        """Several of them: the first error withdraws the rest."""
+
+        async def call(index: int, left_ms: float | None) -> Any:
+            wishes = ask if left_ms is None else dataclasses.replace(ask, deadline_ms=left_ms)
+            return await self.submit(values[index], wishes)
+
+        with self.held():
+            fan_out = self.batcher.fan_out(deadline_ms=ask.deadline_ms)
+            return await fan_out.gather(call, range(len(values)), keep_errors=False)
 
     async def predict_many(
         self, values: Sequence[Any], asks: Ask | Sequence[Ask], *, keep_errors: bool = False
@@ -303,6 +329,7 @@ class Served:
 
         told = each if one is None else (one,)
         for ask in told[:1]:  # they are the request's, not one value's
+            ask.pay(len(values))
             self.batcher.check_parameters(self._options(ask).get("parameters", {}))
         started = self.clock()
         deadline_ms = min((ask.deadline_ms or math.inf for ask in told), default=math.inf)
@@ -315,6 +342,7 @@ class Served:
                 raise
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
+        ask.pay(1)
         return ServedStream(self, value, ask)
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
@@ -371,8 +399,12 @@ class Served:
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:
-            self._check_answers()
             value = self.signature.input.decode(value)
+        return await self._submit(value, ask)
+
+    async def _submit(self, value: Any, ask: Ask) -> Any:
+        if self.signature is not None:
+            self._check_answers()
             if not self._comes_late:
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
             with self.held():
@@ -540,13 +572,19 @@ def _placement(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> P
             f"{config.name} streams: write it as `async def` to run it inline", field="worker"
         )
     needs_process = "worker_memory_mb" if config.worker_memory_mb is not None else ""
+    needs_process = needs_process or ("pin" if config.pin else "")
+    if model.uses and (config.worker == "process" or needs_process):
+        raise ConfigError(
+            f"{config.name} calls other models, which a process of its own cannot reach",
+            field=needs_process or "worker",
+        )
     return place(
         config.name,
         config.worker,
         is_async=is_async,
         workers=config.workers,
-        is_python=not type(model).__module__.startswith("headway."),
-        needs_process=needs_process or ("pin" if config.pin else ""),
+        is_python=not type(model).__module__.startswith("headway.") and not model.uses,
+        needs_process=needs_process,
         has_processes=HAS_PROCESSES,
     )
 

@@ -4,6 +4,7 @@ They hand a model decoded values and get results; they see neither the scheduler
 loaded. Whoever keeps the models (`repository/keeper.py`) says here which one answers to a name.
 """
 
+import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy
 
 from headway.core.operating.health import Health, is_live
+from headway.core.queueing.quota import Account
 from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, UnknownModel
 from headway.hosting.explaining import Story
 from headway.model import Tensor
@@ -30,7 +32,13 @@ class Ask:
     partition: Hashable = None
     parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
     story: Story | None = None  # told what became of the request, where somebody asked
+    account: Account | None = None  # of the caller's key; it pays for the rows
     adapter: str = ""  # of a language model: whose weights are added to its own
+
+    def pay(self, rows: int) -> None:
+        """Called by every model for what it is asked to do. Raises QuotaExceeded."""
+        if self.account is not None:
+            self.account.take_rows(rows, time.monotonic())
 
     def after(self, seconds: float) -> "Ask":
         """When so much of the caller's time has been spent. Raises DeadlineExceeded."""
@@ -58,7 +66,8 @@ class WorkerLine:
 
 
 class ServedModel(Protocol):
-    """The face that every front end uses."""
+    """The face that every front end uses. Whatever it is asked to do, the ask pays for its rows
+    first; of a direct call, whoever submits it."""
 
     name: str
     version: str

@@ -1,6 +1,7 @@
 """From a name on the command line to a model: the ready-made ones, a class or function of yours,
 a file."""
 
+import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -14,10 +15,10 @@ from typing import Any, Literal, TypeAlias
 
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
-from headway.models import functions
+from headway.models import targets
 from headway.models.chat.model import LanguageModel, is_language_model
 from headway.models.options import typed
-from headway.models.weights import PackagedWeights, find_weights
+from headway.models.weights import PackagedWeights, find_weights, is_hub_name
 
 AnyModel: TypeAlias = "Model[Any, Any] | TensorModel | LanguageModel"
 
@@ -103,6 +104,8 @@ OURS: Mapping[str, Entry] = {
     )
 }
 DEFAULT = "minilm"
+# Of a model on the hub: what is served from its folder, and never a pickle.
+_HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "model.onnx")
 CHAT = "chat"  # its weights come by `headway models get chat`, not by pip: so it is no Entry
 
 
@@ -127,8 +130,8 @@ def catalogue() -> Mapping[str, Entry]:
 
 
 def build(target: str, options: Mapping[str, Any]) -> AnyModel:
-    """The model for `module:Class`, `module:function`, a model's file or folder, or a name in the
-    catalogue; not loaded yet."""
+    """The model for a class, an instance or a function (`module:name`, `file.py:name`, `file.py`),
+    a model's file or folder, a name in the catalogue or on the hub; not loaded yet."""
     return make(maker(target), options, where=target)
 
 
@@ -151,8 +154,8 @@ def maker(target: str) -> Callable[..., AnyModel]:
         return _onnx_maker(Path(target))
     if target.endswith(".pt2"):
         return _torch_maker(Path(target))
-    if ":" in target:
-        return _model_at(target)
+    if targets.is_code(target):
+        return targets.maker_at(target)
     entry = catalogue().get(target)
     if entry is not None:
         return entry.maker()
@@ -160,11 +163,15 @@ def maker(target: str) -> Callable[..., AnyModel]:
         return functools.partial(LanguageModel, target)
     if Path(target).is_dir():
         return folder_maker(Path(target))
+    if is_hub_name(target):
+        return folder_maker(find_weights(target, patterns=_HUB_FILES))
+    names = sorted([*catalogue(), CHAT])
+    nearest = difflib.get_close_matches(target, names, n=1)
+    maybe = f"; did you mean {nearest[0]}?" if nearest else ""
     raise ConfigError(
-        f"{target!r} is no model: neither module:Class, module:function, a .onnx, .pt2 or .gguf "
-        "file, nor a folder with one or of a saved model, nor one of "
-        f"{', '.join(sorted([*catalogue(), CHAT]))} "
-        "(`headway models` lists them)"
+        f"{target!r} is no model: neither module:Class, module:function, file.py, a .onnx, .pt2 or "
+        ".gguf file, nor a folder with one or of a saved model, nor owner/name on the hub, nor one "
+        f"of {', '.join(names)} (`headway models` lists them){maybe}"
     )
 
 
@@ -284,37 +291,3 @@ def _onnx_maker(path: Path) -> Callable[..., AnyModel]:
         return OnnxModel(file, threads=threads)
 
     return make
-
-
-def _model_at(target: str) -> Callable[..., AnyModel]:
-    module_name, _, name = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
-        raise ConfigError(
-            f"{target}: there is no module {error.name!r} in {Path.cwd()} or among the packages"
-        ) from error
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{target}: {error}") from error
-    found = getattr(module, name, None)
-    if isinstance(found, type) and issubclass(found, Model | TensorModel):
-        return found
-    if functions.is_function(found):
-        return functions.model_of(found, target)
-    there = [key for key, each in vars(module).items() if _is_own_model(each, module_name)]
-    listed = ", ".join(f"{module_name}:{key}" for key in there) or "no model"
-    fact = (
-        "does not exist"
-        if found is None
-        else f"is a {type(found).__name__}, not a class of headway.Model or headway.TensorModel, "
-        "nor a function"
-    )
-    raise ConfigError(f"{target} {fact}; {module_name} has {listed}")
-
-
-def _is_own_model(each: object, module: str) -> bool:
-    is_class = isinstance(each, type) and issubclass(each, Model | TensorModel)
-    is_model = is_class or isinstance(each, functions.Batched)
-    return is_model and each.__module__ == module

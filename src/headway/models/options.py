@@ -1,12 +1,14 @@
 """Options for a model's constructor, held against its type hints before it is called."""
 
 import inspect
+import json
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from headway.config import TypedText
 from headway.errors import ConfigError
 
 
@@ -15,15 +17,40 @@ def typed(maker: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, An
     has no hint, or one that cannot be checked, is passed as it is."""
     import msgspec  # only where there are options
 
-    converted = dict(options)
-    for name, hint in _hints(maker, options).items():
+    hints = _hints(maker, options)
+    converted = {}
+    for name, value in options.items():
         try:
-            converted[name] = msgspec.convert(options[name], hint, dec_hook=_made)
+            converted[name] = _read(value, hints.get(name, Any))
         except msgspec.ValidationError as error:
-            raise ConfigError(f"{error}: {options[name]!r}", field=f"options.{name}") from None
+            raise ConfigError(f"{error}: {value!r}", field=f"options.{name}") from None
         except TypeError:  # a hint of a kind that cannot be checked
-            continue
+            converted[name] = _guessed(value)
     return converted
+
+
+def _read(value: Any, hint: Any) -> Any:
+    """A text from the command line becomes what the hint says: `8` stays a text for a `str`."""
+    import msgspec
+
+    if not isinstance(value, TypedText):
+        return msgspec.convert(value, hint, dec_hook=_made)
+    if hint is Any or hint is object:
+        return _guessed(value)
+    try:
+        return msgspec.convert(str(value), hint, strict=False, dec_hook=_made)
+    except msgspec.ValidationError:
+        return msgspec.convert(_guessed(value), hint, dec_hook=_made)
+
+
+def _guessed(value: Any) -> Any:
+    """A number, true, false or a list where a text looks like one; else the value itself."""
+    if not isinstance(value, TypedText):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return str(value)
 
 
 def _hints(maker: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:

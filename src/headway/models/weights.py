@@ -64,6 +64,12 @@ class PackagedWeights:
 _HUB_NAME = re.compile(r"(?P<name>[\w.\-]+/[\w.\-]+)(@(?P<revision>[\w.\-/]+))?")
 
 
+def is_hub_name(text: str) -> bool:
+    """Whether it could be one: `owner/name` or `owner/name@revision`, and no path like `./a`."""
+    found = _HUB_NAME.fullmatch(text)
+    return found is not None and not text.startswith((".", "/")) and not Path(text).exists()
+
+
 def find_weights(weights: str, *, patterns: Sequence[str]) -> Path:
     """A folder as it is, or `owner/name` (`owner/name@revision`) from the hub, where only the files
     that match are fetched, once. Raises ConfigError."""

@@ -121,6 +121,18 @@ LANGUAGE = (
     *(PREFIX_HITS, PROMPT_TOKENS, GENERATION_TOKENS, SEQUENCES_FINISHED),
 )
 
+# ---- models that call models
+_STAGE = ("model", "stage")
+STAGE_CALLS = Family(
+    "headway_stage_calls_total", "counter", "Calls from one model to another.", _STAGE
+)
+STAGES_FAILED = Family(
+    "headway_stage_failures_total", "counter", "Those that ended with an error.", _STAGE
+)
+STAGE_SECONDS = Family(
+    "headway_stage_seconds_total", "counter", "Time spent waiting for their answers.", _STAGE
+)
+
 # ---- the server
 ERROR_ANSWERS = Family(
     "headway_error_answers_total",

@@ -37,10 +37,12 @@ def extras(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """For people: what was said, and where, in one line; extras behind it as name=value."""
+    """For people: when, what was said, and where, in one line; extras behind it as name=value."""
+
+    default_msec_format = "%s.%03d"  # a point, as in every other place where we write seconds
 
     def __init__(self) -> None:
-        super().__init__("%(levelname)s %(name)s: %(message)s")
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         pairs = (f" {name}={_one_word(value)}" for name, value in extras(record).items())

@@ -7,14 +7,21 @@ old name shares no cached prefix with what it was. Names are the callers'. Used 
 import asyncio
 import itertools
 import re
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
-from headway.errors import ConfigError, InvalidInput, UnknownModel
-from headway.runtime.generating import Command, LoadAdapter, UnloadAdapter
+from headway.errors import Closed, ConfigError, InvalidInput, UnknownModel
 
 NAME = re.compile(r"[A-Za-z0-9][\w.\-]{0,127}")
+Answer: TypeAlias = "Future[Any] | asyncio.Future[Any]"  # of an engine in a thread, or in a process
+
+
+class AdapterEngine(Protocol):
+    def load_adapter(self, adapter: str, folder: str) -> Answer: ...
+
+    def unload_adapter(self, adapter: str) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +32,16 @@ class Adapter:
 
 
 class AdapterBook:
-    def __init__(
-        self,
-        model: str,
-        command: Callable[[Command], None],
-        ids: "itertools.count[int]",
-        *,
-        most: int = 256,
-    ) -> None:
-        """`command` hands one to the engine, whose `Output` comes to `answered`. The ids are those
-        of sequences, too."""
+    def __init__(self, model: str, *, most: int = 256) -> None:
         self._model = model
-        self._command = command
-        self._ids = ids
         self._most = most
+        self._engine: AdapterEngine | None = None
+        self._numbers = itertools.count(1)
         self._entries: dict[str, Adapter] = {}
-        self._answers: dict[int, asyncio.Future[None]] = {}
         self._changing = asyncio.Lock()  # one change after the other
+
+    def connect(self, engine: AdapterEngine) -> None:
+        self._engine = engine
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -75,23 +75,23 @@ class AdapterBook:
                 raise InvalidInput(f"adapter: {name!r} is loaded already")
             if before is None and len(self._entries) >= self._most:
                 raise InvalidInput(f"adapter: {self._most} are loaded, which is max_adapters")
-            number = next(self._ids)
-            entry = Adapter(name, str(folder), f"{name}#{number}")
+            entry = Adapter(name, str(folder), f"{name}#{next(self._numbers)}")
+            engine = self._connected()
             try:
-                await self._do(LoadAdapter(number, entry.key, entry.folder))
+                await _answer(engine.load_adapter(entry.key, entry.folder))
             except asyncio.CancelledError:  # who asked for it has left: nobody will name it
-                self._command(UnloadAdapter(next(self._ids), entry.key))
+                engine.unload_adapter(entry.key)
                 raise
             self._entries[name] = entry
             if before is not None:
-                await self._do(UnloadAdapter(next(self._ids), before.key))
+                await _answer(engine.unload_adapter(before.key))
 
     async def unload(self, name: str) -> None:
         """No caller finds it from now on; whoever has it goes on. Raises UnknownModel."""
         async with self._changing:
             self.key_of(name)
             entry = self._entries.pop(name)
-            await self._do(UnloadAdapter(next(self._ids), entry.key))
+            await _answer(self._connected().unload_adapter(entry.key))
 
     async def load_at_start(self, name: str, folder: str | Path) -> None:
         """The same for one that the configuration names: what is wrong is a ConfigError."""
@@ -100,26 +100,11 @@ class AdapterBook:
         except InvalidInput as error:
             raise ConfigError(str(error), field="adapters") from error
 
-    def answered(self, command: int, error: BaseException | None) -> bool:
-        """The engine's answer. False: it is no command's."""
-        waiting = self._answers.pop(command, None)
-        if waiting is None:
-            return False
-        if not waiting.done():
-            if error is None:
-                waiting.set_result(None)
-            else:
-                waiting.set_exception(error)
-        return True
+    def _connected(self) -> AdapterEngine:
+        if self._engine is None:
+            raise Closed(f"{self._model} has no engine yet")
+        return self._engine
 
-    def commands(self) -> list[LoadAdapter]:
-        """What a new engine must be told before it is given sequences; its answers are nobody's."""
-        return [LoadAdapter(next(self._ids), each.key, each.folder) for each in self.entries()]
 
-    async def _do(self, command: Command) -> None:
-        answer = self._answers[command.id] = asyncio.get_running_loop().create_future()
-        try:
-            self._command(command)
-            await answer
-        finally:
-            self._answers.pop(command.id, None)
+async def _answer(answer: Answer) -> None:
+    await (asyncio.wrap_future(answer) if isinstance(answer, Future) else answer)

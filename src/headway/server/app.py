@@ -1,23 +1,22 @@
 """Routes, and what becomes of an error. It knows no sockets: every HTTP stack hands it requests."""
 
 import asyncio
-import logging
 import re
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
 
-from headway.errors import Closed, HeadwayError
+from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
-from headway.server.errors import headers_of, param_of, status_of
+from headway.server.auth.access import Access
+from headway.server.auth.keys import NOBODY, Caller, KeyRing
+from headway.server.errors import headers_of, is_asked_to_stop, param_of, tell
 from headway.server.net.compression import compress_answer, decompress_body
+from headway.server.net.headers import WireHeaders
 from headway.server.net.holding import BodyRoom
 from headway.server.net.messages import Answer, Headers, Refusal, Request, Response
-
-logger = logging.getLogger(__name__)
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
 Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, **params)
@@ -39,7 +38,8 @@ class Asker(Protocol):
     def fail(self, error: BaseException) -> None: ...
 
 
-# (body, asker, tenant, **params): starts the commonest kind of request without a task, or None.
+# (body, asker, caller, tenant, **params): starts the commonest kind of request without a task, or
+# gives None.
 DirectHandler: TypeAlias = Callable[..., Pending | None]
 # Headers that wish for more than the body says: such requests are never direct. (Nor are those with
 # headers of our own, but for a tenant.)
@@ -85,8 +85,11 @@ class App:
         debug: bool = False,
         errors: ErrorTally | None = None,
         room: BodyRoom | None = None,
+        keys: KeyRing | None = None,
     ) -> None:
-        """`room`: for what packed bodies unpack to; None: as much as there is."""
+        """`room`: for what packed bodies unpack to; None: as much as there is. `keys`: those that
+        callers have; None: nobody is asked for one."""
+        self._keys = keys
         self._max_body_bytes = max_body_bytes
         self._room = room
         self._debug = debug
@@ -132,10 +135,22 @@ class App:
         direct, params = found.route.direct, found.params
         if direct is None:
             return None
+        if self._keys is not None:
+            caller = self._caller_of(self._keys, headers)
+            return None if caller is None else direct(body, asker, caller, "", **params)
         tenant = (
             headers[b"headway-tenant"].decode("latin-1") if b"headway-tenant" in headers else ""
         )
-        return direct(body, asker, tenant, **params)
+        return direct(body, asker, None, tenant, **params)
+
+    def _caller_of(self, keys: KeyRing, headers: dict[bytes, bytes]) -> Caller | None:
+        """None: `handle` says why not."""
+        try:
+            caller = keys.find(WireHeaders(headers))
+            caller.check(Access.INFER)
+        except HeadwayError:
+            return None
+        return caller
 
     def template_of(self, request: Request) -> str:
         """Of the route that answers this; empty if none does."""
@@ -161,6 +176,8 @@ class App:
         if isinstance(found, Response):
             return found
         try:
+            if self._keys is not None:
+                _identify(self._keys, request)
             if "content-encoding" in request.headers:
                 answer = await self._answer_packed(request, found)
             else:
@@ -173,10 +190,9 @@ class App:
                 await compress_answer(request, answer)
             return answer
         except asyncio.CancelledError as error:
-            if _is_asked_to_stop():
+            if is_asked_to_stop():
                 raise
-            # What the handler waited for was cancelled, not the handler: answer its caller.
-            return self.answer_error(request, _with_cause(Closed("the work was cancelled"), error))
+            return self.answer_error(request, error)
         except Exception as error:  # noqa: BLE001 - user code; every caller is answered
             return self.answer_error(request, error)
 
@@ -188,25 +204,15 @@ class App:
             return await found.route.handler(request, **found.params)
 
     def answer_error(self, request: Request, error: BaseException) -> Response:
-        """What the caller is told. Only what is our own fault is logged."""
-        status = status_of(error).http
-        is_ours = isinstance(error, HeadwayError)
-        if not is_ours or status == 500:
-            logger.error(
-                "a request failed", exc_info=error, extra={"path": request.path, "id": request.id}
-            )
-        message = str(error) if is_ours else "internal error"
-        if self._debug and (not is_ours or error.__cause__ is not None):
-            message += "\n" + "".join(traceback.format_exception(error))
-        code = error.code if isinstance(error, HeadwayError) else "internal"
-        self.errors.count(code)
+        """What the caller is told, as its route spells errors."""
+        told = tell(error, self.errors, debug=self._debug, path=request.path, id=request.id)
         return refuse(
             request.path,
-            status,
-            message,
-            code=code,
-            param=param_of(error),
-            headers=headers_of(error),
+            told.status.http,
+            told.message,
+            code=told.code,
+            param=param_of(told.error),
+            headers=headers_of(told.error),
         )
 
     def _routes_of(self, template: str) -> dict[str, Route]:
@@ -275,6 +281,13 @@ class App:
         return found
 
 
+def _identify(keys: KeyRing, request: Request) -> None:
+    """Raises Unauthenticated."""
+    request.caller = keys.find(request.headers)
+    if request.caller is NOBODY:
+        request.body = b""  # nothing is unpacked for somebody unknown
+
+
 def refuse(
     path: str,
     status: int,
@@ -321,13 +334,3 @@ def _compile(template: str) -> re.Pattern[str]:
         for index, part in enumerate(literal_or_name)
     ]
     return re.compile("".join(parts))
-
-
-def _is_asked_to_stop() -> bool:
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
-def _with_cause(error: Closed, cause: BaseException) -> Closed:
-    error.__cause__ = cause
-    return error

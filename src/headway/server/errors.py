@@ -1,10 +1,16 @@
-"""Which error is which status: the only place that knows, for HTTP and for gRPC."""
+"""Which error is which status, and what a caller is told: for HTTP and for gRPC alike."""
 
+import asyncio
+import logging
 import math
 import re
+import traceback
 from typing import NamedTuple
 
 from headway import errors
+from headway.observe.tally import ErrorTally
+
+_log = logging.getLogger(__name__)
 
 
 class Status(NamedTuple):
@@ -34,6 +40,44 @@ def status_of(error: BaseException) -> Status:
         if status is not None:
             return status
     return INTERNAL
+
+
+class Told(NamedTuple):
+    """An error as its caller hears of it."""
+
+    error: BaseException
+    status: Status
+    code: str
+    message: str
+
+
+def tell(error: BaseException, tally: ErrorTally, *, debug: bool, **context: str) -> Told:
+    """Only what is our own fault is logged, and only our own words are passed on. `context` says
+    whose error it was, in the log."""
+    if isinstance(error, asyncio.CancelledError):
+        # What the handler waited for was cancelled, not the handler: its caller gets an answer.
+        error = _because(errors.Closed("the work was cancelled"), error)
+    status = status_of(error)
+    is_ours = isinstance(error, errors.HeadwayError)
+    code = error.code if isinstance(error, errors.HeadwayError) else "internal"
+    tally.count(code)
+    if not is_ours or status.http == 500:
+        _log.error("a request failed", exc_info=error, extra=context)
+    message = str(error) if is_ours else "internal error"
+    if debug and (not is_ours or error.__cause__ is not None):
+        message += "\n" + "".join(traceback.format_exception(error))
+    return Told(error, status, code, message)
+
+
+def _because(error: errors.Closed, cause: BaseException) -> errors.Closed:
+    error.__cause__ = cause
+    return error
+
+
+def is_asked_to_stop() -> bool:
+    """Whether it is this task that is being cancelled, not what it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 _FIELD = re.compile(

@@ -13,6 +13,7 @@ from headway.hosting.registry import Registry
 from headway.observe import logs
 from headway.observe.generation import GenerationMetrics
 from headway.observe.metrics import Metrics
+from headway.observe.stages import StageTally
 from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
 from headway.runtime.batcher import Batcher
@@ -47,6 +48,10 @@ class Observing:
         self._generation: GenerationMetrics | None = None
         self.http_errors = self._counted(ErrorTally("http"))
         self.grpc_errors = self._counted(ErrorTally("grpc"))
+        self.stages: StageTally | None = None
+        if self.metrics is not None:
+            self.stages = StageTally()
+            self.metrics.add_source(self.stages.add_to)
 
     def watch(self, model: ObservedModel, requests: RequestFigures | None = None) -> None:
         """Every version of every model, when it is made. What closes is forgotten by itself."""

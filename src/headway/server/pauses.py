@@ -12,12 +12,17 @@ from typing import Any
 
 from headway.hosting.registry import Registry, ServedModel
 
+# New objects before a collection looks at them: hundreds of requests in flight have as many, and
+# each collection that comes while they are looks at them in vain. A pause stays below 0.3 ms.
+_YOUNG = 5_000
+
 
 class Pauses:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._gone: list[weakref.ref[Any]] = []  # and perhaps not freed yet
         self._is_frozen = False
+        self._thresholds = gc.get_threshold()
         self._lock = threading.RLock()  # collections happen in any thread, in ours at any moment
 
     def start(self) -> None:
@@ -25,12 +30,14 @@ class Pauses:
         gc.collect()
         self._freeze()
         gc.callbacks.append(self._collected)
+        gc.set_threshold(_YOUNG, *self._thresholds[1:])
         self._registry.on_gone(self._thaw)
 
     def stop(self) -> None:
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
             self._registry.off_gone(self._thaw)
+            gc.set_threshold(*self._thresholds)
             gc.unfreeze()
 
     def _freeze(self) -> None:

@@ -27,11 +27,11 @@ from headway.server.api.openai import handlers as openai
 from headway.server.api.openapi import handlers as openapi
 from headway.server.api.v2 import handlers as v2
 from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.api.v2.tensors import Limits
 from headway.server.app import App
 from headway.server.auth.access import access_of_route
+from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
-from headway.server.auth.http import Gate, gate_without_keys
+from headway.server.inference import Inference, inference_over
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http1.server import HttpServer
 from headway.server.net.listener import cannot_listen
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headway.server.grpc.server import GrpcServer
 
 _log = logging.getLogger(__name__)
+VERSION = importlib.metadata.version("headway")
 _NO_WEIGHTS: Mapping[str, float] = {}
 
 
@@ -72,9 +73,11 @@ async def run(
     announce: Announce | None = None,
     *,
     reread: Callable[[], Config] | None = None,
+    given: Mapping[str, Callable[[], AnyModel]] | None = None,
 ) -> None:
     """Serve until asked to stop. `announce` learns the addresses, and that everything is ready;
-    `reread` gives the configuration as it is now, for SIGHUP.
+    `reread` gives the configuration as it is now, for SIGHUP; `given` makes models that no target
+    names, of the program's own.
 
     The ports are open before the models are loaded: live at once, ready later.
     """
@@ -82,33 +85,16 @@ async def run(
     guard = Guard(config.server, keys)
     weights = weights_of(keys)  # changed in place: what is loaded later has the new ones
     room = BodyRoom(config.server)
-    with _regions(config.server) as regions, _observing(config.server) as observing:
+    with regions_of(config.server) as regions, observing_of(config.server) as observing:
         make = functools.partial(make_served, weights=weights, observing=observing)
-        async with Keeper(config, make) as keeper:
+        async with Keeper(config, make, given=given, stages=observing.stages) as keeper:
             registry = keeper.registry
             observing.follow(registry)
-            app = guard.app(
-                registry,
-                lambda view, gate: make_app(
-                    view,
-                    config.server,
-                    regions=regions,
-                    gate=gate,
-                    observing=observing,
-                    room=room,
-                    has_keys=guard.has_keys,
-                ),
-            )
+            inference = inference_over(registry, config.server, version=VERSION, regions=regions)
+            app = make_app(inference, config.server, guard=guard, observing=observing, room=room)
             app = observing.around(app)
             http = HttpServer(app, config.server, tls=guard.tls(), admit=guard.admit, room=room)
-            grpc = make_grpc(
-                registry,
-                config.server,
-                regions=regions,
-                guard=guard,
-                observing=observing,
-                room=room,
-            )
+            grpc = make_grpc(inference, config.server, guard=guard, observing=observing, room=room)
 
             def say() -> None:
                 pauses.start()
@@ -192,7 +178,7 @@ class Reloader:
         for front_end in self._front_ends:
             front_end.change(self.config.server)
         self._keeper.change(self.config.server)
-        if self._guard.has_keys and keys:
+        if self._guard.keys is not None and keys:
             self._change_keys(keys)
 
     def _change_keys(self, keys: Sequence[KeyConfig]) -> None:
@@ -215,53 +201,66 @@ class Reloader:
 
 
 def make_app(
-    registry: Registry,
+    models: Registry | Inference,
     config: ServerConfig,
     *,
-    regions: SharedRegions | None = None,
-    gate: Gate | None = None,
+    guard: Guard | None = None,
     observing: Observing | None = None,
     room: BodyRoom | None = None,
-    has_keys: bool = False,
 ) -> App:
-    """All routes, for these models; `gate` says who may call which."""
-    gate = gate or gate_without_keys(config)
+    """All routes, for these models; `guard` says who may call which."""
+    guard = guard or Guard(config)
     errors = None if observing is None else observing.http_errors
-    app = App(max_body_bytes=config.max_body_bytes, debug=config.debug, errors=errors, room=room)
-    version = importlib.metadata.version("headway")
-    limits = Limits(config.max_request_rows, config.max_tensor_elements)
-    watching = [] if observing is None or observing.page is None else [observing.page]
-    for routes, handlers in (
-        (v2.ROUTES, v2.V2(registry, version=version, regions=regions, limits=limits)),
-        (openai.ROUTES, openai.OpenAI(registry)),
-        (chat.ROUTES, chat.Chat(registry)),
-        (chat_page.ROUTES, chat_page.ChatPage()),
-        (completions.ROUTES, completions.Completions(registry)),
-        (tokens.ROUTES, tokens.Tokens(registry)),
-        (adapters.ROUTES, adapters.LoraAdapters(registry)),
-        (rerank.ROUTES, rerank.Reranking(registry)),
-        (audio.ROUTES, audio.Audio(registry)),
-        (images.ROUTES, images.Images(registry)),
-        (predict.ROUTES, predict.Plain(registry, max_rows=limits.rows)),
-        (openapi.ROUTES, openapi.OpenAPI(registry, version=version, has_keys=has_keys)),
-        (admin.ROUTES, admin.Admin(registry)),
-        (draining.ROUTES, draining.Draining(registry)),
-        *((metrics.ROUTES, page) for page in watching),
-    ):
+    app = App(
+        max_body_bytes=config.max_body_bytes,
+        debug=config.debug,
+        errors=errors,
+        room=room,
+        keys=guard.keys,
+    )
+    has_keys = guard.keys is not None
+    gate = http_gate(config, has_keys=has_keys)
+    inference = inference_over(models, config, version=VERSION)
+    families = families_of(inference, has_keys=has_keys)
+    if observing is not None and observing.page is not None:
+        families.append((metrics.ROUTES, observing.page))
+    for routes, handlers in families:
         for method, template, name in routes:
-            handler = getattr(handlers, name)
-            gated = gate(access_of_route(method, template), handler)
-            # The direct way goes past the gate: KeyedApp asks who may, KeyedModel counts.
+            handler = gate(access_of_route(method, template), getattr(handlers, name))
+            # The direct way goes past the gate: the app asks who may, the call counts.
             direct = getattr(handlers, f"{name}_direct", None)
-            app.add(method, template, gated, direct=direct)
-    return app
+            app.add(method, template, handler, direct=direct)
+    return guard.around(app)
+
+
+def families_of(
+    inference: Inference, *, has_keys: bool = False
+) -> list[tuple[Sequence[tuple[str, str, str]], object]]:
+    """The families of routes, each with its handlers."""
+    models = inference.models
+    described = openapi.OpenAPI(models, version=inference.version, has_keys=has_keys)
+    return [
+        (v2.ROUTES, v2.V2(inference)),
+        (openai.ROUTES, openai.OpenAI(inference)),
+        (chat.ROUTES, chat.Chat(inference)),
+        (chat_page.ROUTES, chat_page.ChatPage()),
+        (completions.ROUTES, completions.Completions(inference)),
+        (tokens.ROUTES, tokens.Tokens(inference)),
+        (adapters.ROUTES, adapters.LoraAdapters(models)),
+        (rerank.ROUTES, rerank.Reranking(inference)),
+        (audio.ROUTES, audio.Audio(inference)),
+        (images.ROUTES, images.Images(inference)),
+        (predict.ROUTES, predict.Plain(inference)),
+        (openapi.ROUTES, described),
+        (admin.ROUTES, admin.Admin(models)),
+        (draining.ROUTES, draining.Draining(models.registry)),
+    ]
 
 
 def make_grpc(
-    registry: Registry,
+    models: Registry | Inference,
     config: ServerConfig,
     *,
-    regions: SharedRegions | None = None,
     guard: Guard | None = None,
     observing: Observing | None = None,
     room: BodyRoom | None = None,
@@ -274,20 +273,12 @@ def make_grpc(
     except ImportError as error:
         _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
         return None
-    version = importlib.metadata.version("headway")
-    return GrpcServer(
-        registry,
-        config,
-        version=version,
-        regions=regions,
-        guard=guard,
-        observing=observing,
-        room=room,
-    )
+    inference = inference_over(models, config, version=VERSION)
+    return GrpcServer(inference, config, guard=guard, observing=observing, room=room)
 
 
 @contextmanager
-def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
+def regions_of(config: ServerConfig) -> Iterator[SharedRegions | None]:
     """Shared memory that clients register, over whichever front end; None: it is off."""
     regions = SharedRegions() if config.shared_memory else None
     try:
@@ -298,7 +289,7 @@ def _regions(config: ServerConfig) -> Iterator[SharedRegions | None]:
 
 
 @contextmanager
-def _observing(config: ServerConfig) -> Iterator[Observing]:
+def observing_of(config: ServerConfig) -> Iterator[Observing]:
     if not config.tracing:
         yield Observing(config)
         return
@@ -325,7 +316,7 @@ async def serve(
 
     `say` is called when `starting` (the models) is done. What `crashing` raises ends everything.
     """
-    with Signals(hang_up) as signals:
+    with Signals(leave, hang_up) as signals:
         loop = asyncio.get_running_loop()
         started, crashed = loop.create_task(starting), loop.create_task(crashing)
         stopping = loop.create_task(signals.stop.wait())
@@ -337,7 +328,6 @@ async def serve(
                 say()
                 await _first_done(crashed, stopping)
             notify.stopping()
-            leave()
             await _wait(reloader.config.server.stop_delay_s)
         finally:
             for task in (started, crashed, stopping):

@@ -11,14 +11,18 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """`with Signals(hang_up) as signals: await signals.stop.wait()`, in the event loop's thread.
+    """`with Signals(leave, hang_up) as signals: await signals.stop.wait()`, in the event loop's
+    thread. `leave` is called as soon as somebody asks: no request after that finds us ready.
 
     After the first the signals are the system's again: a second one ends the process at once, even
     where the event loop hangs.
     """
 
-    def __init__(self, hang_up: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, leave: Callable[[], None], hang_up: Callable[[], None] | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._leave = leave
         self.stop = asyncio.Event()
         self._hang_up = hang_up
         self._before: dict[signal.Signals, Any] = {}
@@ -46,5 +50,6 @@ class Signals:
         if self._hang_up is not None:  # too late for another configuration
             self._loop.remove_signal_handler(signal.SIGHUP)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._leave()
         self.stop.set()
         _log.info("asked to stop; once more ends at once")

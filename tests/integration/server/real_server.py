@@ -146,6 +146,9 @@ def served(
         grpc = address(log.text, r"listening for gRPC on ([^\s\"]+)")
         with httpx.Client(base_url=url, timeout=10, verify=verify) as http:
             yield Server(url, grpc, http, process, log)
+    except BaseException as error:  # whose fault it was is often in what the server said
+        error.add_note(f"the server (exit code {process.poll()}) said:\n{log.text[-4000:]}")
+        raise
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

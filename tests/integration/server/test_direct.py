@@ -85,9 +85,7 @@ async def running(*, keys: Sequence[KeyConfig] = (), **settings: Any) -> AsyncIt
 
 def app_with(keys: Sequence[KeyConfig], registry: Registry) -> App:
     config = ServerConfig()
-    return Guard(config, keys).app(
-        registry, lambda models, gate: make_app(models, config, gate=gate)
-    )
+    return make_app(registry, config, guard=Guard(config, keys))
 
 
 def body_of(first: float, **more: Any) -> bytes:

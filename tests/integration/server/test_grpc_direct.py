@@ -3,7 +3,7 @@ others; many threads, many connections."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, NamedTuple
@@ -13,10 +13,12 @@ import pytest
 from http_client import on_both_loops
 
 import headway
-from headway.config import ModelConfig, ServerConfig
+from headway.config import KeyConfig, ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Ask, Registry
 from headway.hosting.statistics import ModelStatistics
+from headway.server.auth.guard import Guard
+from headway.server.auth.keys import new_key
 
 grpc = pytest.importorskip("grpc")
 from headway.server.grpc import inference_pb2 as pb  # noqa: E402 - once we know that it is there
@@ -106,7 +108,7 @@ class Running(NamedTuple):
 
 
 @asynccontextmanager
-async def running(max_queue: int = 4096) -> AsyncIterator[Running]:
+async def running(max_queue: int = 4096, keys: Sequence[KeyConfig] = ()) -> AsyncIterator[Running]:
     model = Gate()
     config = ModelConfig(
         name="gate", target="gate", warm_up=False, max_batch_size=1, max_queue=max_queue
@@ -116,7 +118,8 @@ async def running(max_queue: int = 4096) -> AsyncIterator[Running]:
     registry = Registry()
     registry.add(served)
     await served.start()
-    server = GrpcServer(registry, ServerConfig(grpc_port=0, grpc_stack="headway", drain_s=WAIT_S))
+    front = ServerConfig(grpc_port=0, grpc_stack="headway", drain_s=WAIT_S)
+    server = GrpcServer(registry, front, guard=Guard(front, keys))
     try:
         async with server, grpc.aio.insecure_channel(server.address) as channel:
             yield Running(server, channel, model, served, statistics)
@@ -321,4 +324,57 @@ async def test_many_threads_and_many_connections() -> None:
             )
         assert found == [[float(n) for n in range(50)]] * 16
         assert it.counts() == (800, 0)
+        assert it.served.general == 0
+
+
+@on_both_loops
+async def test_a_key_takes_the_direct_way_with_its_tenant_and_its_quota() -> None:
+    key = new_key()
+    config = KeyConfig(id="k", hash=key.hash, tenant="acme", concurrent=1)
+    mine = (("x-api-key", key.key),)
+    async with running(keys=[config]) as it:
+        tenants: list[str] = []
+        submit = it.served.submit_direct
+
+        def submit_direct(call: Any) -> bool:
+            tenants.append(call.tenant)
+            return submit(call)
+
+        it.served.submit_direct = submit_direct  # type: ignore[method-assign]
+        answer = pb.ModelInferResponse.FromString(await it.infer(asked(2), metadata=mine))
+        assert numpy.frombuffer(answer.raw_output_contents[0], numpy.float32)[0] == 2
+        assert (it.served.general, tenants) == (0, ["acme"])
+        it.model.entered.clear()
+        it.model.open.clear()
+        first = asyncio.ensure_future(it.infer(asked(1), metadata=mine))
+        assert await asyncio.to_thread(it.model.entered.wait, WAIT_S)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await it.infer(asked(3), metadata=mine)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        it.model.open.set()
+        await first
+        await it.infer(asked(4), metadata=mine)
+        assert (it.served.general, tenants) == (0, ["acme"] * 3)
+        for metadata in ((), (("x-api-key", "wrong"),)):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await it.infer(asked(5), metadata=metadata)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@on_both_loops
+async def test_a_keyed_caller_that_leaves_gives_its_place_back() -> None:
+    key = new_key()
+    config = KeyConfig(id="k", hash=key.hash, tenant="acme", concurrent=2)
+    mine = (("authorization", f"Bearer {key.key}"),)
+    async with running(keys=[config]) as it:
+        it.model.open.clear()
+        first = asyncio.ensure_future(it.infer(asked(1), metadata=mine))
+        assert await asyncio.to_thread(it.model.entered.wait, WAIT_S)
+        leaver = asyncio.ensure_future(it.infer(asked(2), metadata=mine))
+        await it.wait_queued(1)
+        leaver.cancel()
+        await it.wait_queued(0)
+        it.model.open.set()
+        await first
+        await it.infer(asked(3), metadata=mine)
         assert it.served.general == 0

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shlex
 import signal
 import socket
@@ -43,6 +44,10 @@ def config(*arguments: str, **environment: str) -> Config:
         (["my.app:BigModel2Go"], "big-model2-go"),
         (["path/to/net.v2.onnx"], "net.v2"),
         (["app:Sentiment", "--name", "mood"], "mood"),
+        (["./path/to/reader.py"], "reader"),
+        (["path/to/reader.py:BigModel"], "big-model"),
+        (["acme/Tiny-2.5B"], "Tiny-2.5B"),
+        (["acme/tiny@v1.0"], "tiny"),
     ],
     ids=str,
 )
@@ -57,7 +62,7 @@ def test_flags_reach_the_model_and_the_server() -> None:
         *("app:M", "--slo-ms", "50", "--port", "0", "--no-warm-up", "--options", "threads=2")
     )
     [model] = found.models
-    assert (model.slo_ms, model.warm_up, model.options) == (50.0, False, {"threads": 2})
+    assert (model.slo_ms, model.warm_up, model.options) == (50.0, False, {"threads": "2"})
     assert found.server.port == 0
 
 
@@ -73,10 +78,18 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--max-batch-size", "0"], "headway: --max-batch-size: Expected `int` >= 1"),
-        (["--max-bach-size", "1"], "unrecognized arguments: --max-bach-size"),
+        (
+            ["--max-bach-size", "1"],
+            "unrecognized arguments: --max-bach-size; did you mean --max-batch-size?",
+        ),
         (["absent.toml"], "absent.toml: No such file"),
         (["empty.toml"], "empty.toml: it has no [[models]]"),
         (["wrong.toml"], "unknown field `slo` - at `$.models[0]`"),
+        (["near.toml"], "unknown field `slo_mz` - at `$.models[0]`; did you mean slo_ms?"),
+        (["moved.toml"], "unknown field `port` - at `$.models[0]`; it belongs to [server]"),
+        (["app:M", "--watch"], "--watch: it looks for changes in a folder of models, and app:M is"),
+        ([".", "--reload"], "--reload: . is a folder of models: --watch reloads those"),
+        (["app.py"], "app.py: there is no such file"),
         (["good.toml", "--name", "b"], "--name: the file names its models"),
         (["nothing"], "'nothing' is no model"),
         (["absent.onnx"], "absent.onnx: there is no such file"),
@@ -99,6 +112,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     (tmp_path / "empty.toml").write_text("")
     (tmp_path / "good.toml").write_text(TOML)
     (tmp_path / "wrong.toml").write_text(TOML.replace("slo_ms", "slo"))
+    (tmp_path / "near.toml").write_text(TOML.replace("slo_ms", "slo_mz"))
+    (tmp_path / "moved.toml").write_text(TOML.replace("slo_ms", "port"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert main(["serve", "--port", "0", "--grpc-port", "-1", *arguments]) == 2
@@ -159,6 +174,10 @@ class Broken(headway.Model[str, str]):
 
     def predict(self, items: list[str]) -> list[str]:
         return items
+
+class Raises(Broken):
+    def load(self) -> None:
+        raise ValueError("odd weights")
 """
 
 
@@ -215,3 +234,56 @@ def test_a_model_that_cannot_be_set_up_is_named(tmp_path: Path) -> None:
         _, error = process.communicate(timeout=30)
     assert process.returncode == 2
     assert "model 'broken': no weights here" in error
+    assert error.count("no weights here") == 1
+
+
+def test_a_model_that_raises_is_told_once_with_its_traceback(tmp_path: Path) -> None:
+    with command(tmp_path, "shouting.py:Raises", "--port", "0", "--grpc-port", "-1") as process:
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert error.count("Traceback") == 1
+    assert "headway: model 'raises' cannot be loaded: ValueError: odd weights" in error
+    assert error.count("odd weights") == 3  # the line that raises, the traceback's, and ours
+    assert 'shouting.py", line' in error
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert re.match(r"headway \d+\.\d+\.\d+ \(Python 3\.", capsys.readouterr().out)
+
+
+def test_a_command_with_a_typo_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serv"]) == 2
+    assert "did you mean serve?" in capsys.readouterr().err
+
+
+def test_reload_starts_again_when_the_code_changes(tmp_path: Path) -> None:
+    file = tmp_path / "elsewhere" / "reader.py"
+    file.parent.mkdir()
+    file.write_text(APP.split("class Broken")[0])
+    here = tmp_path / "here"
+    here.mkdir()
+    arguments = ("../elsewhere/reader.py", "--port", "0", "--grpc-port", "-1", "--reload")
+    with command(here, *arguments) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert _answer(lines) == "HELLO"
+        file.write_text(file.read_text().replace("upper", "title"))
+        assert _answer(lines) == "Hello"
+        file.write_text(file.read_text() + "\nnot python\n")  # it fails, and waits for a change
+        assert process.stderr is not None
+        for line in iter(process.stderr.readline, ""):
+            if "waiting for a change" in line:
+                break
+        file.write_text(APP.split("class Broken")[0])
+        assert _answer(lines) == "HELLO"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+def _answer(lines: Iterator[str]) -> object:
+    line = next(line for line in lines if line.strip().startswith("curl"))
+    _, url, _, body = shlex.split(line)
+    with urllib.request.urlopen(url, data=body.encode(), timeout=30) as response:
+        return json.load(response)

@@ -133,3 +133,10 @@ def test_a_flood_under_a_tight_slo_is_served_with_its_newest(full_batches: float
     policy = Policy(max_batch_size=64, slo_s=slo_s)
     share = in_time(policy, slo_s, itertools.repeat(1.0), 1 / rate)
     assert share * rate >= 0.95 * best
+
+
+def test_what_takes_microseconds_is_not_split_to_answer_the_first_a_little_earlier() -> None:
+    """Each batch has its way to a worker and back, too; no batch's own time shows it."""
+    scheduler = Scheduler(Policy(max_batch_size=64), table(0.00001, 0.000003))
+    submitted(scheduler, 40)
+    assert fired(scheduler, 0.0).rows == 40

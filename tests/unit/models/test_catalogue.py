@@ -52,9 +52,10 @@ def test_a_class_is_built_with_its_options() -> None:
         ("no_such_module_here:M", "there is no module 'no_such_module_here' in"),
         (
             "catalogue_app:Eco",
-            "catalogue_app:Eco does not exist; catalogue_app has catalogue_app:Echo, catalogue_",
+            r"catalogue_app:Eco does not exist; did you mean catalogue_app:Echo\?; catalogue_app "
+            r"has catalogue_app:Echo \(class\), catalogue_",
         ),
-        ("catalogue_app:number", "is a int, not a class of headway.Model"),
+        ("catalogue_app:number", "is of type int, not a class or an instance of headway.Model"),
         ("catalogue_app:", "does not exist"),
         (":Echo", "Empty module name"),
         ("absent.onnx", "absent.onnx: there is no such file"),
@@ -67,7 +68,8 @@ def test_what_is_no_model_says_why(target: str, message: str) -> None:
 
 @pytest.mark.usefixtures("app")
 def test_a_module_that_fails_to_import_is_not_called_missing() -> None:
-    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+    message = "catalogue_broken cannot be imported: No module named 'not_there_at_all'; pip install"
+    with pytest.raises(ConfigError, match=message):
         build("catalogue_broken:M", {})
 
 

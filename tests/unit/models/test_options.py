@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from headway import ConfigError, Model
+from headway.config import TypedText
 from headway.models import catalogue
 
 if TYPE_CHECKING:
@@ -61,3 +62,35 @@ def test_what_fits_comes_as_the_hint_says() -> None:
 def test_files_and_folders_check_theirs_too(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"options\.threads: Expected `int`"):
         catalogue.build(str(tmp_path / "model.onnx"), {"threads": "many"})
+
+
+def test_texts_from_the_command_line_become_what_the_hints_say() -> None:
+    made = make(
+        **{
+            name: TypedText(text)
+            for name, text in {
+                "threads": "2",
+                "ratio": "0.1",
+                "is_fast": "true",
+                "kind": "b",
+                "path": "7",
+                "sizes": "[1, 2]",
+                "anything": "3",
+                "untyped": "yes",
+            }.items()
+        }
+    )
+    assert made.taken == (2, 0.1, True, "b", Path("7"), (1, 2), 3, "yes", None)
+    with pytest.raises(ConfigError, match=r"options\.threads: Expected `int`, got `str`: 'many'"):
+        make(threads=TypedText("many"))
+
+
+class Named(Model[Any, Any]):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_a_text_that_looks_like_a_number_stays_one_where_a_text_is_wanted() -> None:
+    made: Any = catalogue.make(Named, {"name": TypedText("123")}, where="here")
+    assert made.name == "123"
+    assert type(made.name) is str

@@ -19,6 +19,7 @@ from headway.core.policy import Policy
 LOSS = 0.03  # of the time until the queue is empty: what serving the first ones earlier may cost …
 LOSS_BUSY = 0.1  # … and of the time that workers are idle, where that is less
 KEEPS_UP = 0.7  # of their capacity
+HAND_OVER_S = 50e-6  # to a worker and back: what each batch takes beside what the model takes
 HEADROOM = 0.25  # of what comes: what the workers can do beyond it, where they can
 _REMEMBERED = 1024
 
@@ -73,12 +74,14 @@ class Sizing:
         coming = self._linger.rate_rps * all_s * scale * busy
         rows += min(int(coming), self._max_rows)
         choices: list[tuple[float, float, int]] = []
+        hand_over_s = HAND_OVER_S / scale
         for take in self._candidates(most, size):
             batch_s = by_rows[take]
             if batch_s is None:
                 continue
+            batch_s += hand_over_s
             batches, rest = divmod(rows, take)
-            rest_s = (by_rows[rest] or 0.0) if rest else 0.0
+            rest_s = (by_rows[rest] or 0.0) + hand_over_s if rest else 0.0
             end_s = batches * batch_s + rest_s
             waited_s = take * batch_s * batches * (batches + 1) / 2 + rest * end_s
             choices.append((end_s, waited_s, take))

@@ -54,6 +54,14 @@ class Sampling:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Of the chosen token, and of the likeliest, before any adjustment."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...]
+
+
 def _within(name: str, value: object, least: float, most: float) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise InvalidInput(f"{name}: must be a number, not {value!r}")

@@ -67,13 +67,16 @@ class GenerationScheduler:
 
     # ---- coming and going
 
-    def submit(self, sequence: Sequence) -> None:
+    def submit(self, sequence: Sequence, resumed: Tokens[int] | None = None) -> None:
+        """`resumed`: the tokens that an engine that was lost gave it. It was let in already, so the
+        queue's limit is not for it; prompt and tokens are computed, and it goes on from there."""
         self._check(sequence)
-        if len(self._waiting) >= self.limits.max_queue:
+        if resumed is None and len(self._waiting) >= self.limits.max_queue:
             limit = self.limits.max_queue
             raise QueueFull(f"the queue is full ({limit} sequences)", limit=limit)
         root = self._tables.prefixes.root(sequence.adapter, sequence.salt)
         progress = self._all[sequence.id] = Progress(sequence, root)
+        progress.tokens += resumed or ()
         self._waiting.enter(progress)
         if sequence.deadline < math.inf:
             self._deadlines.add(sequence.deadline, sequence.id)
@@ -300,7 +303,7 @@ class GenerationScheduler:
         self._tables.open(progress, cached)
         if progress.admitted_at is None:
             progress.admitted_at = now
-            progress.cached_tokens = progress.computed
+            progress.cached_tokens = min(progress.computed, len(sequence.prompt))
         progress.slot = self._slots.pop()
         progress.adapter_slot = self._adapters.take(sequence.adapter)
         progress.is_new = True

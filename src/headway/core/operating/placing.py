@@ -38,6 +38,23 @@ def place(
     return Placement("thread", "its calls would block the event loop")
 
 
+def place_engine(
+    name: str, asked: str, *, needs_process: str, has_processes: bool = True
+) -> Placement:
+    """Of a language model: in a process of its own, where there are any. Raises ConfigError."""
+    if not has_processes and (asked == "process" or needs_process):
+        raise ConfigError("processes of its own need Linux", field=needs_process or "worker")
+    if asked == "inline":
+        raise ConfigError(
+            f"{name} is a language model: its engine runs in a process or a thread", field="worker"
+        )
+    if asked != "auto":
+        return _granted(name, asked, is_async=False, needs_process=needs_process)
+    if has_processes:
+        return Placement("process", "what ends its engine does not end the server")
+    return Placement("thread", "processes of its own need Linux")
+
+
 def _granted(name: str, asked: str, *, is_async: bool, needs_process: str) -> Placement:
     if asked not in ("inline", "thread", "process"):
         raise ConfigError(

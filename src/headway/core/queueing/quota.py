@@ -5,6 +5,8 @@ full and leaves a debt, so a large request is slow, not impossible, and the rate
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headway.errors import QuotaExceeded
@@ -74,6 +76,15 @@ class Account:
             raise QuotaExceeded(f"key {self._name!r} may have {limit} requests at once")
         self._take(self._requests, 1, now, "requests")
         self.running += 1
+
+    @contextmanager
+    def running_one(self, now: float) -> Iterator[None]:
+        """One request, from its begin to its end."""
+        self.begin(now)
+        try:
+            yield
+        finally:
+            self.end()
 
     def may_begin(self, rows: int, now: float) -> bool:
         """Would a request of so many rows be let in? Nothing is taken."""

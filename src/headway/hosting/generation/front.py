@@ -24,9 +24,9 @@ from headway.hosting.registry import Ask
 from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
-from headway.runtime.adapters import AdapterBook
+from headway.runtime.adapters import AdapterBook, Answer
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
-from headway.runtime.generating import Command, Output
+from headway.runtime.generating import Output
 
 _SEEDS = 1 << 63
 
@@ -38,7 +38,9 @@ class Engine(Protocol):
 
     def cancel(self, sequence: int) -> None: ...
 
-    def command(self, command: Command) -> None: ...
+    def load_adapter(self, adapter: str, folder: str) -> Answer: ...
+
+    def unload_adapter(self, adapter: str) -> Answer: ...
 
 
 class Front:
@@ -65,17 +67,19 @@ class Front:
         self._answers: dict[int, _Answer] = {}  # by sequence
         self._requests: dict[StreamCall, _Request] = {}
         self._engine: Engine | None = None
-        self.adapters = AdapterBook(model, self._command, self._ids, most=max_adapters)
+        self.adapters = AdapterBook(model, most=max_adapters)
 
     def connect(self, engine: Engine, *, max_context: int) -> None:
         self._engine, self._max_context = engine, max_context
+        self.adapters.connect(engine)
 
     @property
     def is_busy(self) -> bool:
         return bool(self._requests)
 
     def open(self, asked: Generation, ask: Ask) -> OpenStream:
-        """Queue its sequences. Their pieces come as one stream. Raises Closed."""
+        """Queue its sequences. Their pieces come as one stream. Raises Closed, NotReady,
+        QueueFull."""
         assert self._engine is not None
         adapter = self.adapters.key_of(ask.adapter)
         now = time.monotonic()
@@ -101,7 +105,7 @@ class Front:
             sampling = dataclasses.replace(asked.wishes.sampling, seed=own_seed)
             try:
                 self._engine.submit(sequence, sampling)
-            except Closed:
+            except HeadwayError:
                 self._withdraw(call)
                 raise
             self._recorder.prompt(len(sequence.prompt))
@@ -137,18 +141,18 @@ class Front:
     def report(self, outputs: Sequence[Output]) -> None:
         """From any thread: one call for all sequences of a step."""
         if outputs:
-            self.call_soon(lambda: self._deliver(outputs))
+            self.call_soon(lambda: self.deliver(outputs))
 
-    def _deliver(self, outputs: Sequence[Output]) -> None:
+    def deliver(self, outputs: Sequence[Output]) -> None:
+        """The same, in the event loop."""
         now = time.monotonic()
         company = sum(1 for each in outputs if each.token is not None)
         step: list[tuple[StreamCall, Any]] = []
         answers = self._answers
         for output in outputs:
             answer = answers.get(output.sequence)
-            if answer is None:  # its caller has left, or it answers a command
-                self.adapters.answered(output.sequence, output.error)
-                continue
+            if answer is None:
+                continue  # its caller has left
             entry = self._entry(answer, output, company, now)
             call = answer.request.call
             if entry is not None:
@@ -200,10 +204,6 @@ class Front:
             self._recorder.finished("abort")
         request.sequences.clear()
         self._forget(call)
-
-    def _command(self, command: Command) -> None:
-        assert self._engine is not None
-        self._engine.command(command)
 
     def _cancel(self, sequence: int) -> None:
         assert self._engine is not None

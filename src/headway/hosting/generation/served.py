@@ -1,7 +1,8 @@
 """A language model being served: the face that front ends and the keeper know from other models.
 
-Its engine runs in a thread of this process, and says so when it starts. The seam is `Engine` in
-`front.py`: sequences go in, one message a step comes back.
+Its engine runs in a process of its own or, where there are none, in a thread of this one, and says
+so when it starts. The seam is `Engine` in `front.py`: sequences go in, one message a step comes
+back.
 """
 
 import asyncio
@@ -13,16 +14,18 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.config import ModelConfig, check_kind
 from headway.core import CostTable
 from headway.core.generation.wishes import NAMES, wishes_of
 from headway.core.operating.health import Health, health_of
+from headway.core.operating.placing import Placement, place_engine
 from headway.errors import Closed, HeadwayError, InvalidInput
 from headway.hosting.explaining import Story
 from headway.hosting.generation.adapted import AdaptedModel
 from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapters
+from headway.hosting.generation.engine import EngineModel
 from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
@@ -38,8 +41,14 @@ from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
-from headway.runtime.generating import GenerationThread
+from headway.runtime.generating import GenerationThread, StepRunner
+from headway.runtime.generation.words import Welcome
+from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Signature, side_of
+
+if TYPE_CHECKING:
+    from headway.runtime.generation.process import EngineProcess
+    from headway.runtime.workers.process.options import ProcessOptions
 
 _log = logging.getLogger(__name__)
 _INPUTS = (Tensor("text_input", "object", (-1,)),)
@@ -74,7 +83,8 @@ class ServedGenerator:
         self.clock: Callable[[], float] = time.monotonic
         self._weights = dict(config.tenants)
         self._observers: list[Observer] = []
-        self._thread: GenerationThread | None = None
+        self.placement = _placement(config)
+        self._engine: GenerationThread | EngineProcess | None = None
         self._front: Front | None = None
         self._adapter_folder: AdapterFolder | None = None
         self._is_ready = self._is_closed = False
@@ -107,18 +117,7 @@ class ServedGenerator:
             "adapters": bool(config.adapters or config.adapter_folder or config.adapter_slots),
         }
 
-        has_grammars = False
-
-        def make_engine() -> Any:
-            engine = self.model.engine(options)
-            nonlocal has_grammars
-            has_grammars = hasattr(engine, "matcher_of")
-            engine.matcher_of = self._matcher_of
-            engine.limits = dataclasses.replace(
-                engine.limits, max_queue=config.max_queue, tenant_weights=self._weights
-            )
-            return engine
-
+        engine = EngineModel(self.model, options, max_queue=config.max_queue, weights=self._weights)
         front = Front(
             text,
             self.recorder,
@@ -127,30 +126,46 @@ class ServedGenerator:
             is_shared=config.share_prefixes,
             idle=self._look_whether_left,
         )
-        self._thread = thread = GenerationThread(make_engine, front.report)
-        await run_in_thread(thread.start)
-        limits = thread.limits
+        start = self._start_process if self.placement.kind == "process" else self._start_thread
+        welcome = await start(engine, front)
+        limits = welcome.limits
         self.language = await run_in_thread(
             lambda: Language(
                 text,
-                vocabulary=thread.vocabulary,
+                vocabulary=welcome.vocabulary,
                 max_context=limits.max_context,
-                has_grammars=has_grammars,
+                has_grammars=welcome.has_grammars,
             )
         )
-        front.connect(thread, max_context=limits.max_context)
+        assert self._engine is not None
+        front.connect(self._engine, max_context=limits.max_context)
         self._front = front
-        thread.on_end(self._ended)
         self._adapter_folder = await start_adapters(front.adapters, config)
+        where = "a process of its own" if self.placement.kind == "process" else "a thread"
         _log.info(
-            "%s runs in a thread of this process: %d tokens of context, %d sequences, %d blocks",
-            *(self.name, limits.max_context, limits.max_sequences, limits.blocks),
+            "%s runs in %s (%s): %d tokens of context, %d sequences, %d blocks",
+            *(self.name, where, self.placement.reason),
+            *(limits.max_context, limits.max_sequences, limits.blocks),
         )
 
-    def _matcher_of(self, grammar: str) -> Any:
-        """In the engine's thread; the front has compiled it."""
-        assert self.language is not None
-        return self.language.grammars().matcher(grammar)
+    async def _start_process(self, engine: EngineModel, front: Front) -> Welcome:
+        from headway.runtime.generation.process import EngineProcess
+
+        options = process_options(self.config)
+        self._engine = process = EngineProcess(
+            self.name, engine, options, report=front.deliver, tell=self._tell
+        )
+        return await process.start()
+
+    async def _start_thread(self, engine: EngineModel, front: Front) -> Welcome:
+        def make_engine() -> StepRunner:
+            engine.load()
+            return engine.engine
+
+        self._engine = thread = GenerationThread(make_engine, front.report)
+        await run_in_thread(thread.start)
+        thread.on_end(lambda failure: self._ended(front, failure))
+        return Welcome(thread.limits, thread.vocabulary, engine.has_grammars)
 
     async def warm(self, beside: Beside | None = None) -> None:
         """One short answer, so that the first caller does not pay for what is done once."""
@@ -163,10 +178,10 @@ class ServedGenerator:
             self.recorder.reset()
         self._is_ready = True
 
-    def _ended(self, failure: BaseException | None) -> None:
+    def _ended(self, front: Front, failure: BaseException | None) -> None:
         """In the engine's thread."""
-        if failure is not None and self._front is not None:
-            self._front.call_soon(lambda: self._tell(Crashed(self.name, failure)))
+        if failure is not None:
+            front.call_soon(lambda: self._tell(Crashed(self.name, failure)))
 
     def _tell(self, event: Event) -> None:
         for observer in list(self._observers):
@@ -177,9 +192,13 @@ class ServedGenerator:
         await self._wait_left(drain_s)
         if self._adapter_folder is not None:
             await self._adapter_folder.close()
-        if self._thread is not None:
-            await run_in_thread(self._thread.close, _MOST_WAITING)
-            self._tell(Stopped(self.name, 0))
+        if self._engine is None:
+            return
+        if isinstance(self._engine, GenerationThread):
+            await run_in_thread(self._engine.close, _MOST_WAITING)
+        else:
+            await self._engine.close()
+        self._tell(Stopped(self.name, 0))
 
     async def retire(self, *, drain_s: float) -> None:
         """Close, once whoever has found it is through."""
@@ -201,20 +220,23 @@ class ServedGenerator:
         return False  # nothing that one learns is handed to another
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """In place: tenants who come from now on have the new ones."""
-        self._weights.clear()
-        self._weights.update({**weights, **self.config.tenants})
+        """Tenants who come from now on have the new ones."""
+        self._weights = {**weights, **self.config.tenants}
+        if self._engine is not None and self._engine.is_open:
+            self._engine.weigh(self._weights)
 
     # ---- what is
 
     @property
     def is_ready(self) -> bool:
-        return self._is_ready and not self.trouble
+        """Not while its engine is being started again, either."""
+        engine = self._engine
+        return self._is_ready and not self.trouble and engine is not None and engine.is_up
 
     @property
     def trouble(self) -> str:
-        thread = self._thread
-        return "" if thread is None or self._is_closed or thread.is_open else "its engine has died"
+        engine = self._engine
+        return "" if engine is None or self._is_closed else engine.trouble
 
     @property
     def health(self) -> Health:
@@ -244,14 +266,19 @@ class ServedGenerator:
         return self.clock() - self._held_at
 
     def workers(self) -> list[WorkerLine]:
-        state = "ready" if self.is_ready else "stopped"
-        return [WorkerLine(self.name, self.version, os.getpid(), state, 0, self.trouble)]
+        line = (self.name, self.version)
+        engine = self._engine
+        if engine is None or isinstance(engine, GenerationThread):
+            state = "ready" if self.is_ready else "stopped"
+            return [WorkerLine(*line, os.getpid(), state, 0, self.trouble)]
+        status = engine.status
+        return [WorkerLine(*line, status.pid, status.state, status.restarts, status.last_error)]
 
     def now(self) -> GenerationNow | None:
         """For metrics; None: it is closed."""
-        if self._is_closed or self._thread is None or self.language is None:
+        if self._is_closed or self._engine is None or self.language is None:
             return None
-        load = self._thread.load
+        load = self._engine.load
         usage = load.blocks_used / load.blocks
         return GenerationNow(load.running, load.waiting, usage, load.preemptions)
 
@@ -282,6 +309,7 @@ class ServedGenerator:
 
     def stream(self, value: Any, ask: Ask) -> AsyncIterator[Any]:
         """Of a `Generation` its pieces; of a prompt (a text, messages, token ids) its text."""
+        ask.pay(1)
         return ServedStream(self, value, self._in_time(ask))
 
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
@@ -312,13 +340,17 @@ class ServedGenerator:
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """The whole text."""
-        stream = self.stream(value, ask)
+        ask.pay(1)
+        return await self._predict(value, ask)
+
+    async def _predict(self, value: Any, ask: Ask) -> str:
+        stream = ServedStream(self, value, self._in_time(ask))
         texts: list[str] = []
         try:
             async for text in stream:
                 texts.append(text)
         finally:
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
         return "".join(texts)
 
     async def predict_many(
@@ -326,16 +358,18 @@ class ServedGenerator:
     ) -> list[Any]:
         async def one(value: Any, ask: Ask) -> Any:
             try:
-                return await self.predict(value, ask)
+                return await self._predict(value, ask)
             except HeadwayError as error:
                 if keep_errors:
                     return error
                 raise
 
+        each_ask = [asks] * len(values) if isinstance(asks, Ask) else asks
+        for ask in each_ask[:1]:
+            ask.pay(len(values))
         with self.held():
             try:
                 async with asyncio.TaskGroup() as group:
-                    each_ask = [asks] * len(values) if isinstance(asks, Ask) else asks
                     pairs = zip(values, each_ask, strict=True)
                     tasks = [group.create_task(one(*pair)) for pair in pairs]
             except BaseExceptionGroup as failures:
@@ -393,6 +427,30 @@ class _Texts(OpenStream):
         if piece.met is not None and self._story is not None:
             self._story.tell([piece.met])
         return bool(piece.text)
+
+
+def _placement(config: ModelConfig) -> Placement:
+    needs_process = "worker_memory_mb" if config.worker_memory_mb is not None else ""
+    return place_engine(
+        config.name,
+        config.worker,
+        needs_process=needs_process or ("pin" if config.pin else ""),
+        has_processes=HAS_PROCESSES,
+    )
+
+
+def process_options(config: ModelConfig) -> "ProcessOptions":
+    from headway.runtime.workers.process.options import ProcessOptions
+
+    memory_mb, execute_ms = config.worker_memory_mb, config.execute_timeout_ms
+    return ProcessOptions(
+        max_restarts=config.max_restarts,
+        load_timeout_s=config.load_timeout_s,
+        execute_timeout_s=None if execute_ms is None else execute_ms / 1e3,
+        heartbeat_timeout_s=config.heartbeat_timeout_s,
+        memory_bytes=None if memory_mb is None else int(memory_mb * 2**20),
+        pin=config.pin,
+    )
 
 
 def _without_parameters(ask: Ask) -> Ask:

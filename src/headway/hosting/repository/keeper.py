@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Self
 
@@ -10,6 +10,9 @@ import msgspec
 
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, ModelFailed
+from headway.hosting.handles import Stages, Uses
+from headway.hosting.hosted import ModelHome
+from headway.hosting.kept import Kept
 from headway.hosting.registry import (
     IndexEntry,
     Readiness,
@@ -22,6 +25,7 @@ from headway.hosting.repository.listing import Listing, of_config, of_folder
 from headway.hosting.repository.model_keeper import MakeServed, ModelKeeper
 from headway.hosting.repository.settings import overridden
 from headway.hosting.tables import cache_dir_of
+from headway.models.catalogue import AnyModel
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.events import Crashed
 
@@ -32,8 +36,19 @@ class Keeper:
     """`async with Keeper(config, make) as keeper:` has all models known and none loaded;
     `wait_started` loads them. Afterwards they are drained and closed."""
 
-    def __init__(self, config: Config, make: MakeServed) -> None:
+    def __init__(
+        self,
+        config: Config,
+        make: MakeServed,
+        *,
+        given: Mapping[str, Callable[[], AnyModel]] | None = None,
+        stages: Stages | None = None,
+    ) -> None:
+        """`given`: what makes a model of the configuration, by its name, where that is no target
+        but an object of the program's. `stages`: told of calls from one model to another."""
         self.registry = Registry()
+        self._given = given or {}
+        self._uses = Uses(self.registry, stages)
         self.registry.keeper = self
         self._config = config
         self._make = make
@@ -86,7 +101,9 @@ class Keeper:
 
     async def wait_started(self) -> None:
         """Everything is loaded, or has failed. Raises if nothing of a configuration could be."""
+        is_only = len(self._models) == 1 and self._repository is None
         for model in self._models.values():
+            model.logs_failures = not is_only  # that one's failure is raised here
             model.start()
         self._is_started = True
         if self._repository is not None and self._config.server.watch:
@@ -98,7 +115,9 @@ class Keeper:
             and self._repository is None
             and not any(model.answers for model in self._models.values())
         ):
-            raise _fatal(next(iter(self._models.values())))
+            raise _fatal(list(self._models.values()))
+        for model in self._models.values():
+            model.logs_failures = True
 
     async def wait_crashed(self) -> NoReturn:
         """Raises once a model's scheduler has crashed: that is a bug of ours, and what it has left
@@ -257,7 +276,7 @@ class Keeper:
             name,
             lambda: self._look(name),
             registry=self.registry,
-            make=self._make,
+            make=self._made,
             turn=self._turn,
             is_asked=lambda: any(model.is_asked for model in self._models.values()),
             drain_s=lambda: self._config.server.drain_s,
@@ -267,6 +286,11 @@ class Keeper:
         model.show(self._listing(name, self._seen.get(name)))
         self._own(model.run())
         return model
+
+    def _made(self, config: ModelConfig, version: str, model: AnyModel, home: ModelHome) -> Kept:
+        """Served, with the models that it calls at hand."""
+        self._uses.bind(config.name, model, [*self._models])
+        return self._make(config, version, model, home)
 
     def _own(self, life: Any) -> None:
         self._running = [task for task in self._running if not task.done()]
@@ -282,7 +306,12 @@ class Keeper:
         attempt = self._attempts.get(name, 0)
         cache_dir = cache_dir_of(self._config.server.cache_dir)
         if name in self._configured:
-            return of_config(self._configured[name], attempt=attempt, cache_dir=cache_dir)
+            return of_config(
+                self._configured[name],
+                attempt=attempt,
+                cache_dir=cache_dir,
+                make=self._given.get(name),
+            )
         if folder is None:
             return None
         return of_folder(
@@ -290,11 +319,18 @@ class Keeper:
         )
 
 
-def _fatal(model: ModelKeeper) -> HeadwayError:
+def _fatal(models: Sequence[ModelKeeper]) -> HeadwayError:
     """The one error that says why there is nothing to serve."""
-    error = model.error
-    if isinstance(error, ConfigError):
-        return ConfigError(f"model {model.name!r}: {error}")
-    failure = ModelFailed(f"model {model.name!r} cannot be loaded: {error}")
-    failure.__cause__ = error
+    first = models[0]
+    what = f"model {first.name!r} cannot be loaded: {_reason(first.error)}"
+    if len(models) > 1:  # each has been logged
+        what = f"none of the models can be loaded: {', '.join(each.name for each in models)}"
+    if isinstance(first.error, ConfigError):
+        return ConfigError(what if len(models) > 1 else f"model {first.name!r}: {first.error}")
+    failure = ModelFailed(what)
+    failure.__cause__ = first.error if len(models) == 1 else None
     return failure
+
+
+def _reason(error: Exception | None) -> str:
+    return str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"

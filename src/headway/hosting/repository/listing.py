@@ -69,10 +69,17 @@ def of_folder(
     )
 
 
-def of_config(config: ModelConfig, *, attempt: int = 0, cache_dir: Path | None = None) -> Listing:
-    """A model of the configuration: one version."""
+def of_config(
+    config: ModelConfig,
+    *,
+    attempt: int = 0,
+    cache_dir: Path | None = None,
+    make: Callable[[], AnyModel] | None = None,
+) -> Listing:
+    """A model of the configuration: one version. `make`: of a program's own, which no target
+    names."""
     seal = hashlib.sha256(repr((config, attempt)).encode()).hexdigest()
-    make = functools.partial(catalogue.build, config.target, config.options)
+    make = make or functools.partial(catalogue.build, config.target, config.options)
     return Listing(
         config=config,
         policy=VersionPolicy(),

@@ -69,6 +69,7 @@ class ModelKeeper:
         self._crashed = crashed
         self._is_required = is_required
         self.error: Exception | None = None  # of the last load, if that failed
+        self.logs_failures = True  # False: whoever waits for it says why it failed
         self._look = look
         self._registry = registry
         self._make = make
@@ -362,7 +363,8 @@ class ModelKeeper:
         )
         self.error = error
         self._life.failed(id_, reason, asyncio.get_running_loop().time())
-        _log.error(
+        _log.log(
+            logging.ERROR if self.logs_failures else logging.DEBUG,
             "%s version %d cannot be loaded: %s",
             self.name,
             offer.version,

@@ -68,14 +68,15 @@ class Grammars:
         """Compile it, perhaps for seconds. Raises InvalidInput."""
         if not self._ends:
             raise InvalidInput(f"{field}: the model has no token that ends a text")
-        why = self._compile(grammar).get_error()
+        why = self.compile(grammar).get_error()
         if why:
             raise InvalidInput(f"{field}: {' '.join(why.split())[:500]}")
 
     def matcher(self, grammar: str) -> "Matcher":
-        return Matcher(self._compile(grammar).deep_copy(), self._vocabulary, self._ends)
+        return Matcher(self.compile(grammar).deep_copy(), self._vocabulary, self._ends)
 
-    def _compile(self, grammar: str) -> Any:
+    def compile(self, grammar: str) -> Any:
+        """Slow the first time."""
         with self._lock:
             found = self._compiled.get(grammar)
             if found is not None:

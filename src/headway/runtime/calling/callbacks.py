@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from headway.errors import HeadwayError, InvalidInput
+from headway.errors import ConfigError, HeadwayError, InvalidInput
 from headway.model import Model, overrides
 from headway.runtime.calling.front import FrontThread, Kind, Many, call_user_code
 
@@ -34,6 +34,7 @@ class Callbacks:
         self.size = size or own_method(model, "size")
         self.finish = own_method(model, "finish")
         self._prepare_many = None if prepare else _prepare_many_of(model)
+        _check_plain(model, name, prepare=self.prepare, size=self.size)
         self._many_prepared = None if self._prepare_many is None else self._prepare_and_size_many
         # A builtin, such as `len`, is sure to come back, and is not worth the way to the thread.
         self._sizes_here = self.prepare is None and inspect.isbuiltin(self.size)
@@ -123,6 +124,19 @@ class Callbacks:
 def _text_of(value: Any, kind: str) -> str:
     text = call_user_code("repr", repr, value)
     return text if isinstance(text, str) else f"a {kind}"
+
+
+def _check_plain(model: object, name: str, **given: Any) -> None:
+    """Raises ConfigError for an `async def` where its result would never be awaited."""
+    others = {each: own_method(model, each) for each in ("setup", "load", "finish", "prepare_many")}
+    for each, function in {**given, **others}.items():
+        called = function if inspect.isroutine(function) else type(function).__call__
+        if function is not None and inspect.iscoroutinefunction(called):
+            raise ConfigError(
+                f"{each} of {name} is `async def`; only predict and stream may be. Write `def "
+                f"{each}`: it runs in a thread, where it may wait",
+                field=each,
+            )
 
 
 def own_method(model: object, method: str) -> Any:

@@ -18,11 +18,17 @@ class BatchCancel(Cancel):
     def __init__(
         self, batch: Batch, calls: Sequence[Answerable], clock: Callable[[], float]
     ) -> None:
+        self.items = batch.items
         self.deadline = max(item.deadline for item in batch.items)
         self._calls = calls
         self._clock = clock
-        self._tell: Callable[[], None] | None = None
+        self._tell: Callable[[], object] | None = None
         self._lock = threading.Lock()
+
+    @property
+    def left_s(self) -> float:
+        """Until the last deadline; infinite where there is none."""
+        return self.deadline - self._clock()
 
     @property
     def is_set(self) -> bool:
@@ -30,7 +36,7 @@ class BatchCancel(Cancel):
             return True
         return all(call.is_done for call in self._calls)
 
-    def watch(self, tell: Callable[[], None]) -> None:
+    def watch(self, tell: Callable[[], object]) -> None:
         with self._lock:
             self._tell = tell
         self.check()

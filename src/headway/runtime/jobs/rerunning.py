@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from headway.core.faults.bisecting import Bisection
 from headway.core.faults.memory import Misfit
 from headway.core.items import Batch, units_of
-from headway.errors import ModelFailed
+from headway.errors import HeadwayError, ModelFailed, RequestError, Unavailable
 from headway.runtime.calling.faults import WorkerLost, is_out_of_memory, release_memory, text_of
 from headway.runtime.calling.runner import BrokenContract, Runner
 from headway.runtime.driving.calls import Answerable
@@ -28,7 +28,11 @@ class Reruns:
         runner: Runner | None = None,
         batch_sizes: Sequence[int] = (),
     ) -> None:
-        self.results: list[Any] = [model_failed(name, error) for _ in calls]
+        self._units = units_of(batch.items)
+        self._has_own = {0} if len(self._units) == 1 else set[int]()  # units that failed alone
+        self.results: list[Any] = [
+            own_error(name, error, is_alone=bool(self._has_own)) for _ in calls
+        ]
         self.count = 0
         self.lost: WorkerLost | None = None
         self.ran_out_of_memory = False
@@ -39,7 +43,6 @@ class Reruns:
         self._name = name
         self._runner = runner  # None: requests cannot be cut
         self._batch_sizes = batch_sizes
-        self._units = units_of(batch.items)
         self.group = list(range(len(calls)))  # what ran last
         self._pieces: _Pieces | None = None  # of a request that did not fit even alone
         self._bisection: Bisection | None = None
@@ -97,6 +100,7 @@ class Reruns:
             if self._cut():
                 return
         self._pieces = None
+        self._has_own.update(self._lone_unit())
         if self._bisection is not None:
             self._bisection.failed(error, out_of_memory=out_of_memory)
         else:
@@ -140,13 +144,17 @@ class Reruns:
     def _padded(self, rows: int) -> int:
         return next((size for size in self._batch_sizes if size >= rows), rows)
 
+    def _lone_unit(self) -> list[int]:
+        """The unit that ran last, where it was by itself."""
+        return [number for number, unit in enumerate(self._units) if unit == self.group]
+
     def _blame(self) -> None:
         for unit, error in (self._bisection.errors if self._bisection else {}).items():
-            self._fail(self._units[unit], error)
+            self._fail(self._units[unit], error, is_alone=unit in self._has_own)
 
-    def _fail(self, group: list[int], error: BaseException) -> None:
+    def _fail(self, group: list[int], error: BaseException, *, is_alone: bool = False) -> None:
         for index in group:
-            self.results[index] = model_failed(self._name, error)
+            self.results[index] = own_error(self._name, error, is_alone=is_alone)
 
 
 class _Piece(NamedTuple):
@@ -196,6 +204,14 @@ class _Pieces:
         return [
             parts[0] if len(parts) == 1 else self._runner.join(parts) for parts in self._results
         ]
+
+
+def own_error(name: str, error: BaseException, *, is_alone: bool) -> HeadwayError:
+    """What the caller is told. An error of ours that the model raised for this request alone
+    (`raise headway.InvalidInput`) is the request's own; for a batch of several, nobody knows whose
+    it is."""
+    is_own = isinstance(error, RequestError | Unavailable)
+    return error if is_alone and is_own else model_failed(name, error)  # type: ignore[return-value]
 
 
 def model_failed(name: str, error: BaseException) -> ModelFailed:

@@ -3,15 +3,17 @@
 from typing import Any
 
 from headway.errors import ConfigError, InvalidInput, UnknownModel
-from headway.hosting.registry import Registry, ServedModel
+from headway.hosting.registry import ServedModel
 from headway.runtime.adapters import AdapterBook
+from headway.server.auth.keys import Caller
+from headway.server.models import Models
 
 
-def model_of(registry: Registry, name: str) -> ServedModel:
+def model_of(models: Models, caller: Caller | None, name: str) -> ServedModel:
     """The language model of this name, or the only one there is. Raises UnknownModel."""
     if name:
-        return registry.get_ready(name)
-    found = [each for each in registry.answering() if hasattr(each, "adapted")]
+        return models.get(caller, name)
+    found = [each for each in models.answering(caller) if hasattr(each, "adapted")]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -28,11 +30,11 @@ def book_of(model: ServedModel) -> AdapterBook:
 
 
 async def load_adapter(
-    registry: Registry, model: ServedModel, name: str, folder: str, *, replaces: bool
+    models: Models, model: ServedModel, name: str, folder: str, *, replaces: bool
 ) -> None:
     """Answers when requests may name it. Raises InvalidInput for a folder that cannot be used."""
-    parent = registry.adapters().get(name, model.name)
-    if name in registry.names():
+    parent = models.registry.adapters().get(name, model.name)
+    if name in models.registry.names():
         raise InvalidInput(f"adapter: a model is called {name!r}")
     if parent != model.name:
         raise InvalidInput(f"adapter: model {parent!r} has one called {name!r}")

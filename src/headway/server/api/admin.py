@@ -5,9 +5,10 @@ from typing import Any, Literal
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import IndexEntry, Registry
+from headway.hosting.registry import IndexEntry
 from headway.server.api import adapting
 from headway.server.json.body import decode_json
+from headway.server.models import Models
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -31,17 +32,17 @@ class _AdapterBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Admin:
-    """The handlers that ROUTES names, over one registry. Who may use them is not decided here."""
+    """The handlers that ROUTES names, over the models. Who may use them is not decided here."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     async def models(self, request: Request) -> Response:
-        return _json({"models": [_line(entry) for entry in self._registry.index()]})
+        return _json({"models": [_line(entry) for entry in self._models.index(request.caller)]})
 
     async def workers(self, request: Request) -> Response:
         """Of every version that answers."""
-        models = self._registry.models()
+        models = self._models.versions(request.caller)
         return _json({"workers": [line for model in models for line in model.workers()]})
 
     async def load(self, request: Request, model: str) -> Response:
@@ -50,20 +51,20 @@ class Admin:
             body = await decode_json(request, _LoadBody, default=b"{}")
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not as expected: {error}") from error
-        await self._registry.may_change().load(model, body.config)
-        return self._state(model)
+        await self._models.load(request.caller, model, body.config)
+        return self._state(request, model)
 
     async def reload(self, request: Request, model: str) -> Response:
         """Once more, changed or not, beside the running version."""
-        await self._registry.may_change().reload(model)
-        return self._state(model)
+        await self._models.reload(request.caller, model)
+        return self._state(request, model)
 
     async def unload(self, request: Request, model: str) -> Response:
-        await self._registry.may_change().unload(model)
-        return self._state(model)
+        await self._models.unload(request.caller, model)
+        return self._state(request, model)
 
     async def adapters(self, request: Request, model: str) -> Response:
-        return _json({"adapters": adapting.lines_of(self._registry.get_ready(model))})
+        return _json({"adapters": adapting.lines_of(self._models.get(request.caller, model))})
 
     async def load_adapter(self, request: Request, model: str, adapter: str) -> Response:
         """A PEFT folder, also in place of one of that name; answers when requests may name it."""
@@ -71,17 +72,17 @@ class Admin:
             body = await decode_json(request, _AdapterBody)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not as expected: {error}") from error
-        served = self._registry.get_ready(model)
-        await adapting.load_adapter(self._registry, served, adapter, body.folder, replaces=True)
+        served = self._models.get(request.caller, model)
+        await adapting.load_adapter(self._models, served, adapter, body.folder, replaces=True)
         return _json({"adapters": adapting.lines_of(served)})
 
     async def unload_adapter(self, request: Request, model: str, adapter: str) -> Response:
-        served = self._registry.get_ready(model)
+        served = self._models.get(request.caller, model)
         await adapting.unload_adapter(served, adapter)
         return _json({"adapters": adapting.lines_of(served)})
 
-    def _state(self, model: str) -> Response:
-        entries = [entry for entry in self._registry.index() if entry.name == model]
+    def _state(self, request: Request, model: str) -> Response:
+        entries = [entry for entry in self._models.index(request.caller) if entry.name == model]
         return _json({"models": [_line(entry) for entry in entries]})
 
 

@@ -13,9 +13,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
-from headway.hosting.registry import Ask, Registry, ServedModel
+from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.v2.asking import ask_of, find_or_wake
-from headway.server.api.v2.tensors import NORMAL, too_many_rows
+from headway.server.api.v2.tensors import too_many_rows
+from headway.server.inference import Inference
 from headway.server.json.body import decode_json
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -29,22 +30,21 @@ _NOT_JSON = (TypeError, ValueError, OverflowError, RecursionError, NotImplemente
 
 
 class Plain:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry, *, max_rows: int = NORMAL.rows) -> None:
-        self._registry = registry
-        self._max_rows = max_rows
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def predict(self, request: Request, model: str) -> Response:
-        served = await find_or_wake(self._registry, request, model)
+        served = await find_or_wake(self._inference, request, model)
         try:
             value = await decode_json(request)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             is_what = f"not JSON: {error}" if request.body else "empty: JSON is expected"
             raise InvalidInput(f"the body is {is_what}") from error
-        ask = ask_of(_parameters(request.query), request.headers)
+        ask = ask_of(_parameters(request.query), request)
         if isinstance(value, dict) and value.keys() == {"items"}:
-            results = await _answer_items(served, value["items"], ask, self._max_rows)
+            results = await _answer_items(served, value["items"], ask, self._inference.limits.rows)
             answer = Response(await _encoded({"results": results}, _plain_or_error))
         else:
             answer = Response(await _encoded(await served.predict(value, ask), plain_of))

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from headway.config import KeyConfig
 from headway.core.queueing.quota import Account, Quota
-from headway.errors import Unauthenticated
+from headway.errors import Forbidden, Unauthenticated
+from headway.hosting.registry import Ask
+from headway.server.auth.access import Access
 
 NO_KEY = "an API key is needed: `Authorization: Bearer …` or `X-Api-Key`"
 PREFIX = "hw-"
@@ -37,17 +39,53 @@ def hash_of(key: str) -> str:
 
 
 class Caller:
-    """A key that is known, and what it has used. Its identity is its key's, as long as that is
-    configured the same."""
+    """Whose request it is: a key that is known, and what it has used. It travels on the request;
+    a server without keys has None there."""
 
-    __slots__ = ("__weakref__", "account", "key")
+    __slots__ = ("account", "key", "plain")
 
     def __init__(self, key: KeyConfig, account: Account) -> None:
         self.key = key
         self.account = account
+        self.plain = Ask(tenant=key.tenant, account=account)  # of a request without wishes
+
+    def check(self, access: Access) -> None:
+        """Raises Forbidden where the key lacks the right."""
+        if not access.is_granted_to(self.key.rights):
+            raise Forbidden(f"key {self.key.id!r} has not the right {access.value!r}")
+
+    def check_model(self, model: str) -> None:
+        """Raises Forbidden, in the same words whether there is such a model or not."""
+        if not self.may_use(model):
+            raise Forbidden(f"key {self.key.id!r} may not use model {model!r}")
 
     def may_use(self, model: str) -> bool:
         return not self.key.models or model in self.key.models
+
+    def names_among(self, models: Iterable[str]) -> list[str]:
+        """Those that it may be told of."""
+        return [name for name in models if self.may_use(name)]
+
+
+class _Nobody(Caller):
+    """Sent no key to a server that has keys. It may ask whether a model is ready whose name it
+    knows, and is told no name."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        key = KeyConfig(id="", hash="", tenant="", rights=())
+        super().__init__(key, Account("", Quota(), 0.0))
+
+    def check(self, access: Access) -> None:
+        if access is not Access.OPEN:
+            raise Unauthenticated(NO_KEY)
+
+    def names_among(self, models: Iterable[str]) -> list[str]:
+        return []
+
+
+NOBODY = _Nobody()
 
 
 class KeyRing:
@@ -64,11 +102,11 @@ class KeyRing:
             callers[digest] = self._kept(self._callers.get(digest), key, now)
         self._callers = callers  # at once: no request sees half of it
 
-    def find(self, headers: Mapping[str, str]) -> Caller | None:
-        """None: it has none. Raises Unauthenticated for one that is not known."""
+    def find(self, headers: Mapping[str, str]) -> Caller:
+        """NOBODY where no key was sent. Raises Unauthenticated for one that is not known."""
         key = _sent(headers)
         if key is None:
-            return None
+            return NOBODY
         digest = _digest(key)
         # Looking up a hash tells nothing: who could choose its bits could choose the key's too.
         caller = self._callers.get(digest)

@@ -6,20 +6,24 @@ from typing import Any
 
 from headway.errors import DeadlineExceeded
 from headway.hosting.registry import PLAIN, Ask
-from headway.server.api.v2.asking import ask_of
+from headway.server.api.v2.asking import ask_from
 from headway.server.api.v2.codec import Parameters
+from headway.server.auth.keys import Caller
 
 _PREFIX = "headway-"
 _NO_HEADERS: dict[str, str] = {}
 
 
-def ask_of_call(parameters: Parameters, context: Any) -> Ask:
+def ask_of_call(parameters: Parameters, context: Any, caller: Caller | None) -> Ask:
     """Of two time limits the shorter counts."""
     headers = _NO_HEADERS
     for key, value in context.invocation_metadata() or ():
         if key.startswith(_PREFIX):
             headers = {**headers, key: value}
-    ask = ask_of(parameters, headers) if parameters or headers else PLAIN
+    if parameters or headers:
+        ask = ask_from(parameters, headers, caller)
+    else:
+        ask = PLAIN if caller is None else caller.plain
     left_s = context.time_remaining()
     if left_s is None:
         return ask

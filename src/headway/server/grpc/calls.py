@@ -1,8 +1,6 @@
 """Around every method: its calls are counted, and what it raises becomes a status."""
 
 import asyncio
-import logging
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeAlias
@@ -10,16 +8,15 @@ from typing import Any, NamedTuple, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from headway.errors import Closed, HeadwayError, InputTooLarge, InvalidInput
+from headway.errors import InputTooLarge, InvalidInput
 from headway.observe import logs
 from headway.observe.tally import ErrorTally
 from headway.server.auth.access import Access, access_of_method
-from headway.server.errors import retry_after_s, status_of
+from headway.server.auth.gates import Gate
+from headway.server.errors import is_asked_to_stop, retry_after_s, tell
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.measuring import Size, measure
 from headway.server.net.holding import BodyRoom
-
-_log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit
@@ -94,17 +91,18 @@ class Calls:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def handler(self, service: object) -> grpc.GenericRpcHandler:
-        """Every method that the .proto names, as the service has it."""
+    def handler(self, methods: object, gate: Gate) -> grpc.GenericRpcHandler:
+        """Every method that the .proto names, behind its gate."""
         handlers = {}
         for method in SERVICE.methods:
+            gated = gate(access_of_method(method.name), getattr(methods, method.name))
             made = (
                 grpc.stream_stream_rpc_method_handler
                 if method.client_streaming
                 else grpc.unary_unary_rpc_method_handler
             )
             handlers[method.name] = made(
-                self._wrapped(method.name, self._watched(getattr(service, method.name))),
+                self._wrapped(method.name, self._watched(gated)),
                 request_deserializer=self._reader(method.name, getattr(pb, method.input_type.name)),
                 response_serializer=getattr(pb, method.output_type.name).SerializeToString,
             )
@@ -164,25 +162,11 @@ class Calls:
         await self._idle.wait()
 
     def refusal_of(self, error: BaseException, request_id: str = "") -> Refusal:
-        """Only what is our own fault is logged, and only our own words are passed on."""
-        if isinstance(error, asyncio.CancelledError):
-            # What the method waited for was cancelled, not the call: it deserves an answer.
-            closed = Closed("the work was cancelled")
-            closed.__cause__ = error
-            error = closed
-        status = status_of(error)
-        is_ours = isinstance(error, HeadwayError)
-        code = error.code if isinstance(error, HeadwayError) else "internal"
-        self._errors.count(code)
-        logs.note_error(code)
-        if not is_ours or status.http == 500:
-            _log.error("a call failed", exc_info=error, extra={"id": request_id})
-        message = str(error) if is_ours else "internal error"
-        if self._debug and (not is_ours or error.__cause__ is not None):
-            message += "\n" + "".join(traceback.format_exception(error))
-        seconds = retry_after_s(error)
+        told = tell(error, self._errors, debug=self._debug, id=request_id)
+        logs.note_error(told.code)
+        seconds = retry_after_s(told.error)
         metadata = () if seconds is None else (("retry-after", str(seconds)),)
-        return Refusal(grpc.StatusCode[status.grpc], message, metadata)
+        return Refusal(grpc.StatusCode[told.status.grpc], told.message, metadata)
 
     def _wrapped(self, name: str, method: Method) -> Method:
         for wrapper in reversed(self._wrappers):  # the first is the outermost
@@ -223,9 +207,3 @@ def request_id_of(request: Any, context: Any) -> str:
         if key == "x-request-id":
             return str(value)[:_MOST_ID]
     return str(getattr(request, "id", ""))[:_MOST_ID]
-
-
-def is_asked_to_stop() -> bool:
-    """Whether it is this task that is being cancelled, not what it waits for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0

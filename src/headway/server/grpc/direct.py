@@ -3,18 +3,19 @@ fixed. Whatever is not exactly that is None here, and goes the general way, whic
 wrong. Both ways give the same arrays and the same message."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
 
 from headway.server.api.v2.codec import LARGE_BYTES, is_large_raw
-from headway.server.api.v2.direct import DirectRequest
 from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
 from headway.server.api.v2.tensors import Array, Signature, to_raw
 from headway.server.app import Pending
+from headway.server.direct import DirectPath, DirectRequest
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, Refusal
+from headway.server.inference import Inference
 from headway.server.net.background import AT_ONCE, Steps
 
 _MOST_SHAPES = 64  # of outputs, remembered
@@ -107,15 +108,16 @@ def direct_messages(name: str, version: str, signature: Signature) -> DirectMess
 class DirectInfer:
     """`ModelInfer` without a task, for stacks that can."""
 
-    def __init__(
-        self, infer: Callable[[pb.ModelInferRequest, Any], Pending | None], calls: Calls
-    ) -> None:
-        self._infer = infer
+    def __init__(self, inference: Inference, calls: Calls, *, has_keys: bool) -> None:
+        self._start = DirectPath(inference, direct_messages).start
         self._calls = calls
+        self._has_keys = has_keys
 
     def start(self, request: Any, call: Any) -> Pending | None:
-        is_whole = type(request) is pb.ModelInferRequest
-        pending = self._infer(request, call) if is_whole else None
+        if type(request) is not pb.ModelInferRequest:
+            return None
+        caller = call.caller if self._has_keys else None
+        pending = self._start(request, call, caller, "", request.model_name, request.model_version)
         if pending is not None:
             self._calls.begun(call)
         return pending

@@ -1,35 +1,45 @@
 """Who may call is asked at a call's head, on either stack, before any of its request is read."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import grpc
 
+from headway.errors import HeadwayError
 from headway.observe import logs
 from headway.server.auth.access import Access, access_of_method
+from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.grpc.calls import SERVICE, Calls, Refusal
 
-RefusalOf: TypeAlias = Callable[[str, Iterable[tuple[str, Any]]], Refusal | None]
+# Of a path and the metadata; the caller, or why there is none.
+Admit: TypeAlias = Callable[[str, Iterable[tuple[str, Any]]], Caller | Refusal]
 _PREFIX = f"/{SERVICE.full_name}/"
 
 
 class Entrance:
-    def __init__(self, service: Any, calls: Calls) -> None:
-        """`service` may have `why_not(name, metadata)`, which gives an error or None."""
-        self._why_not = getattr(service, "why_not", None)
+    def __init__(self, keys: KeyRing | None, calls: Calls) -> None:
+        self._keys = keys
         self._calls = calls
 
     @property
-    def refusal_of(self) -> RefusalOf | None:
+    def admit(self) -> Admit | None:
         """None: everybody may do everything."""
-        return None if self._why_not is None else self._refusal_of
+        return None if self._keys is None else functools.partial(self._admit, self._keys)
 
-    def _refusal_of(self, path: str, metadata: Iterable[tuple[str, Any]]) -> Refusal | None:
-        if self._why_not is None or not path.startswith(_PREFIX):
-            return None
-        error = self._why_not(path[len(_PREFIX) :], dict(metadata))
-        if error is None:
-            return None
+    def _admit(
+        self, keys: KeyRing, path: str, metadata: Iterable[tuple[str, Any]]
+    ) -> Caller | Refusal:
+        if self.is_open(path):
+            return NOBODY
+        try:
+            caller = keys.find(dict(metadata))
+            caller.check(access_of_method(path[len(_PREFIX) :]))
+        except HeadwayError as error:
+            return self._refusal_of(path, error)
+        return caller
+
+    def _refusal_of(self, path: str, error: HeadwayError) -> Refusal:
         refusal = self._calls.refusal_of(error)
         if self._calls.are_observed:
             line = logs.LoggedRequest(request_id="", method="gRPC", path=path)
@@ -48,12 +58,12 @@ class AtHead(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it has no typ
     """For grpc.aio. A handler of streams is called before a message is read; one of single requests
     is not."""
 
-    def __init__(self, refusal_of: RefusalOf) -> None:
-        self._refusal_of = refusal_of
+    def __init__(self, admit: Admit) -> None:
+        self._admit = admit
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        refusal = self._refusal_of(details.method, details.invocation_metadata or ())
-        if refusal is None:
+        refusal = self._admit(details.method, details.invocation_metadata or ())
+        if not isinstance(refusal, Refusal):
             return await continuation(details)
 
         async def refuse(_: Any, context: Any) -> None:

@@ -131,6 +131,7 @@ def encode(
     signature: Signature,
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
+    steps: Steps = AT_ONCE,
 ) -> pb.ModelInferResponse:
     """Raw, as clients read them by position; in shared memory's place stands an empty one."""
     response = pb.ModelInferResponse(model_name=model_name, model_version=version, id=request.id)
@@ -142,6 +143,7 @@ def encode(
             raw = b""
         response.outputs.add(name=want.name, datatype=datatype.name, shape=array.shape)
         response.raw_output_contents.append(raw)
+        steps.rest()
     return response
 
 

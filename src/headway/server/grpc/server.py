@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
 from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.api.v2.tensors import Limits
+from headway.server.auth.gates import grpc_gate
 from headway.server.auth.guard import Guard
 from headway.server.grpc import pool
 from headway.server.grpc.calls import INLINE_BYTES, MOST_BYTES, SERVICE, Calls
@@ -20,10 +20,13 @@ from headway.server.grpc.direct import DirectInfer
 from headway.server.grpc.entrance import AtHead, Entrance
 from headway.server.grpc.health import Health
 from headway.server.grpc.observing import wrappers
+from headway.server.grpc.service import Methods
 from headway.server.grpc.watching import OpenStreams
+from headway.server.inference import Inference, inference_over
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http2.server import H2Server
 from headway.server.net.listener import cannot_listen
+from headway.server.net.port import bracketed
 from headway.server.observing import Observing
 
 _log = logging.getLogger(__name__)
@@ -63,15 +66,15 @@ class Grpcio:
             ("grpc.max_receive_message_length", _most_read(config)),
             ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
         ]
-        refusal_of = entrance.refusal_of
-        interceptors = [] if refusal_of is None else [AtHead(refusal_of)]
+        admit = entrance.admit
+        interceptors = [] if admit is None else [AtHead(admit)]
         self._server = grpc.aio.server(options=options, interceptors=interceptors)
         self.add_generic_rpc_handlers = self._server.add_generic_rpc_handlers
         self.add_registered_method_handlers = self._server.add_registered_method_handlers
         self.stop = self._server.stop
 
     async def start(self, host: str, port: int) -> int:
-        address = f"{_bracketed(host)}:{port}"
+        address = f"{bracketed(host)}:{port}"
         found: int
         try:
             if self._credentials is None:
@@ -93,7 +96,7 @@ class GrpcServer:
 
     def __init__(
         self,
-        registry: Registry,
+        models: Registry | Inference,
         config: ServerConfig,
         *,
         version: str = "0",
@@ -102,11 +105,10 @@ class GrpcServer:
         observing: Observing | None = None,
         room: BodyRoom | None = None,
     ) -> None:
+        """`version` and `regions` are for a registry; a service has its own."""
         self._room = room or BodyRoom(config)
-        self._registry = registry
+        self._inference = inference_over(models, config, version=version, regions=regions)
         self._config = config
-        self._version = version
-        self._regions = regions
         self._guard = guard or Guard(config)
         self._running: _Running | None = None
         self._errors = None if observing is None else observing.grpc_errors
@@ -122,7 +124,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        return f"{_bracketed(self._config.host)}:{self.port}"
+        return f"{bracketed(self._config.host)}:{self.port}"
 
     async def start(self) -> None:
         """Raises ConfigError where the port is taken."""
@@ -136,15 +138,7 @@ class GrpcServer:
             # Our own stack counts what is on the wire; the other one leaves that to us.
             inline_bytes=UNCOUNTED_BYTES if config.grpc_stack == "grpcio" else INLINE_BYTES,
         )
-        running = _Running(
-            self._registry,
-            config,
-            self._version,
-            self._regions,
-            self._guard,
-            calls,
-            self._room,
-        )
+        running = _Running(self._inference, config, self._guard, calls, self._room)
         try:
             self.port = await running.stack.start(config.host, config.grpc_port)
         except OSError as error:
@@ -169,23 +163,16 @@ class _Running:
 
     def __init__(
         self,
-        registry: Registry,
+        inference: Inference,
         config: ServerConfig,
-        version: str,
-        regions: SharedRegions | None,
         guard: Guard,
         calls: Calls,
         room: BodyRoom,
     ) -> None:
         self._calls = calls
-        limits = Limits(config.max_request_rows, config.max_tensor_elements)
-        self._service = guard.service(
-            registry,
-            lambda kind, view: kind(
-                view, self._calls, version=version, regions=regions, limits=limits, room=room
-            ),
-        )
-        entrance = Entrance(self._service, calls)
+        has_keys = guard.keys is not None
+        self._methods = Methods(inference, calls, keys=guard.keys, room=room)
+        entrance = Entrance(guard.keys, calls)
         self.stack: Stack
         if config.grpc_stack == "grpcio":
             self.stack = Grpcio(config, guard.grpc_credentials(), entrance)
@@ -198,20 +185,21 @@ class _Running:
                 entrance=entrance,
             )
         streams = OpenStreams()
-        self._health = Health(registry)
+        self._health = Health(inference.models.registry)
         watch = streams.bounded(self._health.Watch)
         self._health.Watch = watch  # type: ignore[assignment, method-assign]
-        self.stack.add_generic_rpc_handlers((self._calls.handler(self._service),))
+        gate = grpc_gate(config, has_keys=has_keys)
+        self.stack.add_generic_rpc_handlers((calls.handler(self._methods, gate),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.stack)
         _reflect(self.stack, streams)
-        infer = getattr(self._service, "infer_direct", None)
-        if config.grpc_stack == "headway" and infer is not None and not calls.are_observed:
-            own.add_direct(f"/{SERVICE.full_name}/ModelInfer", DirectInfer(infer, self._calls))
+        if config.grpc_stack == "headway" and not calls.are_observed:
+            direct = DirectInfer(inference, calls, has_keys=has_keys)
+            own.add_direct(f"/{SERVICE.full_name}/ModelInfer", direct)
 
     async def stop(self, drain_s: float) -> None:
         await self._health.enter_graceful_shutdown()
         stopping = asyncio.create_task(self.stack.stop(drain_s))  # new calls are refused
-        self._service.finish_streams()
+        self._methods.finish_streams()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
@@ -233,7 +221,3 @@ def _reflect(server: Any, streams: OpenStreams) -> None:
     servicer = reflection.aio.ReflectionServicer(names, pool=files)
     servicer.ServerReflectionInfo = streams.bounded(servicer.ServerReflectionInfo)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -3,201 +3,173 @@ raised; `calls.py` turns them into statuses. Codec, checks and registry are HTTP
 
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import grpc
 from google.protobuf import json_format
 
-from headway.errors import Forbidden, HeadwayError, InvalidInput, NotReady
+from headway.errors import Forbidden, HeadwayError, InvalidInput
 from headway.hosting.explaining import HEADER, Story
-from headway.hosting.registry import Array, Registry, ServedModel
+from headway.hosting.registry import Array, Ask, ServedModel
 from headway.server.api.v2 import codec
 from headway.server.api.v2.handlers import (
     EXTENSIONS,
     LOG_SETTINGS,
     TRACE_SETTINGS,
-    DirectInference,
     check_unload,
     override_in,
-    statistics_models,
     statistics_of,
 )
 from headway.server.api.v2.model_config import config_of, metadata_of
-from headway.server.api.v2.over_models import OverModels
-from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.api.v2.tensors import NORMAL, Limits, Signature
-from headway.server.app import Asker
+from headway.server.auth.keys import Caller, KeyRing
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
-from headway.server.grpc.direct import DirectMessages, direct_messages
-from headway.server.grpc.streams import Streams
-from headway.server.net.background import background
+from headway.server.grpc.streams import Asked, Streams
+from headway.server.inference import Inference
 from headway.server.net.holding import BodyRoom
+from headway.server.net.http2.call import Call
 
 
-class Inference(OverModels[DirectMessages]):
-    """The service over one registry. The methods with the .proto's names are called from afar."""
+class Methods:
+    """Those of the .proto, by its names, over the service that HTTP has, too."""
 
     def __init__(
         self,
-        registry: Registry,
+        inference: Inference,
         calls: Calls,
         *,
-        version: str = "0",
-        regions: SharedRegions | None = None,
-        limits: Limits = NORMAL,
+        keys: KeyRing | None = None,
         room: BodyRoom | None = None,
     ) -> None:
-        super().__init__(registry, version=version, regions=regions, limits=limits)
+        self._inference = inference
+        self._models = inference.models
+        self._regions = inference.regions
+        self._keys = keys
         self._streams = Streams(self, calls, room)
+
+    def _caller(self, context: Any) -> Caller | None:
+        """Whose call it is. Our own stack found it at the call's head; grpc.aio's context has no
+        place for it."""
+        if self._keys is None:
+            return None
+        if isinstance(context, Call):
+            return context.caller
+        return self._keys.find(dict(context.invocation_metadata() or ()))
 
     # ---- work
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Any:
-        return await self.answer(request, context)
-
-    def infer_direct(self, request: pb.ModelInferRequest, asker: Asker) -> DirectInference | None:
-        """One row for a model whose shapes are fixed, without a task; None: `answer` must do it."""
-        key = request.model_name, request.model_version
-        try:
-            served = self._registry.find_ready(*key)
-        except HeadwayError:
-            return None
-        if served is None:
-            return None
-        known = self._codecs.get(key)
-        if known is None or known[0] is not served:
-            known = self._codecs[key] = served, self._direct_messages(served)
-        codec = known[1]
-        if codec is None or (asked := codec.decode(request)) is None:
-            return None
-        inference = DirectInference(asker, served, codec, asked)
-        return inference if served.submit_direct(inference) else None
-
-    def _direct_messages(self, served: ServedModel) -> DirectMessages | None:
-        if not served.is_direct:
-            return None
-        return direct_messages(served.name, served.version, self.signature_of(served))
+        return await self.answer(Asked(request, context, self._caller(context)))
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
-        await self._streams.serve(requests, context)
+        await self._streams.serve(requests, context, self._caller(context))
 
     def finish_streams(self) -> None:
         self._streams.finish()
 
-    def streams(self, request: pb.ModelInferRequest) -> bool:
+    async def streams(self, asked: Asked) -> bool:
         try:
-            return self._registry.get(request.model_name, request.model_version).streams
-        except HeadwayError:  # said when it is answered; `wake` has loaded what can be loaded
+            return (await self._find_or_wake(asked)).streams
+        except HeadwayError:  # said when it is answered
             return False
 
-    async def wake(self, request: pb.ModelInferRequest, context: Any) -> None:
-        """Only a model that is there can tell whether it streams."""
-        with suppress(HeadwayError):  # said when it is answered
-            if self._registry.find_ready(request.model_name, request.model_version) is None:
-                await self._woken(request, context)
+    async def answer(self, asked: Asked) -> pb.ModelInferResponse:
+        if asked.caller is None:
+            return await self._answer(asked)
+        with asked.caller.account.running_one(time.monotonic()):
+            return await self._answer(asked)
 
-    async def answer(self, request: pb.ModelInferRequest, context: Any) -> pb.ModelInferResponse:
-        served = self._registry.find_ready(request.model_name, request.model_version)
+    async def _answer(self, asked: Asked) -> pb.ModelInferResponse:
+        request, context, caller = asked
+        served = self._models.find_ready(caller, request.model_name, request.model_version)
         if served is None:
-            served = await self._woken(request, context)
-        signature = self.signature_of(served)
-        with served.held():  # a large one comes to the queue later
-            asked = await self._read(request, signature, context)
-            inputs = signature.check_inputs(asked.inputs, asked.datatypes)
-            codec.check_outputs(asked, signature)
-            ask = ask_of_call(asked.parameters, context)
-            outputs = await served.infer(inputs, ask)
-        if codec.is_large_answer(asked, outputs):
-            response = await background.run(lambda _: self._encode(served, asked, outputs))
-        else:
-            response = self._encode(served, asked, outputs)
+            served = await self._find_or_wake(asked)
+        messages.check_promised(request, self._inference.signature_of(served))
+        if messages.is_slow(request):
+            with served.held():  # it comes to the queue later
+                ask = ask_of_call(messages.parameters_of(request.parameters), context, caller)
+                decoded, spent_s = await self._decode_slowly(request, context)
+                return await self._infer(served, decoded, ask.after(spent_s), context)
+        decoded = messages.decode(request, regions=self._regions)
+        ask = ask_of_call(decoded.parameters, context, caller)
+        return await self._infer(served, decoded, ask, context)
+
+    async def _infer(
+        self, served: ServedModel, decoded: codec.InferRequest, ask: Ask, context: Any
+    ) -> pb.ModelInferResponse:
+        response = await self._inference.infer(served, decoded, ask, messages.encode)
         if ask.story is not None:
             _tell(ask.story, response, context)
         return response
 
     @asynccontextmanager
-    async def stream(
-        self, request: pb.ModelInferRequest, context: Any
-    ) -> AsyncIterator[AsyncIterator[pb.ModelInferResponse]]:
-        served = self._registry.find_ready(request.model_name, request.model_version)
-        if served is None:
-            served = await self._woken(request, context)
-        signature = self.signature_of(served)
-        asked = await self._read(request, signature, context)
-        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
-        codec.check_outputs(asked, signature)
-        ask = ask_of_call(asked.parameters, context)
+    async def stream(self, asked: Asked) -> AsyncIterator[AsyncIterator[pb.ModelInferResponse]]:
+        account = None if asked.caller is None else asked.caller.account
+        with nullcontext() if account is None else account.running_one(time.monotonic()):
+            async with self._stream(asked) as responses:
+                yield responses
+
+    @asynccontextmanager
+    async def _stream(self, asked: Asked) -> AsyncIterator[AsyncIterator[pb.ModelInferResponse]]:
+        request, context, caller = asked
+        served = await self._find_or_wake(asked)
+        messages.check_promised(request, self._inference.signature_of(served))
+        if messages.is_slow(request):
+            decoded, _ = await self._decode_slowly(request, context)
+        else:
+            decoded = messages.decode(request, regions=self._regions)
+        inputs = self._inference.checked(served, decoded)
+        ask = ask_of_call(decoded.parameters, context, caller)
         chunks = served.stream(_value_of(served, inputs), ask)
+        arrays = cast(Any, served).signature.output.arrays
         async with aclosing(cast(Any, chunks)):
             yield (
-                self._encode(served, asked, cast(Any, served).signature.output.arrays([chunk]))
+                self._inference.encode(served, decoded, arrays([chunk]), messages.encode)
                 async for chunk in chunks
             )
 
-    async def _read(
-        self, request: pb.ModelInferRequest, signature: Signature, context: Any
-    ) -> codec.InferRequest:
-        """Its arrays; large ones off the event loop, in the caller's time (gRPC itself ends a call
-        whose deadline passes meanwhile)."""
-        messages.check_promised(request, signature)
-        if not messages.is_slow(request):
-            return messages.decode(request, regions=self._regions)
-        return await background.run(
-            lambda steps: messages.decode(request, regions=self._regions, steps=steps),
-            timeout_s=context.time_remaining(),
-        )
+    async def _decode_slowly(
+        self, request: pb.ModelInferRequest, context: Any
+    ) -> tuple[codec.InferRequest, float]:
+        """(gRPC itself ends a call whose deadline passes meanwhile.)"""
+        decode = partial(messages.decode, request)
+        return await self._inference.decode_slowly(decode, context.time_remaining())
 
-    async def _woken(self, request: pb.ModelInferRequest, context: Any) -> ServedModel:
+    async def _find_or_wake(self, asked: Asked) -> ServedModel:
         """A model that loads on request, once it is there. The wait counts for the caller."""
-        ask = ask_of_call(messages.parameters_of(request.parameters), context)
-        started = time.monotonic()
-        served = await self._wait_ready(request.model_name, request.model_version, ask.deadline_ms)
-        if ask.deadline_ms is not None:
-            left_us = ask.deadline_ms * 1e3 - (time.monotonic() - started) * 1e6
-            request.parameters["timeout"].int64_param = max(1, round(left_us))
-        return served
-
-    async def _wait_ready(self, name: str, version: str, deadline_ms: float | None) -> ServedModel:
-        timeout_s = None if deadline_ms is None else deadline_ms / 1e3
-        return await self._registry.wait_ready(name, version, timeout_s=timeout_s)
+        request, context, caller = asked
+        name, version = request.model_name, request.model_version
+        found = self._models.find_ready(caller, name, version)
+        if found is not None:
+            return found
+        ask = ask_of_call(messages.parameters_of(request.parameters), context, caller)
+        found, left_ms = await self._inference.wake(caller, name, version, ask.deadline_ms)
+        if left_ms is not None:
+            request.parameters["timeout"].int64_param = max(1, round(left_ms * 1e3))
+        return found
 
     async def _known(self, name: str, version: str, context: Any) -> ServedModel:
-        """For its description, which a client needs before it can ask anything: a model that loads
-        on request is woken for it."""
-        try:
-            return self._registry.get(name, version)
-        except NotReady:
-            return await self._wait_ready(name, version, ask_of_call({}, context).deadline_ms)
-
-    def _encode(
-        self, served: ServedModel, asked: codec.InferRequest, outputs: Mapping[str, Array]
-    ) -> pb.ModelInferResponse:
-        return messages.encode(
-            served.name,
-            served.version,
-            asked,
-            outputs,
-            signature=self.signature_of(served),
-            labels=getattr(served, "labels", None),
-            regions=self._regions,
+        caller = self._caller(context)
+        return await self._inference.known(
+            caller, name, version, lambda: ask_of_call({}, context, caller).deadline_ms
         )
 
     # ---- health
 
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> Any:
-        return pb.ServerLiveResponse(live=self._registry.is_live)
+        return pb.ServerLiveResponse(live=self._models.registry.is_live)
 
     async def ServerReady(self, request: pb.ServerReadyRequest, context: Any) -> Any:
-        return pb.ServerReadyResponse(ready=self._registry.is_ready)
+        return pb.ServerReadyResponse(ready=self._models.registry.is_ready)
 
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Any) -> Any:
         """A model that is not there is not ready: the clients' question is one of yes or no."""
         try:
-            self._registry.find_ready(request.name, request.version)
+            self._models.registry.find_ready(request.name, request.version)
         except HeadwayError:
             return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=True)
@@ -209,12 +181,14 @@ class Inference(OverModels[DirectMessages]):
         if self._regions is not None:
             extensions.append("system_shared_memory")
         return pb.ServerMetadataResponse(
-            name="headway", version=self._version, extensions=extensions
+            name="headway", version=self._inference.version, extensions=extensions
         )
 
     async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> Any:
         served = await self._known(request.name, request.version, context)
-        versions = [each.version for each in self._registry.models(request.name)]
+        versions = [
+            each.version for each in self._models.versions(self._caller(context), request.name)
+        ]
         found = metadata_of(served, versions=versions)
         return json_format.ParseDict(found, pb.ModelMetadataResponse())
 
@@ -223,7 +197,7 @@ class Inference(OverModels[DirectMessages]):
         return json_format.ParseDict({"config": found}, pb.ModelConfigResponse())
 
     async def ModelStatistics(self, request: pb.ModelStatisticsRequest, context: Any) -> Any:
-        served = statistics_models(self._registry, request.name, request.version)
+        served = self._models.of_statistics(self._caller(context), request.name, request.version)
         found = {"model_stats": [statistics_of(each) for each in served]}
         return json_format.ParseDict(found, pb.ModelStatisticsResponse())
 
@@ -231,7 +205,7 @@ class Inference(OverModels[DirectMessages]):
 
     async def RepositoryIndex(self, request: pb.RepositoryIndexRequest, context: Any) -> Any:
         response = pb.RepositoryIndexResponse()
-        for each in self._registry.index():
+        for each in self._models.index(self._caller(context)):
             if each.state == "READY" or not request.ready:
                 response.models.add(
                     name=each.name, version=each.version, state=each.state, reason=each.reason
@@ -242,7 +216,7 @@ class Inference(OverModels[DirectMessages]):
         self, request: pb.RepositoryModelLoadRequest, context: Any
     ) -> Any:
         parameters = messages.parameters_of(request.parameters)
-        await self._registry.may_change().load(_named(request), override_in(parameters))
+        await self._models.load(self._caller(context), _named(request), override_in(parameters))
         return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(
@@ -250,7 +224,7 @@ class Inference(OverModels[DirectMessages]):
     ) -> Any:
         """No model here depends on another: `unload_dependents` is read and changes nothing."""
         check_unload(messages.parameters_of(request.parameters))
-        await self._registry.may_change().unload(_named(request))
+        await self._models.unload(self._caller(context), _named(request))
         return pb.RepositoryModelUnloadResponse()
 
     # ---- shared memory
@@ -302,7 +276,7 @@ class Inference(OverModels[DirectMessages]):
 
     async def TraceSetting(self, request: pb.TraceSettingRequest, context: Any) -> Any:
         if request.model_name:
-            self._registry.get(request.model_name)
+            self._models.get(self._caller(context), request.model_name)
         known = {
             key: value if isinstance(value, list) else [value]
             for key, value in TRACE_SETTINGS.items()

@@ -4,11 +4,13 @@ streams. A request's error is its own message; the stream goes on."""
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headway.errors import Closed
+from headway.server.auth.keys import Caller
+from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.calls import Calls, TooLarge, Unparsed, is_asked_to_stop
+from headway.server.grpc.calls import Calls, TooLarge, Unparsed
 from headway.server.net.holding import BodyRoom
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
@@ -17,19 +19,25 @@ _WANTS_END = "triton_enable_empty_final_response"
 _IS_END = "triton_final_response"
 
 
+class Asked(NamedTuple):
+    """One request, by whom and on which call."""
+
+    request: pb.ModelInferRequest
+    context: Any
+    caller: Caller | None
+
+
 class Answers(Protocol):
     """What the streams need of the service. All may raise."""
 
-    async def wake(self, request: pb.ModelInferRequest, context: Any) -> None: ...
+    async def streams(self, asked: Asked) -> bool:
+        """Wakes the model: only one that is there can tell."""
+        ...
 
-    def streams(self, request: pb.ModelInferRequest) -> bool: ...
-
-    async def answer(
-        self, request: pb.ModelInferRequest, context: Any
-    ) -> pb.ModelInferResponse: ...
+    async def answer(self, asked: Asked) -> pb.ModelInferResponse: ...
 
     def stream(
-        self, request: pb.ModelInferRequest, context: Any
+        self, asked: Asked
     ) -> AbstractAsyncContextManager[AsyncIterator[pb.ModelInferResponse]]: ...
 
 
@@ -48,8 +56,10 @@ class Streams:
         for reader in self._readers:
             reader.cancel()
 
-    async def serve(self, requests: AsyncIterator[pb.ModelInferRequest], context: Any) -> None:
-        stream = _Stream(self._service, self._calls, self._room, context)
+    async def serve(
+        self, requests: AsyncIterator[pb.ModelInferRequest], context: Any, caller: Caller | None
+    ) -> None:
+        stream = _Stream(self._service, self._calls, self._room, context, caller)
         async with asyncio.TaskGroup() as tasks:  # a call that is cancelled cancels them all
             reader = tasks.create_task(stream.read(requests, tasks))
             self._readers.add(reader)
@@ -59,11 +69,19 @@ class Streams:
 
 
 class _Stream:
-    def __init__(self, service: Answers, calls: Calls, room: BodyRoom | None, context: Any) -> None:
+    def __init__(
+        self,
+        service: Answers,
+        calls: Calls,
+        room: BodyRoom | None,
+        context: Any,
+        caller: Caller | None,
+    ) -> None:
         self._service = service
         self._calls = calls
         self._room = room
         self._context = context
+        self._caller = caller
         self._writing = asyncio.Lock()  # gRPC takes one message at a time
         self._places = asyncio.Semaphore(MAX_WAITING)
 
@@ -82,36 +100,35 @@ class _Stream:
                 await self._write(self._refused(pb.ModelInferRequest(), error))
                 continue
             await self._places.acquire()
-            await self._service.wake(request, self._context)
-            if self._service.streams(request):
-                tasks.create_task(self._answer_often(request))
+            asked = Asked(request, self._context, self._caller)
+            if await self._service.streams(asked):
+                tasks.create_task(self._answer_often(asked))
                 continue
             after = asyncio.Event()
-            tasks.create_task(self._answer_once(request, before, after))
+            tasks.create_task(self._answer_once(asked, before, after))
             before = after
 
-    async def _answer_once(
-        self, request: pb.ModelInferRequest, before: asyncio.Event, after: asyncio.Event
-    ) -> None:
+    async def _answer_once(self, asked: Asked, before: asyncio.Event, after: asyncio.Event) -> None:
         try:
             try:
-                with self._held(request):
-                    response = await self._service.answer(request, self._context)
+                with self._held(asked.request):
+                    response = await self._service.answer(asked)
                 response.parameters[_IS_END].bool_param = True
                 message = pb.ModelStreamInferResponse(infer_response=response)
             except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
-                message = self._refused(request, error)
+                message = self._refused(asked.request, error)
             await before.wait()
             await self._write(message)
         finally:
             after.set()
             self._places.release()
 
-    async def _answer_often(self, request: pb.ModelInferRequest) -> None:
+    async def _answer_often(self, asked: Asked) -> None:
+        request = asked.request
         try:
             try:
                 with self._held(request):
-                    await self._write_all(request)
+                    await self._write_all(asked)
             except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
                 await self._write(self._refused(request, error))
             else:
@@ -120,8 +137,8 @@ class _Stream:
         finally:
             self._places.release()
 
-    async def _write_all(self, request: pb.ModelInferRequest) -> None:
-        async with self._service.stream(request, self._context) as responses:
+    async def _write_all(self, asked: Asked) -> None:
+        async with self._service.stream(asked) as responses:
             async for response in responses:
                 response.parameters[_IS_END].bool_param = False
                 await self._write(pb.ModelStreamInferResponse(infer_response=response))

@@ -159,17 +159,24 @@ def _request_of(scope: Scope) -> Request:
         headers[name] = headers[name] + b", " + value if name in headers else value
     raw = scope.get("raw_path")  # as sent: only there can %2F be told from /
     path = raw.decode("latin-1").partition("?")[0] if raw else quote(scope["path"])
-    root = scope.get("root_path", "")
-    if root and path.startswith(root):
-        path = path[len(root) :] or "/"
     return Request(
         scope["method"],
-        path,
+        _below(path, scope),
         scope.get("query_string", b"").decode("latin-1"),
         WireHeaders(headers),
         b"",
         request_id(headers.get(b"x-request-id")),
     )
+
+
+def _below(path: str, scope: Scope) -> str:
+    """Without the prefix that we are mounted under. A parent that was told its own prefix, because
+    a proxy takes that off, has it in `root_path`, but not in the path."""
+    root = quote(scope.get("root_path", ""))
+    for prefix in (root, root.removeprefix(quote(scope.get("app_root_path", "")))):
+        if prefix and (path == prefix or path.startswith(f"{prefix}/")):
+            return path[len(prefix) :] or "/"
+    return path
 
 
 async def _wait_gone(receive: Receive) -> None:

@@ -23,7 +23,9 @@ def has_own(raw: Mapping[bytes, bytes]) -> bool:
 
 def has_wishes(raw: Mapping[bytes, bytes]) -> bool:
     """Of our own, other than a tenant."""
-    return has_own(raw) and any(name.startswith(_OWN) and name != _TENANT for name in raw)
+    if _OWN not in b"\n".join(raw):
+        return False
+    return any(name.startswith(_OWN) and name != _TENANT for name in raw)
 
 
 class WireHeaders(Mapping[str, str]):

@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from headway.server.auth.keys import Caller
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 JSON = "application/json"
@@ -11,7 +14,7 @@ JSON = "application/json"
 class Request:
     """One request, complete with its body. Header names are lower case."""
 
-    __slots__ = ("body", "headers", "id", "method", "path", "query")
+    __slots__ = ("body", "caller", "headers", "id", "method", "path", "query")
 
     def __init__(
         self,
@@ -28,6 +31,7 @@ class Request:
         self.headers = headers
         self.body = body
         self.id = request_id
+        self.caller: Caller | None = None  # the app finds it; None: the server has no keys
 
 
 class Response:

@@ -12,6 +12,7 @@ import h2.events
 import hpack
 
 from headway.config import ServerConfig
+from headway.server.auth.keys import NOBODY, Caller
 from headway.server.grpc.calls import Refusal
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2 import frames
@@ -152,13 +153,13 @@ class Owner:
         self.unpacking = asyncio.Semaphore(2)
         self.budget = address_budget(0.0)
         self.keys: set[str] = set()  # none: everybody may
-        self.refusal_of = self._refusal_of
+        self.admit = self._admit
         self.is_closed = False
         self.tasks: set[Any] = set()
 
-    def _refusal_of(self, path: str, metadata: Any) -> Refusal | None:
+    def _admit(self, path: str, metadata: Any) -> Caller | Refusal:
         if not self.keys or path == "/test/open" or dict(metadata).get("x-api-key") in self.keys:
-            return None
+            return NOBODY
         return Refusal(grpc.StatusCode.UNAUTHENTICATED, "no key", ())
 
     def budget_of(self, address: str) -> Budget:

@@ -15,7 +15,7 @@ from headway.server.net.holding import UNCOUNTED_BYTES
 from headway.server.net.http2 import connection as ours
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import ADDRESS_CAPACITY, CAPACITY
-from headway.server.net.http2.call import CALL_BYTES
+from headway.server.net.http2.call_state import CALL_BYTES
 from headway.server.net.http2.frames import Code
 
 CALM = int(Code.ENHANCE_YOUR_CALM).to_bytes(4, "big")

@@ -13,7 +13,7 @@ from h2_peer import CONFIG, GREETING, LIMIT_BYTES, Link, head, message, raw_call
 from headway.server.net.http2 import connection as ours
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import CAPACITY
-from headway.server.net.http2.call import WINDOW
+from headway.server.net.http2.call_state import WINDOW
 from headway.server.net.http2.frames import Code
 
 

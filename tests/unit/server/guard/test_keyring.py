@@ -4,7 +4,7 @@ import pytest
 
 from headway.config import KeyConfig
 from headway.errors import QuotaExceeded, Unauthenticated
-from headway.server.auth.keys import Caller, KeyRing, hash_of, new_key
+from headway.server.auth.keys import NOBODY, Caller, KeyRing, hash_of, new_key
 
 KEY = new_key()
 
@@ -13,7 +13,7 @@ def configured(**settings: object) -> KeyConfig:
     return KeyConfig(**{"id": "a", "hash": KEY.hash, "tenant": "acme", **settings})
 
 
-def found(ring: KeyRing, **headers: str) -> Caller | None:
+def found(ring: KeyRing, **headers: str) -> Caller:
     return ring.find({name.replace("_", "-"): value for name, value in headers.items()})
 
 
@@ -36,13 +36,12 @@ def test_a_key_is_long_random_and_not_in_its_hash() -> None:
 )
 def test_a_key_is_found_where_clients_put_it(headers: dict[str, str]) -> None:
     caller = found(KeyRing([configured()], 0.0), **headers)
-    assert caller is not None
     assert caller.key.tenant == "acme"
 
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer"}, {"x_api_key": " "}])
 def test_no_key_is_nobody(headers: dict[str, str]) -> None:
-    assert found(KeyRing([configured()], 0.0), **headers) is None
+    assert found(KeyRing([configured()], 0.0), **headers) is NOBODY
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,6 @@ def test_a_key_that_is_nearly_right_is_wrong(key: str) -> None:
 def test_keys_that_stay_keep_what_they_have_used() -> None:
     ring = KeyRing([configured(requests_per_s=1.0)], 0.0)
     caller = found(ring, x_api_key=KEY.key)
-    assert caller is not None
     caller.account.begin(0.0)
     ring.change([configured(requests_per_s=1.0)], 0.0)
     assert found(ring, x_api_key=KEY.key) is caller

@@ -24,6 +24,7 @@ from headway.hosting.statistics import ModelStatistics
 from headway.model import Tensor
 from headway.server.api.v2 import codec
 from headway.server.api.v2.handlers import ROUTES, V2
+from headway.server.inference import Inference
 from headway.server.net.messages import Request, Response, StreamResponse
 
 
@@ -73,7 +74,7 @@ def serve(*models: Doubler) -> V2:
     registry = Registry()
     for model in models or (Doubler(),):
         registry.add(model)
-    return V2(registry, version="0.1.0")
+    return V2(Inference(registry, version="0.1.0"))
 
 
 def request(body: Any = b"", method: str = "POST", **headers: str) -> Request:

@@ -15,6 +15,7 @@ from headway.server.api.v2.codec import SharedSlice
 from headway.server.api.v2.handlers import V2
 from headway.server.api.v2.shared_memory import MAX_REGIONS, SharedRegions
 from headway.server.api.v2.tensors import Limits, Signature
+from headway.server.inference import Inference
 from headway.server.net.messages import Request
 
 
@@ -140,7 +141,7 @@ def request(body: Any = None) -> Request:
 
 
 async def test_the_routes_register_list_and_forget(regions: SharedRegions) -> None:
-    v2 = V2(Registry(), regions=regions)
+    v2 = V2(Inference(Registry(), regions=regions))
     assert b"system_shared_memory" in (await v2.server_metadata(request())).body
     answer = await v2.shared_memory_register(request({"key": "/key", "byte_size": 8}), "r")
     assert answer.status == 200
@@ -155,7 +156,7 @@ async def test_the_routes_register_list_and_forget(regions: SharedRegions) -> No
 
 
 async def test_where_it_is_off_nothing_can_be_registered() -> None:
-    v2 = V2(Registry())
+    v2 = V2(Inference(Registry()))
     with pytest.raises(Forbidden):
         await v2.shared_memory_register(request({"key": "/key", "byte_size": 8}), "r")
     assert json.loads((await v2.shared_memory_status(request())).body) == []

@@ -4,6 +4,9 @@ A message is one packet on a Unix socket. What is small travels in it; what is l
 memory that is used again and again: whoever writes keeps up to four regions, and with every message
 each side tells which of the other's regions it still holds. Small values are copied out of them,
 large ones are read where they lie, for as long as anybody keeps them.
+
+That needs question and answer. On a line in `both_ways` either side sends whenever it likes: there
+a region is used for one message, and nobody waits in `send` or `receive`.
 """
 
 import array
@@ -66,12 +69,25 @@ class Channel:
         self._arrivals = select.poll()
         self._arrivals.register(end, select.POLLIN)
         self._looks_out = False
+        self._is_both_ways = False
         self._mine: list[Region | None] = [None] * _SLOTS
         self._theirs: list[Region | None] = [None] * _SLOTS
         self._pending = 0  # slots of mine that the other side has not told about yet
         self._busy = 0  # slots of mine that the other side holds
         self._dropped = 0  # slots of mine that I have given up, to be told
         self._sent = 0
+
+    def both_ways(self) -> "Channel":
+        """A second object for this end, by which it is used from now on: `send` and `receive` in
+        one thread, and neither waits (BlockingIOError). Closing one does not close the other."""
+        end = self._socket.dup()
+        end.setblocking(False)
+        channel = Channel(end)
+        channel._is_both_ways = True
+        return channel
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def set_timeout(self, seconds: float | None) -> None:
         self._socket.settimeout(seconds)
@@ -142,6 +158,8 @@ class Channel:
 
     def _room(self, length: int) -> tuple[int, Region, int | None]:
         """Where to write so many bytes; with its file, where the other side does not have it."""
+        if self._is_both_ways:
+            return _ONCE, *regions.create(length)
         taken = self._busy | self._pending
         free = [slot for slot in range(_SLOTS) if not taken & 1 << slot]
         fitting = [
@@ -196,6 +214,8 @@ class Channel:
     def _next_packet(self) -> tuple[bytes, Any, int]:
         """Where the last wait was short the next one likely is, and is spent looking out for its
         end: whoever sleeps takes 50 µs to wake up, and as long to be woken."""
+        if self._is_both_ways:
+            return self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)[:3]
         started = time.monotonic()
         while self._looks_out and not self._arrivals.poll(0):
             self._looks_out = time.monotonic() - started < _SHORT_S

@@ -113,6 +113,9 @@ class Child:
             except Unreadable as error:
                 self._fail(error.call, error.__cause__ or error)
                 continue
+            if kind == Kind.SERVE:
+                self._give_line(model)
+                return
             # The model is to hold the only reference: what it has let go when it answers is free.
             box = [value]
             del value
@@ -120,6 +123,15 @@ class Child:
                 self._predict(predict, call, box, beside)
             else:
                 self._stream(model.stream, call, box, beside)
+
+    def _give_line(self, model: Any) -> None:
+        line = self._channel.both_ways()
+        try:
+            model.serve(line)
+        except BaseException:
+            logging.getLogger(__name__).exception("the model has ended")
+            sys.stdout.flush()
+            os._exit(1)
 
     def _predict(
         self, predict: Callable[..., Any], call: int, box: list[Any], beside: bytes

@@ -21,7 +21,12 @@ from headway.model import CANCEL
 from headway.runtime.calling.faults import WorkerLost, is_out_of_memory
 from headway.runtime.calling.threads import start_thread
 from headway.runtime.jobs.cancelling import BatchCancel
-from headway.runtime.workers.process.channel import Message, Unreadable, Unsendable
+from headway.runtime.workers.process.channel import (
+    Channel,
+    Message,
+    Unreadable,
+    Unsendable,
+)
 from headway.runtime.workers.process.failures import Failure, error_of
 from headway.runtime.workers.process.output import Output
 from headway.runtime.workers.process.protocol import Kind, WorkerSpec
@@ -136,6 +141,13 @@ class ModelProcess:
                 self._skip_rest(call)
                 self._channel.set_timeout(self._limit_s)
 
+    def give_line(self) -> Channel:
+        """Hand the line to the model, and its end here to the caller, who closes it: from now on
+        there are no calls. It ends (EOFError) with the process."""
+        with suppress(OSError):  # gone already: the line says so, too
+            self._channel.send(Kind.SERVE, 0, None)
+        return self._channel.both_ways()
+
     def _begin(self, kind: Kind, value: Any, keywords: dict[str, Any]) -> int:
         self._call = call = self._call % _MOST_CALLS + 1
         token: BatchCancel | None = keywords.get(CANCEL)
@@ -211,7 +223,7 @@ class ModelProcess:
         self._channel.close()
         self._page.close()
 
-    def wait_end(self, timeout_s: float) -> bool:
+    def wait_end(self, timeout_s: float | None) -> bool:
         return self._has_ended.wait(timeout_s)
 
     @property

@@ -20,6 +20,11 @@ def settle(process: "Callable[[], ModelProcess]") -> None:
     _here.process = process
 
 
+def process() -> "ModelProcess":
+    """Raises WorkerLost where there is none."""
+    return _here.process()
+
+
 def predict(value: Any, /, **keywords: Any) -> Any:
     return _here.process().predict(value, **keywords)
 

@@ -13,6 +13,7 @@ class Kind(IntEnum):
     SPEC = 1  # an WorkerSpec: become this model
     PREDICT = 2
     STREAM = 3
+    SERVE = 10  # the line is the model's: it speaks for itself until it ends
     # from there
     READY = 4  # loaded
     RESULT = 5
@@ -20,6 +21,8 @@ class Kind(IntEnum):
     STEP = 7  # of a stream
     END = 8
     FAILURE = 9  # of a call, or of the load
+    # both ways, on a line that was handed to the model
+    WORD = 11
 
 
 class WorkerSpec(NamedTuple):

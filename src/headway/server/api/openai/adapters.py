@@ -4,10 +4,10 @@ from typing import Literal
 
 import msgspec
 
-from headway.hosting.registry import Registry
 from headway.server.api.adapting import load_adapter, model_of, unload_adapter
 from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import no_query
+from headway.server.models import Models
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -31,27 +31,25 @@ class UnloadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class LoraAdapters:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over the models."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     async def load_lora_adapter(self, request: Request) -> Response:
         no_query(request)
         asked = await decoded(request, LoadLoraRequest)
-        model = model_of(self._registry, asked.model)
+        model = model_of(self._models, request.caller, asked.model)
         name = asked.lora_name
-        await load_adapter(
-            self._registry, model, name, asked.lora_path, replaces=asked.load_inplace
-        )
+        await load_adapter(self._models, model, name, asked.lora_path, replaces=asked.load_inplace)
         return _text(f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload_lora_adapter(self, request: Request) -> Response:
         no_query(request)
         asked = await decoded(request, UnloadLoraRequest)
         name = asked.lora_name
-        parent = asked.model or self._registry.adapters().get(name, "")
-        await unload_adapter(model_of(self._registry, parent), name)
+        parent = asked.model or self._models.adapters(request.caller).get(name, "")
+        await unload_adapter(model_of(self._models, request.caller, parent), name)
         return _text(f"Success: LoRA adapter '{name}' removed successfully.")
 
 

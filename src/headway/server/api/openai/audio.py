@@ -11,9 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry, ServedModel
+from headway.hosting.registry import ServedModel
 from headway.server.api.openai.forms import Form, read_form
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -27,10 +28,10 @@ _FIELDS = (
 
 
 class Audio:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def transcriptions(self, request: Request) -> Response:
         no_query(request)
@@ -38,10 +39,10 @@ class Audio:
         form = await asyncio.to_thread(read_form, kind, request.body)
         name, encode = form.needed("model"), _format(form)
         _check(form)
-        served = await find_or_wake(self._registry, request, name)
+        served = await find_or_wake(self._inference, request, name)
         _check_transcribes(served)
         language = form.one("language")
-        ask = ask_of({"language": language} if language else {}, request.headers)
+        ask = ask_of({"language": language} if language else {}, request)
         content = form.file("file")
         with served.held():
             transcript = await served.predict(content, ask)

@@ -12,7 +12,7 @@ from headway.core.generation.sampling import MOST_LOGPROBS
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
-from headway.hosting.registry import Ask, Registry, ServedModel
+from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.api.openai.asking import (
     Generating,
@@ -25,6 +25,7 @@ from headway.server.api.openai.events import DONE, Events, event_of, gathered
 from headway.server.api.openai.logprobs import chat_entry, chat_logprobs
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.net.messages import Answer, Headers, Request, Response, StreamResponse
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -44,15 +45,15 @@ class ChatRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Chat:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def chat(self, request: Request) -> Answer:
         no_query(request)
         asked = await decoded(request, ChatRequest)
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
             return await _answer(request, asked, served)
 
@@ -60,7 +61,7 @@ class Chat:
 async def _answer(request: Request, asked: ChatRequest, served: ServedModel) -> Answer:
     language = language_of(served)
     messages = checked_messages(asked.messages)
-    ask = ask_of({}, request.headers)
+    ask = ask_of({}, request)
     generation = await _generation(asked, messages, language)
     usage = Usage(1, len(generation.prompts[0]), asked.n)
     stream = cast(ServedStream, served.stream(generation, ask))

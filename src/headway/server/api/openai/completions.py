@@ -10,7 +10,7 @@ from msgspec import Meta
 from headway.errors import InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
-from headway.hosting.registry import Ask, Registry, ServedModel
+from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.api.openai.asking import (
     MOST_CHOICES,
@@ -24,6 +24,7 @@ from headway.server.api.openai.events import DONE, Events, event_of, gathered
 from headway.server.api.openai.logprobs import completion_logprobs
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.net.messages import Answer, Headers, Request, Response, StreamResponse
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -40,15 +41,15 @@ class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Completions:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def completions(self, request: Request) -> Answer:
         no_query(request)
         asked = await decoded(request, CompletionRequest)
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
             return await _answer(request, asked, served)
 
@@ -59,7 +60,7 @@ async def _answer(request: Request, asked: CompletionRequest, served: ServedMode
         raise InvalidInput("echo: cannot be had with logprobs: those of prompts are not kept")
     if asked.max_tokens is None:
         asked = msgspec.structs.replace(asked, max_tokens=_MAX_TOKENS)
-    ask = ask_of({}, request.headers)
+    ask = ask_of({}, request)
     generation = await _generation(asked, language)
     usage = Usage(len(generation.prompts), sum(map(len, generation.prompts)), asked.n)
     writer = CompletionWriter(asked, generation, served.name, language, usage, ask)

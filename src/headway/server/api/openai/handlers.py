@@ -9,8 +9,9 @@ import numpy
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry, ServedModel
+from headway.hosting.registry import ServedModel
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.json.body import decode_json
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
@@ -37,31 +38,31 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class OpenAI:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
         self._created = int(time.time())
 
     async def models(self, request: Request) -> Response:
-        adapters = self._registry.adapters()
-        data = [self._entry(name) for name in self._registry.names()]
-        data += [{**self._entry(name), "parent": model} for name, model in adapters.items()]
+        models = self._inference.models
+        data = [self._entry(name) for name in models.names(request.caller)]
+        adapters = models.adapters(request.caller)
+        data += [self._entry(name, parent) for name, parent in adapters.items()]
         return Response(msgspec.json.encode({"object": "list", "data": data}))
 
     async def model(self, request: Request, model: str) -> Response:
-        self._registry.find_ready(model)
-        parent = self._registry.adapters().get(model)
-        entry = self._entry(model) if parent is None else {**self._entry(model), "parent": parent}
-        return Response(msgspec.json.encode(entry))
+        self._inference.models.find_ready(request.caller, model)
+        parent = self._inference.models.adapters(request.caller).get(model, "")
+        return Response(msgspec.json.encode(self._entry(model, parent)))
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
         asked = await decoded(request, EmbeddingsRequest)
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         _check_embeds(served)
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
-        ask = ask_of(wishes, request.headers)
+        ask = ask_of(wishes, request)
         texts = _inputs(asked.input)
         vectors = await served.predict_many(texts, ask)
         tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
@@ -74,8 +75,9 @@ class OpenAI:
         more = () if ask.story is None else ask.story.headers()
         return Response(await encode_json(answer, plain_of), headers=more)
 
-    def _entry(self, name: str) -> dict[str, object]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
+    def _entry(self, name: str, parent: str = "") -> dict[str, object]:
+        entry = {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
+        return {**entry, "parent": parent} if parent else entry
 
 
 async def decoded(request: Request, kind: type[Asked]) -> Asked:

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry, ServedModel
+from headway.hosting.registry import ServedModel
 from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -45,17 +46,17 @@ class ImagesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Images:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def generations(self, request: Request) -> Response:
         no_query(request)
         asked = await decoded(request, ImagesRequest)
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         _check_draws(served)
-        asks = [ask_of(_parameters(asked, number), request.headers) for number in _numbers(asked)]
+        asks = [ask_of(_parameters(asked, number), request) for number in _numbers(asked)]
         images = await served.predict_many([asked.prompt] * len(asks), asks)
         data = [{"b64_json": base64.b64encode(image).decode("ascii")} for image in images]
         answer = {"created": int(time.time()), "data": data, "output_format": "png"}

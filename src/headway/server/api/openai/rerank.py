@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import Registry, ServedModel
+from headway.hosting.registry import ServedModel
 from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
@@ -41,22 +42,22 @@ class RerankRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reranking:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def rerank(self, request: Request) -> Response:
         no_query(request)
         asked = _checked(await decoded(request, RerankRequest))
-        served = await find_or_wake(self._registry, request, asked.model)
+        served = await find_or_wake(self._inference, request, asked.model)
         _check_ranks(served)
         wishes: dict[str, Any] = {}
         if asked.truncate is not None or served.takes_parameter("truncate"):
             wishes["truncate"] = asked.truncate is not False
         if asked.max_tokens_per_doc is not None:
             wishes["max_tokens_per_doc"] = asked.max_tokens_per_doc
-        ask = ask_of(wishes, request.headers)
+        ask = ask_of(wishes, request)
         texts = [each if isinstance(each, str) else each.text for each in asked.documents]
         pairs = [{"query": asked.query, "document": text} for text in texts]
         scores = await served.predict_many(pairs, ask)

@@ -5,11 +5,11 @@ from typing import Any, Literal
 import msgspec
 
 from headway.errors import InputTooLarge, InvalidInput
-from headway.hosting.registry import Registry
 from headway.server.api.openai.asking import language_of
 from headway.server.api.openai.chat import checked_messages
 from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import find_or_wake, no_query
+from headway.server.inference import Inference
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -35,15 +35,15 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class Tokens:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over one service."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
 
     async def tokenize(self, request: Request) -> Response:
         no_query(request)
         asked = await decoded(request, TokenizeRequest)
-        language = language_of(await find_or_wake(self._registry, request, asked.model))
+        language = language_of(await find_or_wake(self._inference, request, asked.model))
         if (asked.prompt is None) == (asked.messages is None):
             raise InvalidInput("prompt: this or messages is expected, one of both")
         if asked.messages is not None:
@@ -67,7 +67,7 @@ class Tokens:
     async def detokenize(self, request: Request) -> Response:
         no_query(request)
         asked = await decoded(request, DetokenizeRequest)
-        language = language_of(await find_or_wake(self._registry, request, asked.model))
+        language = language_of(await find_or_wake(self._inference, request, asked.model))
         if len(asked.tokens) > _MOST_TOKENS:
             raise InputTooLarge(
                 f"tokens: {len(asked.tokens)}; at most {_MOST_TOKENS}", limit=_MOST_TOKENS

@@ -5,8 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from headway.hosting.registry import Registry
 from headway.server.api.openapi.document import document_of
+from headway.server.models import Models
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -22,16 +22,16 @@ _POLICY = (
 
 
 class OpenAPI:
-    """The handlers that ROUTES names, over one registry."""
+    """The handlers that ROUTES names, over the models."""
 
-    def __init__(self, registry: Registry, *, version: str = "0", has_keys: bool = False) -> None:
-        self._registry = registry
+    def __init__(self, models: Models, *, version: str = "0", has_keys: bool = False) -> None:
+        self._models = models
         self._version = version
         self._has_keys = has_keys
         self._page = resources.files(__package__).joinpath(_PAGE).read_bytes()
 
     async def openapi(self, request: Request) -> Response:
-        models = self._registry.answering()
+        models = self._models.answering(request.caller)
         document = document_of(models, version=self._version, has_keys=self._has_keys)
         return Response(msgspec.json.encode(document))
 

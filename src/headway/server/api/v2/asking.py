@@ -1,6 +1,5 @@
 """What a v2 request wants beside its answer: its parameters and headers as an `Ask`."""
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Literal
@@ -9,12 +8,14 @@ import msgspec
 
 from headway.errors import InvalidInput
 from headway.hosting.explaining import Story, is_asked_for
-from headway.hosting.registry import PLAIN, Ask, Registry, ServedModel
+from headway.hosting.registry import PLAIN, Ask, ServedModel
 from headway.server.api.v2.codec import Parameters, Scalar
+from headway.server.auth.keys import Caller
+from headway.server.inference import Inference
 from headway.server.json.body import SMALL_BYTES
 from headway.server.json.outline import outline_of
 from headway.server.net.background import background
-from headway.server.net.headers import OWN, WireHeaders
+from headway.server.net.headers import DEADLINE, OWN, WireHeaders
 from headway.server.net.messages import Request
 
 # The protocol's own, and Triton's: every other parameter is for the model.
@@ -39,10 +40,17 @@ _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
 }
 
 
-def ask_of(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> Ask:
-    """A parameter goes before a header; of two timeouts the shorter counts."""
+def ask_of(parameters: Mapping[str, Scalar], request: Request) -> Ask:
+    """A parameter goes before a header; of two timeouts the shorter counts. The tenant is the
+    key's, where there are keys, whatever the request says."""
+    return ask_from(parameters, request.headers, request.caller)
+
+
+def ask_from(
+    parameters: Mapping[str, Scalar], headers: Mapping[str, str], caller: Caller | None
+) -> Ask:
     if not parameters and type(headers) is WireHeaders and not headers.has_own:
-        return PLAIN
+        return PLAIN if caller is None else caller.plain
     check_count(len(parameters))
     _check_headers(headers)
     priority = _priority(parameters, headers)
@@ -55,10 +63,21 @@ def ask_of(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> Ask:
     }
     story = Story() if _explains(headers) else None
     adapter = headers.get("headway-adapter", "").strip()
-    if not (deadline_ms or tenant or others or story or adapter) and priority == "normal":
+    account = None
+    if caller is not None:
+        tenant, account = caller.key.tenant, caller.account
+        if adapter:
+            caller.check_model(adapter)
+    elif not (deadline_ms or tenant or others or story or adapter) and priority == "normal":
         return PLAIN
     return Ask(
-        priority, deadline_ms, tenant, parameters=others or None, story=story, adapter=adapter
+        priority,
+        deadline_ms,
+        tenant,
+        parameters=others or None,
+        story=story,
+        account=account,
+        adapter=adapter,
     )
 
 
@@ -123,23 +142,19 @@ class _Head(msgspec.Struct):
     parameters: Parameters | None = None
 
 
-async def find_or_wake(registry: Registry, request: Request, name: str) -> ServedModel:
-    return registry.find_ready(name) or await wake(registry, request, name)
-
-
-async def wake(
-    registry: Registry, request: Request, name: str, version: str = "", *, head: bytes = b""
+async def find_or_wake(
+    inference: Inference, request: Request, name: str, version: str = "", *, head: bytes = b""
 ) -> ServedModel:
     """A model that loads on request, once it is there. The wait is part of the caller's time, of
     which the request's JSON (`head`) may speak, too."""
-    deadline_ms = ask_of(await _parameters(head), request.headers).deadline_ms
-    timeout_s = None if deadline_ms is None else deadline_ms / 1e3
-    started = time.monotonic()
-    served = await registry.wait_ready(name, version, timeout_s=timeout_s)
-    if deadline_ms is not None:
-        left_ms = max(0.001, deadline_ms - (time.monotonic() - started) * 1e3)
-        request.headers = {**request.headers, "headway-timeout-ms": str(left_ms)}
-    return served
+    found = inference.models.find_ready(request.caller, name, version)
+    if found is not None:
+        return found
+    deadline_ms = ask_of(await _parameters(head), request).deadline_ms
+    found, left_ms = await inference.wake(request.caller, name, version, deadline_ms)
+    if left_ms is not None:
+        request.headers = {**request.headers, DEADLINE: str(left_ms)}
+    return found
 
 
 async def _parameters(head: bytes) -> Parameters:

@@ -6,8 +6,9 @@ general way, which also says what is wrong. Both ways give the same arrays and t
 """
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy
@@ -17,30 +18,19 @@ from headway.server.api.v2.codec import LARGE_ANSWER, LARGE_BYTES
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.json_data import element_type, json_data, json_pieces
 from headway.server.api.v2.tensors import Array, Signature, objects
+from headway.server.direct import DirectRequest
 from headway.server.net.background import AT_ONCE, Steps
 
 _MOST_ELEMENTS = 4096  # in a row; what is larger may take its time
 _MOST_STARTS = 64  # output shapes remembered
 _ENCODER = msgspec.json.Encoder()
+_size = operator.attrgetter("size")
 
 
 _Input: TypeAlias = tuple[str, Datatype, tuple[int, ...]]  # its name, and its shape with one row
-DirectRequest: TypeAlias = tuple[str, dict[str, Array]]  # its id and its arrays
 
 
-class DirectEncoder(Protocol):
-    """Makes an answer of the model's outputs, in whatever the request came in."""
-
-    def is_large(self, outputs: Mapping[str, Array]) -> bool:
-        """Would encoding hold an event loop up?"""
-        ...
-
-    def encode(
-        self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
-    ) -> bytes: ...
-
-
-class DirectCodec:
+class JsonCodec:
     """Bytes to one row and back, for a model whose shapes are fixed."""
 
     def __init__(self, name: str, version: str, signature: Signature) -> None:
@@ -69,7 +59,7 @@ class DirectCodec:
         return request.id, arrays
 
     def is_large(self, outputs: Mapping[str, Array]) -> bool:
-        return any(array.size > LARGE_ANSWER for array in outputs.values())
+        return max(map(_size, outputs.values()), default=0) > LARGE_ANSWER
 
     def encode(
         self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
@@ -100,7 +90,7 @@ class DirectCodec:
         return found
 
 
-def direct_codec(name: str, version: str, signature: Signature) -> DirectCodec | None:
+def direct_codec(name: str, version: str, signature: Signature) -> JsonCodec | None:
     """None for a model whose shapes vary, or whose tensors JSON cannot carry."""
     inputs, outputs = signature.inputs.values(), signature.outputs.values()
     datatypes = [*(datatype for datatype, _ in inputs), *outputs]
@@ -111,7 +101,7 @@ def direct_codec(name: str, version: str, signature: Signature) -> DirectCodec |
         and all(datatype.is_json for datatype in datatypes)
         and all(-1 not in row and 0 < math.prod(row) <= _MOST_ELEMENTS for row in rows)
     )
-    return DirectCodec(name, version, signature) if is_fit else None
+    return JsonCodec(name, version, signature) if is_fit else None
 
 
 def _request_type(inputs: Sequence[_Input]) -> Any:

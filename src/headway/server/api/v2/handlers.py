@@ -1,29 +1,24 @@
 """The v2 routes: each takes a request and its path's parts and answers. Errors are raised; the
 app turns them into `{"error": ...}`. It knows no sockets and no scheduler."""
 
-import asyncio
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
-from headway.errors import Forbidden, HeadwayError, InvalidInput, NotReady
-from headway.hosting.registry import Ask, Registry, ServedModel
+from headway.errors import Forbidden, InvalidInput, NotReady
+from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.repository.settings import parse_override
 from headway.hosting.statistics import ModelStatistics
-from headway.runtime.driving.calls import DirectCall
 from headway.server.api.v2 import codec, generating
-from headway.server.api.v2.asking import ask_of, no_query, wake
-from headway.server.api.v2.direct import DirectCodec, DirectEncoder, DirectRequest, direct_codec
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.api.v2.direct import direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of
-from headway.server.api.v2.over_models import OverModels
 from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.api.v2.tensors import Signature
-from headway.server.app import Asker
+from headway.server.direct import DirectPath
+from headway.server.inference import Decode, Inference
 from headway.server.json.body import decode_json
-from headway.server.net.background import background
 from headway.server.net.headers import timeout_s
 from headway.server.net.messages import Answer, Request, Response
 
@@ -120,126 +115,45 @@ class _RegisterBody(msgspec.Struct, forbid_unknown_fields=True):
     offset: int = 0
 
 
-class DirectInference(DirectCall):
-    """One request on the direct way: from its arrays to the bytes of its answer."""
+class V2:
+    """The handlers that ROUTES names, over one service. Path parts come percent-decoded."""
 
-    __slots__ = ("_asker", "_codec", "_encoding", "_id", "_served", "_started")
-
-    def __init__(
-        self,
-        asker: Asker,
-        served: ServedModel,
-        codec: DirectEncoder,
-        asked: DirectRequest,
-        tenant: str = "",
-    ) -> None:
-        self._id, inputs = asked
-        super().__init__(inputs, tenant)
-        self._asker = asker
-        self._served = served
-        self._codec = codec
-        self._started = served.clock()
-
-    def cancel(self) -> None:
-        if self.is_done:
-            encoding: asyncio.Task[None] | None = getattr(self, "_encoding", None)
-            if encoding is not None:
-                encoding.cancel()
-            return
-        self._served.withdraw(self)
-        self._served.record(1, self._started, asyncio.CancelledError())
-
-    def answered(self, result: Any) -> None:
-        try:
-            if self._codec.is_large(result):
-                self._encoding = asyncio.ensure_future(self._encode_slowly(result))
-                return
-            body = self._codec.encode(self._id, result)
-        except Exception as error:  # noqa: BLE001  the model's outputs; its caller is answered
-            self.failed(error)
-        else:
-            self._served.record(1, self._started, None)
-            self._asker.answer(body)
-
-    async def _encode_slowly(self, result: Any) -> None:
-        try:
-            body = await background.run(lambda steps: self._codec.encode(self._id, result, steps))
-        except Exception as error:  # noqa: BLE001  as above
-            self.failed(error)
-        else:
-            self._served.record(1, self._started, None)
-            self._asker.answer(body)
-
-    def failed(self, error: BaseException) -> None:
-        self._served.record(1, self._started, error)
-        self._asker.fail(error)
-
-
-class V2(OverModels[DirectCodec]):
-    """The handlers that ROUTES names, over one registry. Path parts come percent-decoded."""
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+        self._models = inference.models
+        self._regions = inference.regions
+        self.infer_direct = DirectPath(inference, direct_codec).start
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
-        served = self._registry.find_ready(model, version)
+        served = self._models.find_ready(request.caller, model, version)
         if served is None:
             served = await self._woken(request, model, version)
         no_query(request)
-        signature = self.signature_of(served)
         body, length = request.body, _header_length(request.headers)
+        signature = self._inference.signature_of(served)
         if codec.is_large(body, length):
-            decode = partial(codec.decode, body, length, signature=signature)
-            return await self._infer_slowly(served, signature, decode, request)
+            decode: Decode = partial(codec.decode, body, length, signature=signature)
+            return await self._infer_slowly(request, served, decode)
         if length == 0:
             asked = codec.decode(body, length, signature=signature)
         else:
             parsed = codec.parse(body, length, signature)
             if parsed.is_slow:
-                read = partial(codec.read, parsed)
-                return await self._infer_slowly(served, signature, read, request)
-            asked = codec.read(parsed, regions=self._regions)
-        ask = ask_of(asked.parameters, request.headers)
-        return await self._infer(served, signature, asked, ask)
+                return await self._infer_slowly(request, served, partial(codec.read, parsed))
+            asked = codec.read(parsed, regions=self._inference.regions)
+        return await self._infer(served, asked, ask_of(asked.parameters, request))
 
     async def _infer_slowly(
-        self,
-        served: ServedModel,
-        signature: Signature,
-        decode: Callable[..., codec.InferRequest],
-        request: Request,
+        self, request: Request, served: ServedModel, decode: Decode
     ) -> Response:
-        """Decoding takes a while: off the event loop, in the caller's time."""
-        started = time.monotonic()
         with served.held():  # it comes to the queue later
-            asked = await background.run(
-                lambda steps: decode(regions=self._regions, steps=steps),
-                timeout_s=timeout_s(request.headers),
-            )
-            ask = ask_of(asked.parameters, request.headers).after(time.monotonic() - started)
-            return await self._infer(served, signature, asked, ask)
+            limit_s = timeout_s(request.headers)
+            asked, spent_s = await self._inference.decode_slowly(decode, limit_s)
+            ask = ask_of(asked.parameters, request).after(spent_s)
+            return await self._infer(served, asked, ask)
 
-    async def _infer(
-        self, served: ServedModel, signature: Signature, asked: codec.InferRequest, ask: Ask
-    ) -> Response:
-        if asked.model_name and asked.model_name != served.name:
-            raise InvalidInput(
-                f"model_name is {asked.model_name!r}, the route's is {served.name!r}"
-            )
-        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
-        codec.check_outputs(asked, signature)
-        outputs = await served.infer(inputs, ask)
-        encode = partial(
-            codec.encode,
-            served.name,
-            served.version,
-            asked,
-            outputs,
-            signature=signature,
-            labels=getattr(served, "labels", None),
-            regions=self._regions,
-        )
-        if codec.is_large_answer(asked, outputs):
-            encoded = await background.run(lambda steps: encode(steps=steps))
-        else:
-            encoded = encode()
+    async def _infer(self, served: ServedModel, asked: codec.InferRequest, ask: Ask) -> Response:
+        encoded = await self._inference.infer(served, asked, ask, codec.encode)
         body, content_type, header_length = encoded
         more = () if ask.story is None else ask.story.headers()
         if header_length is None:
@@ -250,41 +164,17 @@ class V2(OverModels[DirectCodec]):
             headers=(("Inference-Header-Content-Length", str(header_length)), *more),
         )
 
-    def infer_direct(
-        self, body: bytes, asker: Asker, tenant: str, model: str, version: str = ""
-    ) -> DirectInference | None:
-        """One row as JSON for a model whose shapes are fixed, without a task."""
-        try:
-            served = self._registry.find_ready(model, version)
-        except HeadwayError:
-            return None
-        if served is None:
-            return None
-        known = self._codecs.get((model, version))
-        if known is None or known[0] is not served:
-            known = self._codecs[model, version] = served, self._direct_codec(served)
-        codec = known[1]
-        if codec is None or (asked := codec.decode(body)) is None:
-            return None
-        inference = DirectInference(asker, served, codec, asked, tenant)
-        return inference if served.submit_direct(inference) else None
-
-    def _direct_codec(self, served: ServedModel) -> DirectCodec | None:
-        if not served.is_direct:
-            return None
-        return direct_codec(served.name, served.version, self.signature_of(served))
-
     async def _woken(self, request: Request, model: str, version: str) -> ServedModel:
         head = request.body[: _header_length(request.headers) or None]
-        return await wake(self._registry, request, model, version, head=head)
+        return await find_or_wake(self._inference, request, model, version, head=head)
 
     async def live(self, request: Request) -> Response:
-        if not self._registry.is_live:
+        if not self._models.registry.is_live:
             raise NotReady("no model completes any work: this process needs a restart")
         return _json({"live": True})
 
     async def ready(self, request: Request) -> Response:
-        if not self._registry.is_ready:
+        if not self._models.registry.is_ready:
             raise NotReady("not every model is ready", retry_after_s=1.0)
         return _json({"ready": True})
 
@@ -292,47 +182,49 @@ class V2(OverModels[DirectCodec]):
         extensions = list(EXTENSIONS)
         if self._regions is not None:
             extensions.append("system_shared_memory")
-        return _json({"name": "headway", "version": self._version, "extensions": extensions})
+        return _json(
+            {"name": "headway", "version": self._inference.version, "extensions": extensions}
+        )
 
     async def models(self, request: Request) -> Response:
-        return _json({"models": self._registry.names()})
+        return _json({"models": self._models.names(request.caller)})
 
     async def model_ready(self, request: Request, model: str, version: str = "") -> Response:
         """One that loads on request is ready for that."""
-        self._registry.find_ready(model, version)
+        self._models.find_ready(request.caller, model, version)
         return _json({"name": model, "ready": True})
 
     async def model_metadata(self, request: Request, model: str, version: str = "") -> Response:
         served = await self._known(request, model, version)
-        versions = [each.version for each in self._registry.models(model)]
+        versions = [each.version for each in self._models.versions(request.caller, model)]
         return _json(metadata_of(served, versions=versions))
 
     async def model_config(self, request: Request, model: str, version: str = "") -> Response:
         return _json(config_of(await self._known(request, model, version)))
 
     async def statistics(self, request: Request, model: str = "", version: str = "") -> Response:
-        served = statistics_models(self._registry, model, version)
+        served = self._models.of_statistics(request.caller, model, version)
         return _json({"model_stats": [statistics_of(each) for each in served]})
 
     async def generate(self, request: Request, model: str, version: str = "") -> Response:
-        served = self._registry.find_ready(model, version)
+        served = self._models.find_ready(request.caller, model, version)
         if served is None:
             served = await self._woken(request, model, version)
         no_query(request)
         body = await generating.parse(request, served)
-        ask = self._ask(request, body)
+        ask = ask_of(body.parameters, request)
         answer = await generating.answer(served, body, ask)
         if ask.story is not None:
             answer.headers = ask.story.headers()
         return answer
 
     async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
-        served = self._registry.find_ready(model, version)
+        served = self._models.find_ready(request.caller, model, version)
         if served is None:
             served = await self._woken(request, model, version)
         no_query(request)
         body = await generating.parse(request, served, streams=True)
-        return await generating.answer_stream(served, body, self._ask(request, body))
+        return await generating.answer_stream(served, body, ask_of(body.parameters, request))
 
     async def repository_index(self, request: Request, repository: str = "") -> Response:
         only_ready = (await _parse(request, _IndexBody)).ready
@@ -340,33 +232,30 @@ class V2(OverModels[DirectCodec]):
             [
                 {"name": each.name, "version": each.version, "state": each.state}
                 | {"reason": each.reason}
-                for each in self._registry.index()
+                for each in self._models.index(request.caller)
                 if each.state == "READY" or not only_ready
             ]
         )
 
     async def repository_load(self, request: Request, model: str) -> Response:
         parameters = (await _parse(request, _ChangeBody)).parameters
-        await self._registry.may_change().load(model, override_in(parameters))
+        await self._models.load(request.caller, model, override_in(parameters))
         return _json({"name": model, "load": True})  # as KServe answers; Triton's has no body
 
     async def repository_unload(self, request: Request, model: str) -> Response:
         """No model here depends on another: `unload_dependents` is read and changes nothing."""
         check_unload((await _parse(request, _ChangeBody)).parameters)
-        await self._registry.may_change().unload(model)
+        await self._models.unload(request.caller, model)
         return _json({"name": model, "unload": True})
 
     async def _known(self, request: Request, model: str, version: str) -> ServedModel:
-        """For its description, which a client needs before it can ask anything: a model that loads
-        on request is woken for it."""
-        try:
-            return self._registry.get(model, version)
-        except NotReady:
-            return await self._woken(request, model, version)
+        return await self._inference.known(
+            request.caller, model, version, lambda: ask_of({}, request).deadline_ms
+        )
 
     async def trace_setting(self, request: Request, model: str = "") -> Response:
         if model:
-            self._registry.get(model)
+            self._models.get(request.caller, model)
         return await _fixed(request, TRACE_SETTINGS)
 
     async def logging(self, request: Request) -> Response:
@@ -404,18 +293,6 @@ class V2(OverModels[DirectCodec]):
         if self._regions is None:
             raise Forbidden("shared memory is off on this server")
         return self._regions
-
-    def _ask(self, request: Request, body: generating.Body) -> Ask:
-        return ask_of(body.parameters, request.headers)
-
-
-def statistics_models(registry: Registry, name: str, version: str) -> list[ServedModel]:
-    """Of one version, of all of one model's, or of all there are."""
-    if version:
-        return [registry.get(name, version)]
-    if name:
-        registry.get(name)  # raises why not
-    return registry.models(name)
 
 
 def override_in(parameters: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -8,18 +8,17 @@ from typing import Any, Self, TypeVar
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.net.connections import Connections, client_of
 from headway.server.net.holding import BodyRoom
+from headway.server.net.http1.lifetime import Lifetime
 from headway.server.net.http1.protocol import Admit, Connection, GuardedConnection
-from headway.server.net.listener import Listener, listen
+from headway.server.net.port import Port, bracketed
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_MOST_REFUSED = 256  # connections that are told why they are refused; beyond, they are cut
 
 
-class HttpServer:
+class HttpServer(Port[Lifetime]):
     """`async with HttpServer(app, config) as server:` serves until the block ends, then drains."""
 
     def __init__(
@@ -31,15 +30,10 @@ class HttpServer:
         admit: Admit | None = None,
         room: BodyRoom | None = None,
     ) -> None:
-        """`admit` says of a request's headers why its body is not worth reading; `room` is shared
-        with the other front ends."""
+        """`admit` says of a request's headers why its body is not worth reading."""
+        super().__init__(config, tls=tls, room=room)
         self._app = app
-        self._config = config
-        self._tls = tls
         self._admit = admit
-        self.room = room or BodyRoom(config)
-        self._listener: Listener | None = None
-        self._connections: Connections[Connection] = Connections()
         self.port = config.port
 
     async def __aenter__(self) -> Self:
@@ -51,9 +45,8 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        host = self._config.host
         scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return f"{scheme}://{bracketed(self._config.host)}:{self.port}"
 
     @property
     def connections(self) -> int:
@@ -61,19 +54,8 @@ class HttpServer:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._listener = await listen(
-            lambda: self._connection(loop),
-            self._config.host,
-            self._config.port,
-            tls=self._tls,
-            limits=lambda: self._config,
-        )
-        self.port = self._listener.port
-
-    def change(self, config: ServerConfig) -> None:
-        """Limits and times of connections from now on; where it listens stays."""
-        self._config = config
-        self.room.change(config)
+        host, port = self._config.host, self._config.port
+        self.port = await self._listen(lambda: self._connection(loop), host, port)
 
     def _connection(self, loop: asyncio.AbstractEventLoop) -> Connection:
         if self._admit is None:
@@ -82,37 +64,18 @@ class HttpServer:
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Accept nothing, finish what has begun, refuse the rest at the deadline."""
-        if self._listener is None:
-            return
-        listener, self._listener = self._listener, None
-        listener.close()
-        for connection in self._connections:
-            connection.finish()
-        limit_s = self._config.drain_s if drain_s is None else drain_s
-        if not await self._connections.wait_empty(limit_s):
-            logger.warning("stopping with %d connections busy", len(self._connections))
-            await self._connections.cut()
-        await self._connections.wait_left()
+        if self._listener is not None:
+            await self._stop(Lifetime.finish, self._config.drain_s if drain_s is None else drain_s)
+
+    def _cutting(self, connections: int) -> None:
+        logger.warning("stopping with %d connections busy", connections)
 
     # --- the connections call
 
-    def opened(self, connection: Connection, address: str) -> str | None:
-        client = client_of(address)
-        most = self._config.max_connections
-        most_of_one = self._config.max_connections_per_address
-        full: str | None
-        if len(self._connections) >= most + _MOST_REFUSED:
-            full = ""
-        elif len(self._connections) >= most:
-            full = f"too many connections; the server takes {most}"
-        elif self._connections.of(client) >= most_of_one:
-            full = f"too many connections from {client}; one address may have {most_of_one}"
-        else:
-            full = None if self._listener is not None else "the server is stopping"
-        self._connections.add(connection, client)
-        return full
+    def opened(self, connection: Lifetime, address: str) -> str | None:
+        return self._take(connection, address)
 
-    def closed(self, connection: Connection, task: asyncio.Task[None] | None) -> None:
+    def closed(self, connection: Lifetime, task: asyncio.Task[None] | None) -> None:
         self._connections.remove(connection)
         if task is not None:
             self._connections.leaves(task)

@@ -12,9 +12,11 @@ from typing import NamedTuple, cast
 import grpc
 
 from headway.config import ServerConfig
+from headway.server.grpc.calls import Refusal
 from headway.server.net.http2 import frames, heads
 from headway.server.net.http2.budget import Account
-from headway.server.net.http2.call import ENCODINGS, WINDOW, Call
+from headway.server.net.http2.call import ENCODINGS, Call
+from headway.server.net.http2.call_state import WINDOW
 from headway.server.net.http2.frames import Code, ConnectionFailed, Frame, StreamFailed
 from headway.server.net.http2.heads import Head, HeadReader
 from headway.server.net.http2.lifetime import RESET_COSTS, Lifetime, Owner
@@ -52,7 +54,7 @@ class Connection(Lifetime):
     ) -> None:
         super().__init__(config, loop, owner)
         self._find = find
-        self._refusal_of = owner.refusal_of
+        self._admit = owner.admit
         self.limit_bytes = limit_bytes
         self.peer = ""
         self.unpacking = owner.unpacking
@@ -229,22 +231,29 @@ class Connection(Lifetime):
         if method is None or not head.is_grpc or head.encoding not in ENCODINGS:
             self._refuse(self._new_call(stream_id, head, _NO_METHOD, is_last=is_last), method)
             return
-        if self._refusal_of is not None:
-            refusal = self._refusal_of(head.path, head.metadata)
-            if refusal is not None:
+        caller = None
+        if self._admit is not None:
+            admitted = self._admit(head.path, head.metadata)
+            if isinstance(admitted, Refusal):
                 self._charge(RESET_COSTS + self._heads.cost)
                 call = self._new_call(stream_id, head, _NO_METHOD, is_last=is_last)
                 call.is_refused = True
-                call.end(*refusal)
+                call.end(*admitted)
                 return
+            caller = admitted
         if method.is_open:
-            if self._open_calls >= MAX_OPEN_CALLS:
-                raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once without a key")
-            self._open_calls += 1
+            self._count_open()
         call = self._new_call(stream_id, head, method, is_last=is_last)
+        if caller is not None:
+            call.caller = caller
         call.start(head.size_bytes if head.size_bytes > _LARGE_HEAD else 0)
         if is_last and not call.is_over:
             call.receive(b"", 0, is_last=True)
+
+    def _count_open(self) -> None:
+        if self._open_calls >= MAX_OPEN_CALLS:
+            raise StreamFailed(Code.REFUSED_STREAM, "too many calls at once without a key")
+        self._open_calls += 1
 
     def _new_call(self, stream_id: int, head: Head, method: Method, *, is_last: bool) -> Call:
         call = Call(self, stream_id, head, method, self._first_window, self._heard_at)

@@ -8,11 +8,12 @@ from typing import Protocol
 import grpc
 
 from headway.config import ServerConfig
+from headway.server.auth.keys import Caller
 from headway.server.grpc.calls import Refusal
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import Account, Budget
-from headway.server.net.http2.call import Call
+from headway.server.net.http2.call_state import CallState
 from headway.server.net.http2.frames import Code, ConnectionFailed
 from headway.server.net.http2.heads import Metadata
 from headway.server.net.http2.sending import Sending
@@ -30,8 +31,8 @@ class Owner(Protocol):
     unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
 
     @property
-    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
-        """Why a caller with this metadata may not call the method at this path (None: it may); None
+    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
+        """The caller with this metadata, who may call the method at this path, or why not; None
         where everybody may."""
         ...
 
@@ -95,7 +96,7 @@ class Lifetime(Sending):
     def earn(self, units: int) -> None:
         self._account.earn(units)
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: CallState) -> None:
         self._calls.pop(call.id, None)
         if call.method.is_open:
             self._open_calls -= 1

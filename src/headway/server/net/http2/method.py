@@ -8,13 +8,13 @@ from headway.server.app import Pending
 from headway.server.grpc.calls import Refusal
 
 if TYPE_CHECKING:
-    from headway.server.net.http2.call import Call
+    from headway.server.net.http2.call_state import CallState
 
 
 class Direct(Protocol):
     """The commonest kind of request, answered without a task."""
 
-    def start(self, request: Any, call: "Call") -> Pending | None:
+    def start(self, request: Any, call: "CallState") -> Pending | None:
         """None: it is not of that kind."""
         ...
 
@@ -44,15 +44,15 @@ class Wire(Protocol):
     @property
     def is_paused(self) -> bool: ...
 
-    def send_answer(self, call: "Call", body: bytes) -> None:
+    def send_answer(self, call: "CallState", body: bytes) -> None:
         """Head, one message, trailers: the whole of a plain answer."""
         ...
 
-    def send(self, call: "Call", data: bytes) -> None: ...
+    def send(self, call: "CallState", data: bytes) -> None: ...
 
-    def finish(self, call: "Call", trailers: bytes) -> None: ...
+    def finish(self, call: "CallState", trailers: bytes) -> None: ...
 
-    def give_back(self, call: "Call", size_bytes: int) -> None:
+    def give_back(self, call: "CallState", size_bytes: int) -> None:
         """It may send so much more."""
         ...
 

@@ -6,6 +6,7 @@ import asyncio
 from headway.errors import QueueFull
 from headway.server.net.http2 import frames, heads
 from headway.server.net.http2.call import Call
+from headway.server.net.http2.call_state import CallState
 from headway.server.net.http2.frames import Code, ConnectionFailed
 from headway.server.net.http2.inbox import framed
 
@@ -28,12 +29,12 @@ class Sending(asyncio.Protocol):
         self._calls: dict[int, Call] = {}  # by the number of their stream
         self._window = frames.FIRST_WINDOW  # what we may send
         self._first_window = frames.FIRST_WINDOW  # of a new stream
-        self._blocked: dict[int, Call] = {}  # by id, oldest first
+        self._blocked: dict[int, CallState] = {}  # by id, oldest first
         self.is_paused = False
         self._paused_at = 0.0
         self._unsent_bytes = 0  # when we last looked
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: CallState) -> None:
         """Its last byte is out."""
         raise NotImplementedError
 
@@ -60,7 +61,7 @@ class Sending(asyncio.Protocol):
 
     # ---- the calls call
 
-    def send_answer(self, call: Call, body: bytes) -> None:
+    def send_answer(self, call: CallState, body: bytes) -> None:
         size = len(body) + 5
         if (
             size > frames.MAX_FRAME
@@ -87,7 +88,7 @@ class Sending(asyncio.Protocol):
         )
         self._forget(call)
 
-    def send(self, call: Call, data: bytes) -> None:
+    def send(self, call: CallState, data: bytes) -> None:
         if call.is_closed:
             return
         if call.head_block is not None:
@@ -103,7 +104,7 @@ class Sending(asyncio.Protocol):
         if call.outbox:
             self._hold_answer(call)
 
-    def finish(self, call: Call, trailers: bytes) -> None:
+    def finish(self, call: CallState, trailers: bytes) -> None:
         if call.is_closed:
             return
         if call.head_block is not None:
@@ -113,20 +114,20 @@ class Sending(asyncio.Protocol):
         if not call.outbox:
             self._send_trailers(call, trailers)
 
-    def give_back(self, call: Call, size_bytes: int) -> None:
+    def give_back(self, call: CallState, size_bytes: int) -> None:
         if not call.is_closed and not self._transport.is_closing():
             self._transport.write(frames.window_update(call.id, size_bytes))
 
     # ---- sending
 
-    def _hold_answer(self, call: Call) -> None:
+    def _hold_answer(self, call: CallState) -> None:
         try:
             call.hold_answer()
         except QueueFull:  # it reads too slowly for what it asks for
             self._transport.write(frames.rst_stream(call.id, Code.ENHANCE_YOUR_CALM))
             self._drop(call.id)
 
-    def _send_some(self, call: Call) -> None:
+    def _send_some(self, call: CallState) -> None:
         """As much as the windows have room for, as long as the peer reads."""
         outbox = call.outbox
         assert outbox is not None
@@ -160,14 +161,14 @@ class Sending(asyncio.Protocol):
             if call.send_window > 0:
                 self._send_some(call)
 
-    def _send_trailers(self, call: Call, block: bytes) -> None:
+    def _send_trailers(self, call: CallState, block: bytes) -> None:
         data = frames.headers(call.id, block, is_last=True)
         if not call.is_received:  # we do not want the rest
             data += frames.rst_stream(call.id, Code.NO_ERROR)
         self._transport.write(data)
         self._forget(call)
 
-    def _widen(self, call: Call, increment: int) -> None:
+    def _widen(self, call: CallState, increment: int) -> None:
         call.send_window += increment
         if call.send_window > frames.MAX_WINDOW:
             raise ConnectionFailed(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31 - 1")

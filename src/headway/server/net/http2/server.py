@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from headway.config import ServerConfig
+from headway.server.auth.keys import Caller
 from headway.server.grpc.calls import Refusal
-from headway.server.net.connections import Connections, client_of
+from headway.server.net.connections import client_of
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2.budget import Budget, address_budget
 from headway.server.net.http2.connection import Connection
 from headway.server.net.http2.heads import Metadata
 from headway.server.net.http2.lifetime import Lifetime
 from headway.server.net.http2.method import Direct, Method
-from headway.server.net.listener import Listener, listen
+from headway.server.net.port import Port
 
 _MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
 _MOST_ADDRESSES = 4096  # whose budgets are remembered, the latest ones
@@ -33,7 +34,7 @@ class Entrance(Protocol):
     """Looks at a call's head, before anything of its request is read."""
 
     @property
-    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
+    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
         """Asked with a path and the metadata; None: everybody may do everything."""
         ...
 
@@ -42,7 +43,7 @@ class Entrance(Protocol):
         ...
 
 
-class H2Server:
+class H2Server(Port[Lifetime]):
     def __init__(
         self,
         config: ServerConfig,
@@ -52,18 +53,14 @@ class H2Server:
         room: BodyRoom | None = None,
         entrance: Entrance | None = None,
     ) -> None:
-        self._config = config
+        super().__init__(config, tls=tls, room=room)
         self._limit_bytes = limit_bytes
-        self._tls = tls
         self._handlers: list[Any] = []
         self._direct: dict[str, Direct] = {}
         self._methods: dict[str, Method | None] = {}
-        self.room = room or BodyRoom(config)
         self.unpacking = asyncio.Semaphore(_UNPACKED_AT_ONCE)
         self._entrance = entrance
         self._budgets: dict[str, Budget] = {}  # by client, the latest last
-        self._listener: Listener | None = None
-        self._connections: Connections[Lifetime] = Connections()
 
     # ---- what is served
 
@@ -97,37 +94,22 @@ class H2Server:
     async def start(self, host: str, port: int) -> int:
         """The port. Raises OSError where it is taken."""
         loop = asyncio.get_running_loop()
-        self._listener = await listen(
+        return await self._listen(
             lambda: Connection(self._find, self._config, loop, self, limit_bytes=self._limit_bytes),
             host,
             port,
-            tls=self._tls,
-            limits=lambda: self._config,
         )
-        return self._listener.port
-
-    def change(self, config: ServerConfig) -> None:
-        """Limits and times of connections from now on."""
-        self._config = config
-        self.room.change(config)
 
     async def stop(self, grace_s: float | None) -> None:
         """Accept nothing, finish what has begun, refuse the rest at the deadline. A second call
         may shorten it."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        for connection in self._connections:
-            connection.finish_calls()
-        if not await self._connections.wait_empty(grace_s or 0.0):
-            await self._connections.cut()
-        await self._connections.wait_left()
+        await self._stop(Lifetime.finish_calls, grace_s or 0.0)
 
     # ---- the connections call
 
     @property
-    def refusal_of(self) -> Callable[[str, Metadata], Refusal | None] | None:
-        return None if self._entrance is None else self._entrance.refusal_of
+    def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
+        return None if self._entrance is None else self._entrance.admit
 
     def budget_of(self, address: str) -> Budget:
         client = client_of(address)
@@ -140,14 +122,7 @@ class H2Server:
         return budget
 
     def opened(self, connection: Lifetime, address: str) -> bool:
-        client = client_of(address)
-        has_room = (
-            self._listener is not None
-            and len(self._connections) < self._config.max_connections
-            and self._connections.of(client) < self._config.max_connections_per_address
-        )
-        self._connections.add(connection, client)
-        return has_room
+        return self._take(connection, address) is None
 
     def closed(self, connection: Lifetime) -> None:
         self._connections.remove(connection)

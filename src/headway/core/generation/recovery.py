@@ -1,0 +1,162 @@
+"""An engine was lost with its sequences: who goes back to the next one, and who is to blame.
+
+Pure bookkeeping, by sequence id. Most probably it was none of them: all resume together. If the
+next engine is lost too, before each has got a token from it, those who have none are suspects: they
+run in groups, by themselves, until all are cleared by a token or blamed (`core/faults/suspects`).
+Everybody else waits meanwhile, so that no neighbour is blamed for another's fault.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headway.core.faults.suspects import Suspects
+from headway.core.items import Batch, FireReason, Item, Priority
+
+MAX_LOSSES = 16  # engines lost with a sequence on it, in a row without a token
+
+
+class Verdict(NamedTuple):
+    """Who will not run any more."""
+
+    blamed: list[int]  # an engine was lost twice with that sequence alone on it
+    given_up: list[int]
+
+
+class Change(NamedTuple):
+    """What the engine is to be told."""
+
+    send: list[int]
+    recall: list[int]  # they have been cleared, and wait until the search is over
+
+
+_NOTHING = Change([], [])
+
+
+class Recovery:
+    def __init__(self, max_losses: int = MAX_LOSSES) -> None:
+        self._max_losses = max_losses
+        self._items: dict[int, Item] = {}  # all that have not ended
+        self._sent: set[int] = set()  # those that an engine has
+        self._losses: dict[int, int] = {}  # engines lost with it since its last token
+        self._unproven: set[int] = set()  # sent after a loss, and without a token since
+        self._suspects = Suspects()
+        self._trial: Batch | None = None  # the group that runs by itself
+        self._batches = itertools.count(1)
+        self._is_up = False
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether tokens must be told: not while nothing was lost."""
+        return bool(self._unproven)
+
+    def enter(self, sequence: int, arrived_at: float, priority: Priority) -> bool:
+        """A newcomer. May it be sent now?"""
+        self._items[sequence] = Item(sequence, arrived_at, priority=priority)
+        if not self._is_up or self._suspects.cases:
+            return False
+        self._sent.add(sequence)
+        if self._unproven:
+            self._unproven.add(sequence)
+        return True
+
+    def end(self, sequence: int) -> Change:
+        """It has ended, however."""
+        if self._items.pop(sequence, None) is None:
+            return _NOTHING
+        self._sent.discard(sequence)
+        self._losses.pop(sequence, None)
+        self._suspects.remove(sequence)
+        return self.progress((sequence,))
+
+    def progress(self, sequences: Iterable[int]) -> Change:
+        """Each of them got a token, or ended."""
+        if not self._unproven:
+            return _NOTHING
+        for sequence in sequences:
+            self._unproven.discard(sequence)
+            self._losses.pop(sequence, None)
+        return _NOTHING if self._unproven else self._proven()
+
+    def _proven(self) -> Change:
+        if self._trial is None:
+            return _NOTHING
+        cleared = [item.id for item in self._trial.items if item.id in self._sent]
+        self._suspects.cleared(self._trial)
+        self._trial = None
+        self._sent.difference_update(cleared)
+        send = self._next()
+        again = self._sent.intersection(cleared)
+        return Change([each for each in send if each not in again], _without(cleared, again))
+
+    # ---- engines
+
+    def started(self) -> list[int]:
+        """An engine is there: who is sent to it."""
+        self._is_up = True
+        return self._next()
+
+    def lost(self, *, out_of_memory: bool) -> Verdict:
+        """The engine is gone, with all that were sent to it."""
+        sent, self._sent, self._is_up = self._sent, set(), False
+        unproven, self._unproven = self._unproven, set()
+        for sequence in sent:
+            self._losses[sequence] = self._losses.get(sequence, 0) + 1
+        blamed, given_up = [], [each for each in sent if self._losses[each] > self._max_losses]
+        batch = self._batch_of(sent, unproven)
+        if batch is not None:
+            wanted = [item for item in batch.items if item.id in self._items]
+            found = self._suspects.lost(
+                batch, wanted, max_losses=self._max_losses, out_of_memory=out_of_memory
+            )
+            blamed = [item.id for item in found.blamed]
+            given_up += [item.id for item in found.given_up if item.id not in given_up]
+        for sequence in (*blamed, *given_up):
+            self.end(sequence)
+        return Verdict(sorted(blamed), sorted(given_up))
+
+    def _batch_of(self, sent: set[int], unproven: set[int]) -> Batch | None:
+        """Who is under suspicion: the trial's group, or whoever has had no token since the last
+        loss, or the only one that there was. Else nobody: this was the first loss."""
+        batch, self._trial = self._trial, None
+        if batch is not None:
+            return batch
+        if len(sent) == 1:
+            return self._group(sorted(sent))
+        return self._group(sorted(unproven)) if unproven else None
+
+    def _next(self) -> list[int]:
+        """Whom to send now: the next group of suspects alone, or everybody."""
+        first = self._suspects.first()
+        if first is None:
+            waiting = [each for each in self._items if each not in self._sent]
+            self._sent.update(waiting)
+            self._unproven.update(each for each in waiting if each in self._losses)
+            return waiting
+        group = [item.id for item in self._suspects.take(first)]
+        self._trial = self._group(group)
+        self._suspects.started(self._trial)
+        self._sent.update(group)
+        self._unproven = set(group)
+        return group
+
+    def _group(self, sequences: list[int]) -> Batch:
+        items = tuple(self._items[each] for each in sequences)
+        return Batch(
+            next(self._batches),
+            items,
+            rows=len(items),
+            size=0,
+            padded_rows=len(items),
+            reason=FireReason.FULL,
+            fired_at=0.0,
+            idle_since=0.0,
+            batch_cap=len(items),
+            linger_cap_s=0.0,
+            predicted_s=math.nan,
+        )
+
+
+def _without(sequences: list[int], others: set[int]) -> list[int]:
+    return [each for each in sequences if each not in others]

@@ -1,0 +1,22 @@
+"""Decide whether models may call each other: whoever waits for itself would wait for ever."""
+
+from collections.abc import Mapping, Sequence
+
+
+def find_cycle(uses: Mapping[str, Sequence[str]], start: str) -> list[str] | None:
+    """The names along a way from `start` back to itself, with both ends; None: there is none."""
+    way = [start]
+    rest = [iter(uses.get(start, ()))]
+    seen = {start}
+    while rest:
+        used = next(rest[-1], None)
+        if used == start:
+            return [*way, start]
+        if used is None:
+            rest.pop()
+            way.pop()
+        elif used not in seen:
+            seen.add(used)
+            way.append(used)
+            rest.append(iter(uses.get(used, ())))
+    return None

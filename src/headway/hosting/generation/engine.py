@@ -1,0 +1,67 @@
+"""A language model's engine with what it needs beside weights: limits, and grammars to follow.
+
+Made and pickled in the front, where it is light; loaded where the engine runs.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from headway.model import Model
+from headway.models.chat.grammars import Grammars
+from headway.models.chat.model import LanguageModel
+from headway.runtime.generating import StepRunner
+from headway.runtime.workers.process.channel import Channel
+
+
+class EngineModel(Model[Any, Any]):
+    """In a process of its own it serves a line; in a thread its `engine` is used as it is."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        options: Mapping[str, Any],
+        *,
+        max_queue: int,
+        weights: Mapping[str, float],
+    ) -> None:
+        self._model = model
+        self._options = dict(options)
+        self._max_queue = max_queue
+        self._weights = dict(weights)
+        self._grammars: Grammars | None = None
+        self.has_grammars = False
+        self.engine: StepRunner
+
+    def load(self) -> None:
+        engine = self._model.engine(self._options)
+        self.has_grammars = hasattr(engine, "matcher_of")
+        engine.matcher_of = lambda grammar: self._compiler().matcher(grammar)
+        engine.limits = dataclasses.replace(
+            engine.limits, max_queue=self._max_queue, tenant_weights=self._weights
+        )
+        self.engine = engine
+
+    def serve(self, line: Channel) -> None:
+        from headway.runtime.generation.child import serve
+
+        serve(
+            self.engine,
+            line,
+            has_grammars=self.has_grammars,
+            compile_grammar=self._compile,
+        )
+
+    def _compile(self, grammar: str) -> None:
+        """Off the step: the engine then finds it compiled."""
+        self._compiler().compile(grammar)
+
+    def _compiler(self) -> Grammars:
+        if self._grammars is None:
+            text = self._model.text()
+            self._grammars = Grammars(
+                text.tokenizer.to_str(),
+                vocabulary=self.engine.vocabulary,
+                ends=sorted(text.stop_ids),
+            )
+        return self._grammars

@@ -1,0 +1,243 @@
+"""From `module:name`, `path/to/file.py:name` or `file.py` to what makes the model.
+
+It imports the user's module and says what it found there; it knows nothing of files of weights.
+"""
+
+import copy
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from headway.errors import ConfigError
+from headway.model import Model, TensorModel
+from headway.models import functions, pipelines
+
+_MOST_LISTED = 8
+_WRITE = (
+    "class Mine(headway.Model): def predict(self, items: list[str]) -> list[float], or "
+    "def predict(items: list[str]) -> list[float]"
+)
+
+
+def is_code(target: str) -> bool:
+    """Whether it names Python code: a file with or without a name in it, or `module:name`."""
+    return ":" in target or target.endswith(".py")
+
+
+def maker_at(target: str) -> Callable[..., Any]:
+    """The class, the function as a class, or a copy of the instance. Raises ConfigError, which says
+    what is there and what to write."""
+    place, name = _parted(target)
+    module = _module_of(place, target)
+    if not name and not place.endswith(".py"):
+        raise ConfigError(f"{target} does not exist: a name is missing; {_contents(module, place)}")
+    if not name:
+        name = _only_model(module, place)
+    found = getattr(module, name, None)
+    made = maker_of(found, f"{place}:{name}")
+    if made is not None:
+        return made
+    nearest = difflib.get_close_matches(name, _offers(module), n=1, cutoff=0.7)
+    maybe = f"; did you mean {place}:{nearest[0]}?" if found is None and nearest else ""
+    fact = "does not exist" if found is None else _what_it_is(found)
+    raise ConfigError(f"{place}:{name} {fact}{maybe}; {_contents(module, place)}")
+
+
+def maker_of(found: object, where: str) -> Callable[..., Any] | None:
+    """What makes a model of a class, an instance or a function; None: it is none of them."""
+    if isinstance(found, type):
+        return found if issubclass(found, Model | TensorModel) else None
+    if isinstance(found, Model | TensorModel):
+        return _Copies(found, where)
+    if pipelines.is_pipeline(found):
+        return pipelines.model_of(cast(Any, found), where)
+    if functions.is_function(found):
+        return functions.model_of(found, where)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """Makes a model from an instance: each version that is loaded is a copy of it, as it was
+    written, so that one that is closed takes nothing from the next."""
+
+    instance: Any
+    where: str
+
+    def __call__(self, **options: Any) -> Any:
+        if options:
+            kind = type(self.instance).__name__
+            raise ConfigError(
+                f"{self.where} is a {kind} that is made already, and takes no options; write them "
+                f"where it is made, or serve the class {kind}",
+                field="options",
+            )
+        return copy.copy(self.instance)
+
+
+# ---- the module
+
+
+def _parted(target: str) -> tuple[str, str]:
+    """`file.py:Name` as file and name. (A path of Windows has a colon of its own.)"""
+    if target.endswith(".py"):
+        return target, ""
+    place, _, name = target.rpartition(":")
+    return place, name
+
+
+def _module_of(place: str, target: str) -> ModuleType:
+    if place.endswith(".py"):
+        return _module_in(Path(place))
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise _broken(place, error) from error  # something that it imports is not there
+        file = Path(*place.split(".")).with_suffix(".py")
+        raise ConfigError(
+            f"{target}: there is no module {error.name!r} in {Path.cwd()} or among the packages; "
+            f"a file elsewhere is served by its path: headway serve path/to/{file.name}"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{target}: {error}") from error
+    except (ImportError, SyntaxError) as error:
+        raise _broken(place, error) from error
+
+
+def _module_in(path: Path) -> ModuleType:
+    """The file as a module, as `python file.py` sees the world: its folder is searched first. It
+    has its own name where no other module has that, so that worker processes find it, too."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file in {Path.cwd()}")
+    path = path.resolve()
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        if _is_found_as(path.stem, path):
+            return importlib.import_module(path.stem)
+        return _import_as(f"headway_file_{path.stem.replace('-', '_')}", path)
+    except (ImportError, SyntaxError) as error:
+        raise _broken(str(path), error) from error
+
+
+def _is_found_as(name: str, path: Path) -> bool:
+    if not name.isidentifier():
+        return False
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        file = getattr(loaded, "__file__", None)
+        return file is not None and Path(file).resolve() == path
+    importlib.invalidate_caches()
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == path
+
+
+def _import_as(name: str, path: Path) -> ModuleType:
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # type hints are looked up here
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _broken(place: str, error: ImportError | SyntaxError) -> ConfigError:
+    """The file is there, but cannot be imported: by its own line, where one is known."""
+    if isinstance(error, SyntaxError):
+        return ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}")
+    missing = isinstance(error, ModuleNotFoundError) and error.name
+    fix = f"; pip install {error.name}?" if missing else ""
+    return ConfigError(f"{place} cannot be imported: {error}{fix}")
+
+
+# ---- what is in it
+
+
+def _only_model(module: ModuleType, place: str) -> str:
+    """Its one model: a class, a decorated function or an instance; else its one plain function."""
+    models = _models_in(module)
+    names = models or _functions_in(module)
+    if len(names) == 1:
+        return names[0]
+    instances = [name for name in models if not isinstance(getattr(module, name), type)]
+    kinds = {type(getattr(module, name)) for name in instances}
+    if len(instances) == 1 and all(
+        getattr(module, n) in kinds for n in models if n != instances[0]
+    ):
+        return instances[0]  # and its own class
+    if not names:
+        raise ConfigError(f"{place} has no model: write {_WRITE}")
+    raise ConfigError(
+        f"{place} has {len(names)} models: say which, as in headway serve {place}:{names[0]}; "
+        f"{_contents(module, place)}"
+    )
+
+
+def _contents(module: ModuleType, place: str) -> str:
+    names = _offers(module)
+    if not names:
+        return f"{place} has no model: write {_WRITE}"
+    listed = [f"{place}:{name} ({_kind(getattr(module, name))})" for name in names]
+    more = f" and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
+    return f"{place} has {', '.join(listed[:_MOST_LISTED])}{more}"
+
+
+def _offers(module: ModuleType) -> list[str]:
+    return [*_models_in(module), *_functions_in(module)]
+
+
+def _models_in(module: ModuleType) -> list[str]:
+    return [name for name, each in vars(module).items() if _is_own_model(name, each, module)]
+
+
+def _is_own_model(name: str, each: object, module: ModuleType) -> bool:
+    if name.startswith("_"):
+        return False
+    if isinstance(each, Model | TensorModel):
+        return True
+    is_class = isinstance(each, type) and issubclass(each, Model | TensorModel)
+    is_model = is_class or isinstance(each, functions.Batched)
+    return is_model and getattr(each, "__module__", None) == module.__name__
+
+
+def _functions_in(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, each in vars(module).items()
+        if inspect.isfunction(each)
+        and each.__module__ == module.__name__
+        and not name.startswith("_")
+    ]
+
+
+def _kind(each: object) -> str:
+    if isinstance(each, type):
+        return "class"
+    return "instance" if isinstance(each, Model | TensorModel) else "function"
+
+
+def _what_it_is(found: object) -> str:
+    if isinstance(found, type):
+        name = found.__name__
+        return f"is not a model: write class {name}(headway.Model), with predict()"
+    return (
+        f"is of type {type(found).__name__}, not a class or an instance of headway.Model or "
+        "headway.TensorModel, nor a function"
+    )

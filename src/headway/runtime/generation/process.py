@@ -1,0 +1,442 @@
+"""The front's side of an engine in a process of its own, in the front's event loop.
+
+It keeps what every sequence needs to be resumed: the prompt, the sampling with its seed, and the
+tokens that have come. When an engine is lost, its sequences go to the next one from there.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from headway.core.faults.supervision import WorkerState
+from headway.core.generation.recovery import Change, Recovery
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.sequence import Sequence as Asked
+from headway.errors import Closed, HeadwayError, ModelFailed, NotReady, Poison, QueueFull
+from headway.runtime.calling.faults import WorkerLost
+from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.events import Event, WorkerChanged
+from headway.runtime.generating import (
+    Call,
+    Cancel,
+    Command,
+    GenerationLoad,
+    Output,
+    Submit,
+    Weigh,
+    never_ran,
+)
+from headway.runtime.generation.adapting import LoadAdapter, UnloadAdapter
+from headway.runtime.generation.line import Line, Watch
+from headway.runtime.generation.words import Step, Welcome, load_of, others_of, result_of
+from headway.runtime.workers.process import here
+from headway.runtime.workers.process.channel import Channel
+from headway.runtime.workers.process.handle import ModelProcess
+from headway.runtime.workers.process.options import ProcessOptions
+from headway.runtime.workers.process.recipe import check_main, recipe_of
+from headway.runtime.workers.process.worker import ProcessWorker, WorkerStatus
+
+_STOP_S = 15.0
+_RETRY_S = 60.0
+_new_output = cast("Callable[[tuple[Any, ...]], Output]", functools.partial(tuple.__new__, Output))
+
+
+class EngineProcess:
+    """`start` first, `close` last; used in one event loop. There `report` is called once a step."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Any,
+        options: ProcessOptions,
+        *,
+        report: Callable[[Sequence[Output]], None],
+        tell: Callable[[Event], None],
+    ) -> None:
+        """`engine`: made and loaded in the other process; its `serve` gets the line."""
+        self._name = name
+        self._options = options
+        self._recipe = recipe_of(engine)
+        self._report = report
+        self._tell_event = tell
+        self._loop = asyncio.get_running_loop()
+        self._worker: ProcessWorker | None = None
+        self._line: Line | None = None
+        self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
+        self._entries: dict[int, _Entry] = {}  # by the caller's number
+        self._sent: dict[int, _Entry] = {}  # by the engine's number
+        self._numbers = itertools.count(1)  # an engine sees each once: what is stale is told apart
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._recovery = Recovery()
+        self._weights: dict[str, float] | None = None
+        self._adapters: dict[str, str] = {}  # folders, of all that a sequence may have
+        self._leaving: set[str] = set()  # of these, kept for sequences that go on
+        self._watch = Watch(self._loop, options.execute_timeout_s, self._is_late)
+        self._is_closing = False
+        self._gave_up = ""
+        self._preemptions = 0  # of engines that were lost
+        self.load = GenerationLoad(0, 0, 1, 0, 0)
+
+    # ---- life
+
+    async def start(self) -> Welcome:
+        """Raises what the load raises."""
+        check_main()
+        spec = self._options.spec(self._name, self._recipe, 0)
+        self._worker = worker = ProcessWorker(spec, self._options, self, is_awaited=True)
+        worker.start(_Turn(self))
+        try:
+            await asyncio.wrap_future(worker.started)
+            return await asyncio.shield(self._welcomed)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Whoever has not ended gets `Closed`. No process is left."""
+        self._is_closing = True
+        self._watch.stop()
+        worker = self._worker
+        if worker is not None:
+            worker.stop()
+            await run_in_thread(worker.wait_stopped, _STOP_S)
+        self._hang_up()
+        self._end_all(Closed("the generator has stopped"))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes sequences, though perhaps the engine is just being started again."""
+        return not self._is_closing and not self._gave_up
+
+    @property
+    def is_up(self) -> bool:
+        return self._line is not None and self._line.is_welcome
+
+    @property
+    def trouble(self) -> str:
+        """Why no engine comes back; empty: there is one, or there will be."""
+        return "" if self._is_closing else self._gave_up
+
+    @property
+    def status(self) -> WorkerStatus:
+        assert self._worker is not None
+        return self._worker.status
+
+    # ---- sequences
+
+    def submit(self, sequence: Asked, sampling: Sampling) -> None:
+        """What the scheduler refuses is reported like any other end. Raises Closed, NotReady,
+        QueueFull."""
+        self._check_open()
+        held = len(self._entries) - len(self._sent)
+        if held and held >= self._welcomed.result().limits.max_queue:
+            limit = self._welcomed.result().limits.max_queue
+            raise QueueFull(f"the queue is full ({limit} sequences)", limit=limit)
+        entry = self._entries[sequence.id] = _Entry(sequence, sampling)
+        if self._recovery.enter(sequence.id, sequence.arrived_at, sequence.priority):
+            self._send(entry)
+
+    def cancel(self, sequence: int) -> None:
+        """Its end is reported."""
+        entry = self._entries.get(sequence)
+        if entry is None or entry.is_cancelled:
+            return
+        entry.is_cancelled = True
+        if entry.number in self._sent:
+            self._say(Cancel(entry.number))
+        else:
+            self._loop.call_soon(self._end_cancelled)
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        self._weights = dict(weights)
+        if self.is_up:
+            self._say(Weigh(self._weights))
+
+    def call(self, method: str, *arguments: Any) -> "asyncio.Future[Any]":
+        """Call a method of the engine, between two steps. The next engine knows nothing of it."""
+        return self._ask(lambda number: Call(number, method, arguments))
+
+    def load_adapter(self, adapter: str, folder: str) -> "asyncio.Future[Any]":
+        """Resolved when sequences may name it. Later engines are told, too."""
+
+        def note(answer: "asyncio.Future[Any]") -> None:
+            if not answer.cancelled() and answer.exception() is None:
+                self._adapters[adapter] = folder
+
+        answer = self._ask(lambda number: LoadAdapter(number, adapter, folder))
+        answer.add_done_callback(note)
+        return answer
+
+    def unload_adapter(self, adapter: str) -> "asyncio.Future[Any]":
+        if adapter in self._adapters:
+            self._leaving.add(adapter)
+            self._drop_if_unused(adapter)
+        return self._ask(lambda number: UnloadAdapter(number, adapter))
+
+    def _drop_if_unused(self, adapter: str) -> None:
+        if all(each.sequence.adapter != adapter for each in self._entries.values()):
+            del self._adapters[adapter]
+            self._leaving.discard(adapter)
+
+    def _ask(self, command: "Callable[[int], Command]") -> "asyncio.Future[Any]":
+        self._check_open()
+        if not self.is_up:
+            raise NotReady(f"{self._name}: its engine is being started")
+        number = next(self._numbers)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._calls[number] = answer
+        self._say(command(number))
+        return answer
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise Closed("the generator has stopped")
+        if self._gave_up:
+            raise self._given_up()
+
+    def _given_up(self) -> NotReady:
+        return NotReady(f"{self._name} has no engine: {self._gave_up}", retry_after_s=_RETRY_S)
+
+    def _send(self, entry: "_Entry") -> None:
+        if not self._sent:
+            self._watch.heard()  # until now there was nothing to say
+        entry.number = number = next(self._numbers)
+        self._sent[number] = entry
+        resumed = tuple(entry.tokens) if entry.was_sent else None
+        entry.was_sent = True
+        self._say(Submit(entry.sequence._replace(id=number), entry.sampling, resumed))
+        self._watch.begin()
+
+    def _say(self, command: Command) -> None:
+        if self._line is not None:
+            self._line.say(command)
+
+    def _apply(self, change: Change) -> None:
+        for sequence in change.recall:
+            entry = self._entries[sequence]
+            self._sent.pop(entry.number, None)
+            self._say(Cancel(entry.number))
+        for sequence in change.send:
+            self._send(self._entries[sequence])
+
+    # ---- what the engine says
+
+    def hear(self, word: Any) -> None:
+        if isinstance(word, Welcome):
+            self._welcome(word)
+            return
+        self._watch.heard()
+        step = Step(*word)
+        self.load = load_of(step)._replace(preemptions=step.load[-1] + self._preemptions)
+        outputs = self._plain(step)
+        changes = self._others(step, outputs) if step.others else []
+        if step.returned is not None:
+            self._returned(*step.returned)
+        if outputs and self._line is not None:
+            self._line.process.has_answered = True
+        if self._recovery.is_watching:
+            changes.append(self._recovery.progress([each.sequence for each in outputs]))
+        for change in changes:
+            self._apply(change)
+        if outputs:
+            self._report(outputs)
+
+    def _welcome(self, word: Welcome) -> None:
+        assert self._line is not None
+        self._line.is_welcome = True
+        if not self._welcomed.done():
+            self._welcomed.set_result(word)
+        self.load = GenerationLoad(0, 0, word.limits.blocks, 0, self._preemptions)
+        if self._weights is not None:
+            self._say(Weigh(self._weights))
+        for adapter, folder in self._adapters.items():  # sequences wait until it is read
+            self._say(LoadAdapter(next(self._numbers), adapter, folder))
+        for sequence in self._recovery.started():
+            self._send(self._entries[sequence])
+
+    def _plain(self, step: Step) -> list[Output]:
+        """The hot path: every token comes through here."""
+        outputs, sent = [], self._sent
+        for number, token in zip(step.numbers, step.tokens, strict=True):
+            entry = sent.get(number)
+            if entry is not None:
+                entry.tokens.append(token)
+                outputs.append(_new_output((entry.sequence.id, token, None, None, None)))
+        return outputs
+
+    def _others(self, step: Step, outputs: list[Output]) -> list[Change]:
+        changes = []
+        for number, token, logprobs, finished, error in others_of(step):
+            entry = self._sent.get(number)
+            if entry is None:
+                continue  # recalled, or of an engine that was lost
+            sequence = entry.sequence.id
+            if token is not None:
+                entry.tokens.append(token)
+            if finished is not None or error is not None:
+                changes.append(self._forget(entry))
+            own = None if finished is None else dataclasses.replace(finished, sequence=sequence)
+            outputs.append(Output(sequence, token, logprobs, own, error))
+        return changes
+
+    def _forget(self, entry: "_Entry") -> Change:
+        self._sent.pop(entry.number, None)
+        del self._entries[entry.sequence.id]
+        if entry.sequence.adapter in self._leaving:
+            self._drop_if_unused(entry.sequence.adapter)
+        return self._recovery.end(entry.sequence.id)
+
+    def _returned(self, number: int, result: Any) -> None:
+        answer = self._calls.pop(number, None)
+        if answer is None or answer.done():
+            return
+        try:
+            answer.set_result(result_of(result))
+        except Exception as error:  # noqa: BLE001  the engine's; its caller is told
+            answer.set_exception(error)
+
+    # ---- engines come and go
+
+    def connected(self, process: ModelProcess, channel: Channel) -> None:
+        """An engine has loaded, and will say welcome."""
+        self._line = Line(self._loop, process, channel, self.hear)
+        self._watch.begin()
+
+    def disconnected(self, process: ModelProcess, reason: str, *, out_of_memory: bool) -> None:
+        """It has ended. What it said before is heard first."""
+        if self._line is None or self._line.process is not process:
+            return
+        self._line.drain()
+        self._hang_up()
+        self._preemptions = self.load.preemptions
+        self.load = self.load._replace(running=0, waiting=0, blocks_used=0)
+        self._fail_calls(NotReady(f"{self._name}: its engine {reason}"))
+        if self._is_closing:
+            return
+        assert self._worker is not None
+        self._worker.start(_Turn(self))
+        self._sent.clear()
+        verdict = self._recovery.lost(out_of_memory=out_of_memory)
+        poison = Poison(f"{self._name}: this prompt, alone on the engine, has taken it down twice")
+        failed = ModelFailed(f"the engine was lost too often with this answer; it {reason}")
+        self._end_some(dict.fromkeys(verdict.blamed, poison))
+        self._end_some(dict.fromkeys(verdict.given_up, failed))
+        self._end_cancelled()
+
+    def gave_up(self, reason: str) -> None:
+        """No engine comes back."""
+        if self._is_closing or self._gave_up:
+            return
+        self._gave_up = reason or "it cannot be started"
+        self._end_all(self._given_up())
+        if not self._welcomed.done():
+            self._welcomed.set_exception(self._given_up())
+
+    def _hang_up(self) -> None:
+        self._watch.stop()
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _end_some(self, errors: Mapping[int, HeadwayError]) -> None:
+        outputs = [Output(each, error=error) for each, error in errors.items()]
+        for each in errors:
+            entry = self._entries.pop(each, None)
+            if entry is not None:
+                self._sent.pop(entry.number, None)
+        if outputs:
+            self._report(outputs)
+
+    def _end_all(self, error: HeadwayError) -> None:
+        for each in self._entries:
+            self._recovery.end(each)
+        self._end_some(dict.fromkeys(self._entries, error))
+        self._fail_calls(error)
+
+    def _end_cancelled(self) -> None:
+        """Those that no engine has: none will tell their end."""
+        outputs = []
+        for sequence, entry in list(self._entries.items()):
+            if entry.is_cancelled and entry.number not in self._sent:
+                finished = never_ran(sequence, len(entry.tokens))
+                outputs.append(Output(sequence, finished=finished))
+                self._apply(self._forget(entry))
+        if outputs:
+            self._report(outputs)
+
+    def _fail_calls(self, error: HeadwayError) -> None:
+        calls, self._calls = self._calls, {}
+        for answer in calls.values():
+            if not answer.done():
+                answer.set_exception(error)
+
+    def _is_late(self, limit_s: float) -> bool:
+        """Nothing was heard for so long. False: nobody waits for anything."""
+        line = self._line
+        if line is None or (line.is_welcome and not self._sent):
+            return False
+        line.process.kill(f"did not answer within {limit_s:g} s")
+        return True
+
+    # ---- what its worker tells, in a thread of its own
+
+    def worker_ready(self, worker: ProcessWorker, status: WorkerStatus) -> None:
+        self._tell(status)
+
+    def worker_lost(self, worker: ProcessWorker, status: WorkerStatus) -> None:
+        self._tell(status)
+        if status.state is WorkerState.FAILED:
+            self.post(lambda: self.gave_up(status.last_error))
+
+    def _tell(self, status: WorkerStatus) -> None:
+        event = WorkerChanged(
+            self._name, status.pid, status.state, status.restarts, status.last_error
+        )
+        self.post(lambda: self._tell_event(event))
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """From any thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+            self._loop.call_soon_threadsafe(callback)
+
+
+class _Entry:
+    """One sequence, with all that it takes to resume it."""
+
+    __slots__ = ("is_cancelled", "number", "sampling", "sequence", "tokens", "was_sent")
+
+    def __init__(self, sequence: Asked, sampling: Sampling) -> None:
+        self.sequence = sequence
+        self.sampling = sampling
+        self.tokens: list[int] = []  # that have come
+        self.number = 0  # the engine's, for it
+        self.was_sent = False
+        self.is_cancelled = False
+
+
+class _Turn:
+    """A worker's job: as long as its process lives, the line is the front's."""
+
+    def __init__(self, engine: EngineProcess) -> None:
+        self._engine = engine
+
+    def run(self) -> None:
+        engine = self._engine
+        try:
+            process = here.process()
+        except WorkerLost as lost:
+            reason = lost.reason
+            engine.post(lambda: engine.gave_up(reason))
+            return
+        channel = process.give_line()
+        engine.post(lambda: engine.connected(process, channel))
+        process.wait_end(None)
+        memory, reason = process.ran_out_of_memory, process.reason
+        engine.post(lambda: engine.disconnected(process, reason, out_of_memory=memory))
+
+    async def run_async(self) -> None:
+        raise AssertionError("its worker is a process")

@@ -1,0 +1,118 @@
+"""The gates before handlers and methods: each wraps one, once, by what that takes of its caller."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from headway.config import ServerConfig
+from headway.errors import Forbidden
+from headway.server.auth.access import Access
+from headway.server.auth.local import (
+    NEEDS_KEY,
+    check_local,
+    check_no_page,
+    check_no_proxy,
+    is_loopback,
+)
+from headway.server.net.messages import Answer, Request, StreamResponse
+
+Handler: TypeAlias = Callable[..., Awaitable[Any]]  # (request, **params) or (request, context)
+Check: TypeAlias = Callable[[Mapping[str, str]], None]
+
+
+class Gate(Protocol):
+    def __call__(self, access: Access, handler: Handler) -> Handler: ...
+
+
+def http_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
+    if has_keys:
+        return _of_caller
+    check = check_local if is_loopback(config.host) else check_no_page
+    return _without_keys(config, lambda request, **_: check(request.headers))
+
+
+def grpc_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
+    """With keys, a call's head has been looked at: see `grpc/entrance.py`."""
+    if has_keys:
+        return _open
+    if not is_loopback(config.host):
+        return _without_keys(config, lambda *_: None)
+    # No web page speaks gRPC; a proxy does.
+    return _without_keys(
+        config, lambda _, context: check_no_proxy(dict(context.invocation_metadata() or ()))
+    )
+
+
+def _without_keys(config: ServerConfig, check: Callable[..., None]) -> Gate:
+    """Everybody may do everything but administrate: that takes a key, or the operator's word."""
+
+    def gate(access: Access, handler: Handler) -> Handler:
+        if access is not Access.ADMIN:
+            return handler
+
+        async def checked(*args: Any, **params: str) -> Any:
+            if not config.admin_without_key:
+                raise Forbidden(NEEDS_KEY)
+            check(*args)
+            return await handler(*args, **params)
+
+        return checked
+
+    return gate
+
+
+def _open(access: Access, handler: Handler) -> Handler:
+    return handler
+
+
+def _of_caller(access: Access, handler: Handler) -> Handler:
+    """The app has found the caller."""
+    if access is Access.OPEN:
+        return handler
+
+    async def checked(request: Request, **params: str) -> Answer:
+        assert request.caller is not None
+        request.caller.check(access)
+        answer: Answer = await handler(request, **params)
+        return answer
+
+    async def counted(request: Request, **params: str) -> Answer:
+        """A request is one from its begin to the last byte of its answer."""
+        assert request.caller is not None
+        request.caller.check(access)
+        account = request.caller.account
+        account.begin(time.monotonic())
+        is_over = True
+        try:
+            answer: Answer = await handler(request, **params)
+            if isinstance(answer, StreamResponse):
+                answer.chunks = _CountedChunks(answer.chunks, account.end)
+                is_over = False
+            return answer
+        finally:
+            if is_over:
+                account.end()
+
+    return counted if access is Access.INFER else checked
+
+
+class _CountedChunks:
+    """A class, because a generator that was never started would never run its `finally`."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], end: Callable[[], None]) -> None:
+        self._chunks = chunks
+        self._end: Callable[[], None] | None = end
+
+    def __aiter__(self) -> "_CountedChunks":
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._chunks)
+
+    async def aclose(self) -> None:
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+        close = getattr(self._chunks, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,183 @@
+"""The direct way: one row for a model whose shapes are fixed, without a task and without a future.
+
+Each protocol brings a codec for such requests. Whatever is not exactly that goes the general way
+(`inference.py`), which also says what is wrong.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from headway.core.queueing.quota import Account
+from headway.errors import HeadwayError
+from headway.hosting.registry import Array, ServedModel
+from headway.runtime.driving.calls import DirectCall
+from headway.server.api.v2.tensors import Signature
+from headway.server.app import Asker
+from headway.server.auth.keys import Caller
+from headway.server.inference import Inference
+from headway.server.net.background import AT_ONCE, Steps, background
+
+DirectRequest: TypeAlias = tuple[str, dict[str, Array]]  # its id and its arrays
+Message = TypeVar("Message", contravariant=True)  # bytes of JSON, or a message of protobuf
+
+
+class DirectCodec(Protocol[Message]):
+    """Of one protocol, for one model."""
+
+    def decode(self, message: Message) -> DirectRequest | None:
+        """None: not of this kind."""
+        ...
+
+    def is_large(self, outputs: Mapping[str, Array]) -> bool:
+        """Would encoding hold an event loop up?"""
+        ...
+
+    def encode(
+        self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
+    ) -> bytes: ...
+
+
+MakeCodec: TypeAlias = Callable[[str, str, Signature], DirectCodec[Message] | None]
+
+
+class DirectPath(Generic[Message]):
+    """Of one protocol, for all models."""
+
+    def __init__(self, inference: Inference, make_codec: MakeCodec[Message]) -> None:
+        self._inference = inference
+        self._find_ready = inference.models.registry.find_ready
+        self._make_codec = make_codec
+        self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectCodec[Message] | None]] = {}
+        inference.models.registry.on_gone(self._forget)
+
+    def start(
+        self,
+        message: Message,
+        asker: Asker,
+        caller: Caller | None,
+        tenant: str,
+        model: str,
+        version: str = "",
+    ) -> "DirectInference | None":
+        """None: the general way must do it. Where there are keys, the key says the tenant."""
+        try:
+            if caller is None:
+                served = self._find_ready(model, version)
+            else:
+                served = self._inference.models.find_ready(caller, model, version)
+        except HeadwayError:
+            return None
+        if served is None:
+            return None
+        known = self._codecs.get((model, version))
+        if known is None or known[0] is not served:
+            known = self._codecs[model, version] = served, self._codec_of(served)
+        codec = known[1]
+        if codec is None or (asked := codec.decode(message)) is None:
+            return None
+        if caller is not None:
+            return _start_counted(asker, served, codec, asked, caller)
+        inference = DirectInference(asker, served, codec, asked, tenant)
+        return inference if served.submit_direct(inference) else None
+
+    def _codec_of(self, served: ServedModel) -> DirectCodec[Message] | None:
+        if not served.is_direct:
+            return None
+        signature = self._inference.signature_of(served)
+        return self._make_codec(served.name, served.version, signature)
+
+    def _forget(self, served: ServedModel) -> None:
+        for key in [key for key, known in self._codecs.items() if known[0] is served]:
+            del self._codecs[key]
+
+
+def _start_counted(
+    asker: Asker,
+    served: ServedModel,
+    codec: DirectCodec[Any],
+    asked: DirectRequest,
+    caller: Caller,
+) -> "DirectInference | None":
+    """None where the quota is used up, too: the general way says so."""
+    account, now = caller.account, time.monotonic()
+    if not account.may_begin(1, now):
+        return None
+    inference = DirectInference(asker, served, codec, asked, caller.key.tenant, account)
+    if not served.submit_direct(inference):
+        return None
+    account.begin(now)
+    account.take_rows(1, now)
+    return inference
+
+
+class DirectInference(DirectCall):
+    """One request: from its arrays to the bytes of its answer."""
+
+    __slots__ = ("_asker", "_codec", "_encoding", "_id", "_record", "_served", "_started")
+
+    def __init__(
+        self,
+        asker: Asker,
+        served: ServedModel,
+        codec: DirectCodec[Any],
+        asked: DirectRequest,
+        tenant: str = "",
+        account: Account | None = None,
+    ) -> None:
+        """`account` is that of the caller's key; the request is counted there until it is over."""
+        self._id, inputs = asked
+        super().__init__(inputs, tenant)
+        self._asker = asker
+        self._served = served
+        self._codec = codec
+        self._record: Callable[[int, float, BaseException | None], None] = (
+            served.record
+            if account is None
+            else functools.partial(_end_and_record, account, served)
+        )
+        self._started = served.clock()
+
+    def cancel(self) -> None:
+        if self.is_done:
+            encoding: asyncio.Task[None] | None = getattr(self, "_encoding", None)
+            if encoding is None or encoding.done():
+                return
+            encoding.cancel()
+        else:
+            self._served.withdraw(self)
+        self._record(1, self._started, asyncio.CancelledError())
+
+    def answered(self, result: Any) -> None:
+        try:
+            if self._codec.is_large(result):
+                self._encoding = asyncio.ensure_future(self._encode_slowly(result))
+                return
+            body = self._codec.encode(self._id, result)
+        except Exception as error:  # noqa: BLE001  the model's outputs; its caller is answered
+            self.failed(error)
+        else:
+            self._record(1, self._started, None)
+            self._asker.answer(body)
+
+    async def _encode_slowly(self, result: Any) -> None:
+        try:
+            body = await background.run(lambda steps: self._codec.encode(self._id, result, steps))
+        except Exception as error:  # noqa: BLE001  as above
+            self.failed(error)
+        else:
+            self._record(1, self._started, None)
+            self._asker.answer(body)
+
+    def failed(self, error: BaseException) -> None:
+        self._record(1, self._started, error)
+        self._asker.fail(error)
+
+
+def _end_and_record(
+    account: Account, served: ServedModel, rows: int, started: float, error: BaseException | None
+) -> None:
+    account.end()
+    served.record(rows, started, error)

@@ -1,0 +1,41 @@
+"""The whole application without a listener: for a program that serves it itself, as ASGI."""
+
+import functools
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from headway.config import Config, keys_of
+from headway.hosting.registry import Registry
+from headway.hosting.repository.keeper import Keeper
+from headway.models.catalogue import AnyModel
+from headway.server.app import App
+from headway.server.auth.guard import Guard
+from headway.server.inference import inference_over
+from headway.server.net.holding import BodyRoom
+from headway.server.reloading import weights_of
+from headway.server.run import VERSION, make_app, make_served, observing_of, regions_of
+
+
+class Embedded(NamedTuple):
+    app: App
+    registry: Registry
+
+
+@asynccontextmanager
+async def embedded(
+    config: Config, given: Mapping[str, Callable[[], AnyModel]]
+) -> AsyncIterator[Embedded]:
+    """Every model loaded; drained and closed afterwards. Raises why there is nothing to serve."""
+    keys = keys_of(config)
+    guard, room = Guard(config.server, keys), BodyRoom(config.server)
+    with regions_of(config.server) as regions, observing_of(config.server) as observing:
+        make = functools.partial(make_served, weights=weights_of(keys), observing=observing)
+        async with Keeper(config, make, given=given, stages=observing.stages) as keeper:
+            observing.follow(keeper.registry)
+            inference = inference_over(
+                keeper.registry, config.server, version=VERSION, regions=regions
+            )
+            app = make_app(inference, config.server, guard=guard, observing=observing, room=room)
+            await keeper.wait_started()
+            yield Embedded(observing.around(app), keeper.registry)

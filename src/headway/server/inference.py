@@ -1,0 +1,169 @@
+"""The one service behind every protocol: find or wake a model, decode, submit, encode.
+
+HTTP and gRPC translate: their handlers find out what is asked in their own words and call this.
+The commonest request takes a shorter way: see `direct.py`.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+from headway.config import ServerConfig
+from headway.errors import InvalidInput, NotReady
+from headway.hosting.registry import Array, Ask, Registry, ServedModel
+from headway.server.api.v2 import codec
+from headway.server.api.v2.shared_memory import SharedRegions
+from headway.server.api.v2.tensors import NORMAL, Limits, Signature
+from headway.server.auth.keys import Caller
+from headway.server.models import Models
+from headway.server.net.background import AT_ONCE, Steps, background
+
+Encoded = TypeVar("Encoded", covariant=True)
+
+
+class Decode(Protocol):
+    """Of one request, whose bytes it has: the codec's of JSON, or of protobuf."""
+
+    def __call__(self, *, regions: SharedRegions | None, steps: Steps) -> codec.InferRequest: ...
+
+
+class Encode(Protocol[Encoded]):
+    """A protocol's own way to spell an answer."""
+
+    def __call__(
+        self,
+        model_name: str,
+        version: str,
+        request: codec.InferRequest,
+        outputs: Mapping[str, Array],
+        *,
+        signature: Signature,
+        labels: "Mapping[str, list[str]] | None",
+        regions: SharedRegions | None,
+        steps: Steps,
+    ) -> Encoded: ...
+
+
+class Inference:
+    """Over the models of one server."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        version: str = "0",
+        regions: SharedRegions | None = None,
+        limits: Limits = NORMAL,
+    ) -> None:
+        self.models = Models(registry)
+        self.version = version  # of this server
+        self.regions = regions  # None: shared memory is off
+        self.limits = limits
+        self._signatures: dict[ServedModel, Signature] = {}
+        registry.on_gone(self._forget)
+
+    # ---- finding
+
+    async def wake(
+        self, caller: Caller | None, name: str, version: str, deadline_ms: float | None
+    ) -> tuple[ServedModel, float | None]:
+        """A model that loads on request, once it is there, and what is left of the caller's time:
+        the wait is part of it."""
+        started = time.monotonic()
+        timeout_s = None if deadline_ms is None else deadline_ms / 1e3
+        served = await self.models.wait_ready(caller, name, version, timeout_s=timeout_s)
+        if deadline_ms is None:
+            return served, None
+        return served, max(0.001, deadline_ms - (time.monotonic() - started) * 1e3)
+
+    async def known(
+        self,
+        caller: Caller | None,
+        name: str,
+        version: str,
+        deadline_ms: Callable[[], float | None],
+    ) -> ServedModel:
+        """For its description, which a client needs before it can ask anything: a model that loads
+        on request is woken for it."""
+        try:
+            return self.models.get(caller, name, version)
+        except NotReady:
+            return (await self.wake(caller, name, version, deadline_ms()))[0]
+
+    def signature_of(self, served: ServedModel) -> Signature:
+        """Worked out once per model, and forgotten with it."""
+        signature = self._signatures.get(served)
+        if signature is None:
+            signature = Signature(served.inputs, served.outputs, self.limits)
+            self._signatures[served] = signature
+        return signature
+
+    # ---- arrays in, arrays out
+
+    async def decode_slowly(
+        self, decode: Decode, timeout_s: float | None
+    ) -> tuple[codec.InferRequest, float]:
+        """Decoding takes a while: off the event loop, in the caller's time, of which so many
+        seconds are spent. The model is to be held meanwhile."""
+        started = time.monotonic()
+        asked = await background.run(
+            lambda steps: decode(regions=self.regions, steps=steps), timeout_s=timeout_s
+        )
+        return asked, time.monotonic() - started
+
+    async def infer(
+        self, served: ServedModel, asked: codec.InferRequest, ask: Ask, encode: Encode[Encoded]
+    ) -> Encoded:
+        if asked.model_name and asked.model_name != served.name:
+            raise InvalidInput(
+                f"model_name is {asked.model_name!r}, the route's is {served.name!r}"
+            )
+        outputs = await served.infer(self.checked(served, asked), ask)
+        if codec.is_large_answer(asked, outputs):
+            return await background.run(
+                lambda steps: self.encode(served, asked, outputs, encode, steps)
+            )
+        return self.encode(served, asked, outputs, encode)
+
+    def checked(self, served: ServedModel, asked: codec.InferRequest) -> Mapping[str, Array]:
+        """The inputs, as the model takes them. Raises InvalidInput, InputTooLarge."""
+        signature = self.signature_of(served)
+        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
+        codec.check_outputs(asked, signature)
+        return inputs
+
+    def encode(
+        self,
+        served: ServedModel,
+        asked: codec.InferRequest,
+        outputs: Mapping[str, Array],
+        encode: Encode[Encoded],
+        steps: Steps = AT_ONCE,
+    ) -> Encoded:
+        return encode(
+            served.name,
+            served.version,
+            asked,
+            outputs,
+            signature=self.signature_of(served),
+            labels=getattr(served, "labels", None),
+            regions=self.regions,
+            steps=steps,
+        )
+
+    def _forget(self, served: ServedModel) -> None:
+        self._signatures.pop(served, None)
+
+
+def inference_over(
+    models: Registry | Inference,
+    config: ServerConfig,
+    *,
+    version: str = "0",
+    regions: SharedRegions | None = None,
+) -> Inference:
+    """One that there is already, or a new one."""
+    if isinstance(models, Inference):
+        return models
+    limits = Limits(config.max_request_rows, config.max_tensor_elements)
+    return Inference(models, version=version, regions=regions, limits=limits)

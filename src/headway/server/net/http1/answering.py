@@ -1,0 +1,254 @@
+"""The half of an HTTP/1.1 connection that answers: one request at a time, in order."""
+
+import asyncio
+import logging
+import math
+
+from headway.config import ServerConfig
+from headway.server.app import WISHES, App
+from headway.server.net.background import joined
+from headway.server.net.compression import compress_answer, is_worth_it
+from headway.server.net.headers import has_wishes, request_id
+from headway.server.net.http1 import wire
+from headway.server.net.http1.lifetime import Lifetime, Owner
+from headway.server.net.http1.turns import Received, Refused, request_of
+from headway.server.net.messages import Response, StreamResponse
+
+logger = logging.getLogger(__name__)
+
+SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
+
+
+class _Sink:
+    """A stream's way to its client, without a task."""
+
+    __slots__ = ("_connection", "_is_chunked", "_transport")
+
+    def __init__(
+        self, connection: "Answering", transport: asyncio.Transport, *, is_chunked: bool
+    ) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._is_chunked = is_chunked
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        return self._connection.writable
+
+    async def wait_writable(self) -> None:
+        if self._connection.writable is not None:
+            await self._connection.writable
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(wire.encode_chunk(data) if self._is_chunked else data)
+
+
+class Answering(Lifetime):
+    __slots__ = ("_asked", "_handle", "_owes_continue", "writable")
+
+    def __init__(
+        self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
+    ) -> None:
+        super().__init__(app, config, loop, owner)
+        self._handle = app.handle
+        self._asked: tuple[bytes, dict[bytes, bytes]] = (b"", {})  # its URL and headers, if direct
+        self._owes_continue = False
+        self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
+
+    def pause_writing(self) -> None:
+        self.writable = self._loop.create_future()
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._arm(self._config.write_timeout_s)
+
+    def resume_writing(self) -> None:
+        if self.writable is not None and not self.writable.done():
+            self.writable.set_result(None)
+        self.writable = None
+        if self._task is not None:
+            self._deadline = math.inf
+        elif not self._is_over:
+            self._transport.resume_reading()
+            self._go_on()
+
+    def _start(self, received: Received) -> None:
+        self._deadline = math.inf
+        self._is_answering = False
+        self._task = self._loop.create_task(self._answer(received))
+
+    # The hot path: a whole answer without a task. The app calls `answer` or `fail`, once.
+
+    def _start_direct(self, body: bytes) -> bool:
+        parser, headers = self._parser, self._headers
+        if (
+            self._task is not None
+            or self._waiting
+            or not WISHES.isdisjoint(headers)
+            or has_wishes(headers)
+            or parser.get_method() != b"POST"
+            or not parser.should_keep_alive()
+            or (b"connection" in headers and parser.get_http_version() != "1.1")
+        ):
+            return False
+        self._task = self._app.start_direct(self._url, body, self, headers)
+        if self._task is None:
+            return False
+        self._deadline = math.inf
+        self._is_answering = False
+        self._asked = (self._url, headers)
+        return True
+
+    def answer(self, body: bytes) -> None:
+        headers = self._asked[1]
+        if b"accept-encoding" in headers and is_worth_it(body):
+            self._task = self._loop.create_task(self._answer_packed(body))
+            return
+        self._is_answering = True
+        line = wire.CLOSE if self._is_last else b""
+        head = wire.encode_ok(body, request_id(headers.get(b"x-request-id")), line)
+        if len(body) <= SMALL:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+        self._next(keep_alive=True)
+
+    def fail(self, error: BaseException) -> None:
+        try:
+            received = self._received_direct()
+            self._send(received, self._app.answer_error(received.request, error))
+        except Exception:
+            logger.exception("an error could not be told")
+            self._transport.abort()  # nobody may wait for an answer that never comes
+            return
+        self._next(keep_alive=True)
+
+    async def _answer_packed(self, body: bytes) -> None:
+        received, response = self._received_direct(), Response(body)
+        try:
+            await compress_answer(received.request, response)
+            if not self._transport.is_closing():
+                self._send(received, response)
+        except Exception:
+            logger.exception("an answer could not be packed")
+            self._transport.abort()
+            return
+        self._next(keep_alive=True)
+
+    def _received_direct(self) -> Received:
+        url, headers = self._asked
+        return Received(request_of(b"POST", url, headers, b""), True, False)
+
+    # Every other request has a task of its own.
+
+    async def _answer(self, received: Received) -> None:
+        is_answered = False
+        try:
+            if received.parts:
+                received.request.body = await joined(received.parts)
+                received = received._replace(parts=())
+            answer = await self._handle(received.request)
+            if isinstance(answer, StreamResponse):
+                await self._send_stream(received, answer)
+            elif not self._transport.is_closing():
+                self._send(received, answer)
+            is_answered = True
+        finally:
+            if not is_answered and not self._transport.is_closing():
+                self._transport.abort()  # cut short: nobody may take it for an answer
+        self._next(keep_alive=received.keep_alive)
+
+    def _send(self, received: Received, response: Response) -> None:
+        self._is_answering = True
+        request, body = received.request, response.body
+        head = wire.encode_head(response, request.id, self._connection_line(received))
+        if request.method == "HEAD" or not body:
+            self._transport.write(head)
+        elif len(body) <= SMALL:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    async def _send_stream(self, received: Received, response: StreamResponse) -> None:
+        """The head leaves with the first chunk: what fails before it still is a proper error."""
+        chunks = response.chunks
+        try:
+            first = await anext(chunks, None)
+            await self._send_chunks(received, response, first)
+        except Exception as error:
+            # The stream is the model's code.
+            if self._is_answering:
+                logger.exception("a stream broke off", extra={"id": received.request.id})
+                self._transport.abort()
+            else:
+                self._send(received, self._app.answer_error(received.request, error))
+        finally:
+            close = getattr(chunks, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _send_chunks(
+        self, received: Received, response: StreamResponse, chunk: bytes | None
+    ) -> None:
+        self._is_answering = True
+        is_chunked = not received.is_http_10
+        if not is_chunked:
+            self._is_last = True  # its end is the connection's
+        line = self._connection_line(received)
+        head = wire.encode_stream_head(response, received.request.id, line, is_chunked=is_chunked)
+        if received.request.method == "HEAD":
+            self._transport.write(head)
+            return
+        is_events = response.content_type.startswith("text/event-stream")
+        comment = wire.encode_comment(is_chunked=is_chunked) if is_events else None
+        if chunk is not None and (pump := getattr(response.chunks, "pump", None)) is not None:
+            self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
+            head, chunk = b"", None
+            await pump(_Sink(self, self._transport, is_chunked=is_chunked))
+        while chunk is not None:
+            if chunk:  # an empty one would end the stream
+                self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
+                head = b""
+                self._comment = comment
+            if self.writable is not None:
+                await self.writable
+            chunk = await anext(response.chunks, None)
+        self._comment = None
+        self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))
+
+    def _connection_line(self, received: Received) -> bytes:
+        if self._is_last or not received.keep_alive:
+            return wire.CLOSE
+        return wire.KEEP_ALIVE if received.is_http_10 else b""
+
+    # --- the next
+
+    def _next(self, *, keep_alive: bool) -> None:
+        """The current request is answered: on with the next, or wait for one."""
+        self._task = None
+        if self._taken_bytes:
+            self._give_back()
+        if self._transport.is_closing():
+            return
+        if self._is_last or not keep_alive or (self._has_ended and not self._waiting):
+            self._close()
+        elif self.writable is None:
+            self._go_on()
+        else:
+            self._transport.pause_reading()  # nothing more for it until it reads what it has
+
+    def _go_on(self) -> None:
+        if self._waiting:
+            self._take_turn()
+        else:
+            self._arm(self._config.keep_alive_s)
+            if self._owes_continue:
+                self._owes_continue = False
+                self._transport.write(wire.CONTINUE)
+
+    def _take_turn(self) -> None:
+        turn = self._waiting.popleft()
+        if isinstance(turn, Refused):
+            self._send_refusal(turn)
+        else:
+            self._start(turn)
+        if not self._waiting:
+            self._transport.resume_reading()

@@ -1,0 +1,295 @@
+"""`headway.asgi` and `headway.serve`: models in a program of your own.
+
+Everything heavy is imported when one of them is called, not with `import headway`.
+"""
+
+import asyncio
+import functools
+import logging
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headway.errors import ConfigError, HeadwayError, NotReady
+from headway.model import ModelHandle
+
+if TYPE_CHECKING:
+    from headway.config import Config
+    from headway.server.net.asgi import AsgiApp
+
+_log = logging.getLogger(__name__)
+# A parent server listens, and so decides these.
+_LISTENING = frozenset(
+    [
+        *("host", "port", "grpc_port", "grpc_stack", "max_connections", "max_handshakes"),
+        *("max_header_bytes", "header_timeout_s", "body_timeout_s", "write_timeout_s"),
+        *("keep_alive_s", "stop_delay_s", "max_connections_per_address"),
+        *("tls_cert", "tls_key", "tls_client_ca"),
+    ]
+)
+
+
+def asgi(models: Any, *, name: str | None = None, **settings: Any) -> "Application":
+    """Models as an ASGI application, with every route of `headway serve`; to be mounted in FastAPI
+    or Starlette, also under a prefix, or served by any ASGI server.
+
+    `models`: a class, an instance or a function of yours, whatever `headway serve` takes as text,
+    or a mapping of names to those. `settings` are those of a server and of its models.
+    """
+    for each in sorted(_LISTENING & settings.keys()):
+        raise ConfigError("whoever serves the application decides it", field=each)
+    return Application(*_read(models, name, settings))
+
+
+def serve(models: Any, *, name: str | None = None, **settings: Any) -> None:
+    """Serve these models until Ctrl-C or SIGTERM, as `headway serve` does. For the main thread."""
+    from headway.cli.greeting import announcing
+    from headway.observe import logs
+    from headway.server.net.http1.server import run as run_loop
+    from headway.server.run import run
+
+    config, given = _read(models, name, settings)
+    logs.configure(format=config.server.log_format, level=config.server.log_level)
+    run_loop(run(config, announcing(config), given=given))
+
+
+class Models(Mapping[str, ModelHandle[Any, Any]]):
+    """The models of an application, by name, for a program's own routes."""
+
+    def __init__(self, handle: Callable[[str], ModelHandle[Any, Any]], names: list[str]) -> None:
+        self._handle = handle
+        self._names = names
+
+    def __getitem__(self, name: str) -> ModelHandle[Any, Any]:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._handle(name)
+
+    def __iter__(self) -> Any:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class _Life(NamedTuple):
+    """One start of an application, in one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    task: "asyncio.Task[None]"
+    started: "asyncio.Future[_Started]"
+    stopping: asyncio.Event
+
+
+class _Started(NamedTuple):
+    app: "AsgiApp"
+    handle: Callable[[str], ModelHandle[Any, Any]]
+
+
+class Application:
+    """An ASGI application. Its models are loaded when the lifespan begins, and drained when it
+    ends; where the parent sends no lifespan (a mounted application gets none), at the first
+    request, and when the event loop ends. `FastAPI(lifespan=app.lifespan)` says so explicitly.
+    """
+
+    def __init__(self, config: "Config", given: Mapping[str, Callable[[], Any]]) -> None:
+        self._config = config
+        self._given = given
+        self._life: _Life | None = None
+
+    @property
+    def models(self) -> Models:
+        """`await app.models["embed"](text)` in a route of yours: queued with everybody else's. Once
+        the application has started."""
+        return Models(self._handle, [each.name for each in self._config.models])
+
+    @asynccontextmanager
+    async def lifespan(self, _: object = None) -> AsyncIterator[None]:
+        """Started, with every model ready; then stopped. Takes the parent application."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Returns once every model is ready. Raises why none is."""
+        await self._started()
+
+    async def stop(self) -> None:
+        """Finish what has begun, and release the models."""
+        life, self._life = self._life, None
+        if life is not None and life.loop is asyncio.get_running_loop():
+            life.stopping.set()
+            await asyncio.wait([life.task])
+
+    async def __call__(
+        self, scope: MutableMapping[str, Any], receive: Callable[[], Any], send: Callable[..., Any]
+    ) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()  # websocket.connect
+            await send({"type": "websocket.close", "code": 1000, "reason": "HTTP only"})
+        else:
+            try:
+                started = await self._started()
+            except HeadwayError as error:
+                await _refuse(scope, error, send)
+                return
+            await started.app(scope, receive, send)
+
+    # ---- life
+
+    async def _live(self, receive: Callable[[], Any], send: Callable[..., Any]) -> None:
+        await receive()  # lifespan.startup
+        try:
+            await self.start()
+        except Exception as error:  # noqa: BLE001  a model is user code; the server is told
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()  # lifespan.shutdown
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _started(self) -> _Started:
+        """Everyone who comes before it has started waits for the same start. One that failed is
+        not tried again in this event loop: a model that cannot be loaded is not, by and by."""
+        loop = asyncio.get_running_loop()
+        life = self._life
+        if life is None or life.loop is not loop:
+            started: asyncio.Future[_Started] = loop.create_future()
+            stopping = asyncio.Event()
+            task = loop.create_task(self._run(started, stopping))
+            life = self._life = _Life(loop, task, started, stopping)
+        if life.started.done():
+            return life.started.result()
+        return await asyncio.shield(life.started)
+
+    async def _run(self, started: "asyncio.Future[_Started]", stopping: asyncio.Event) -> None:
+        from headway.hosting.handles import Handle
+        from headway.server.embedded import embedded
+        from headway.server.net.asgi import AsgiApp
+
+        try:
+            async with embedded(self._config, self._given) as inside:
+                app = AsgiApp(inside.app, max_body_bytes=self._config.server.max_body_bytes)
+                handle = functools.partial(
+                    Handle, registry=inside.registry, loop=asyncio.get_running_loop()
+                )
+                started.set_result(_Started(app, handle))
+                await stopping.wait()
+        except Exception as error:  # a model is user code
+            if started.done():
+                raise
+            _log.error("the models cannot be served: %s", error)
+            started.set_exception(error)
+            started.exception()  # whoever asks gets it; perhaps nobody does
+        finally:
+            started.cancel()
+
+    def _handle(self, name: str) -> ModelHandle[Any, Any]:
+        life = self._life
+        if life is None or not life.started.done() or life.started.cancelled():
+            raise NotReady("the application has not started: give its lifespan to the parent")
+        return life.started.result().handle(name)
+
+
+async def _refuse(scope: Mapping[str, Any], error: HeadwayError, send: Callable[..., Any]) -> None:
+    import msgspec
+
+    body = msgspec.json.encode({"error": f"the models cannot be served: {error}"})
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+# ---- what was given
+
+
+def _read(
+    models: Any, name: str | None, settings: Mapping[str, Any]
+) -> "tuple[Config, Mapping[str, Callable[[], Any]]]":
+    """A configuration, and what makes those of its models that are objects."""
+    from headway.config import ModelConfig, ServerConfig, nearest, of_tables, read
+
+    server = {key: settings[key] for key in settings if key in ServerConfig.__struct_fields__}
+    shared = {key: settings[key] for key in settings if key in ModelConfig.__struct_fields__}
+    known = {*ServerConfig.__struct_fields__, *ModelConfig.__struct_fields__} - {"target"}
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"no such setting{nearest(key, known)}", field=key)
+    given: dict[str, Callable[[], Any]] = {}
+    if isinstance(models, str | Path) and str(models).endswith(".toml"):
+        if name is not None:
+            raise ConfigError("the file names its models", field="name")
+        tables = read(Path(models))
+        base: list[dict[str, Any]] = [{**each, **shared} for each in tables.get("models", ())]
+        server = {**tables.get("server", {}), **server}
+        rest = {key: tables[key] for key in tables if key not in ("server", "models")}
+        return of_tables({**rest, "server": server, "models": base}, str(models)), given
+    named = models if isinstance(models, Mapping) else {name or _name_of(models): models}
+    if isinstance(models, Mapping) and name is not None:
+        raise ConfigError("the mapping names its models", field="name")
+    entries = [_entry(each, found, shared, given) for each, found in named.items()]
+    return of_tables({"server": server, "models": entries}, "headway"), given
+
+
+def _entry(
+    name: str, found: Any, shared: Mapping[str, Any], given: dict[str, Callable[[], Any]]
+) -> dict[str, Any]:
+    """One table of [[models]]; an object that no text names goes to `given`."""
+    own: Mapping[str, Any] = {}
+    if isinstance(found, Mapping):
+        own = {key: value for key, value in found.items() if key != "target"}
+        found = found.get("target")
+        if found is None:
+            raise ConfigError(f"{name}: target is missing", field="models")
+    table = {**shared, **own, "name": name}
+    if isinstance(found, str | Path):
+        return {**table, "target": str(found)}
+    where = _place_of(found)
+    from headway.models import targets
+
+    if targets.maker_of(found, where) is None:
+        raise ConfigError(
+            f"{name}: {found!r} is no model: neither a class nor an instance of headway.Model or "
+            "headway.TensorModel, nor a function, nor a text that `headway serve` takes"
+        )
+    if not _is_found_at(where, found):
+        given[name] = functools.partial(_make, found, where, table.get("options", {}))
+    return {**table, "target": where}
+
+
+def _make(found: Any, where: str, options: Mapping[str, Any]) -> Any:
+    from headway.models import targets
+    from headway.models.catalogue import make
+
+    maker = targets.maker_of(found, where)
+    assert maker is not None, "it was looked at before"
+    return make(maker, options, where=where)
+
+
+def _name_of(found: Any) -> str:
+    """A class `BigModel`, or an instance of it, is served as big-model; a function by its name."""
+    if isinstance(found, str | Path):
+        from headway.cli.serve import name_for
+
+        return name_for(str(found))
+    named = found if hasattr(found, "__name__") else type(found)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", str(named.__name__)).lower().strip("<>")
+
+
+def _place_of(found: Any) -> str:
+    named = found if hasattr(found, "__qualname__") else type(found)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _is_found_at(where: str, found: object) -> bool:
+    """Whether another process finds this very object by its name."""
+    module, _, name = where.partition(":")
+    return module != "__main__" and getattr(sys.modules.get(module), name, None) is found
