@@ -69,8 +69,10 @@ faults: $(VENV)/.ready ## 10,000 seeds of trouble and a day of it, on virtual ti
 	@$(BIN)/python tests/faults/run.py
 
 SEED ?= 1
-chaos: $(VENV)/.ready ## a real server under load while its workers are killed, hang and leak (2 minutes)
+chaos: $(VENV)/.ready .venv-llm ## a real server under load while its workers are killed, hang and leak (3 minutes)
 	@$(BIN)/python -m benchmarks.chaos --seed $(SEED)
+	@.venv-llm/bin/python -m headway models get chat
+	@.venv-llm/bin/python -m benchmarks.chaos.chat --seed $(SEED)
 	@$(BIN)/python tests/faults/run.py --first $(SEED) --seeds 500 --hours 0
 
 soak: $(VENV)/.ready ## the same for ten minutes: does anything grow?

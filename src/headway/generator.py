@@ -217,12 +217,12 @@ class Generator:
             return [self._token_id(each) for each in prompt]
         return self._text.encode_chat(prompt)  # type: ignore[arg-type]
 
-    def _token_id(self, value: Any) -> int:
+    def _token_id(self, value: Any, field: str = "prompt") -> int:
         assert self._thread is not None
         if not isinstance(value, int) or isinstance(value, bool):
-            raise InvalidInput(f"prompt: holds {value!r} among token ids")
+            raise InvalidInput(f"{field}: holds {value!r} among token ids")
         if not 0 <= value < self._thread.vocabulary:
-            raise InvalidInput(f"prompt: there is no token {value}")
+            raise InvalidInput(f"{field}: there is no token {value}")
         return value
 
     async def _request(self, prompt: Prompt, wishes: dict[str, Any]) -> "_Request":
@@ -231,7 +231,10 @@ class Generator:
         ids = await asyncio.to_thread(self.tokens_of, prompt)
         adapter = self._book.key_of(wishes.pop("adapter", ""))
         wishes = {"share_prefixes": self._share_prefixes, "adapter": adapter, **wishes}
-        return _Request(next(self._ids), ids, self._text.stop_ids, self._max_context, wishes)
+        request = _Request(next(self._ids), ids, self._text.stop_ids, self._max_context, wishes)
+        for token in request.sampling.logit_bias:
+            self._token_id(token, "logit_bias")
+        return request
 
     async def _pieces(self, request: "_Request") -> AsyncIterator[Piece]:
         from headway.models.chat.text import Detokenizer

@@ -11,6 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from generation_world import GenerationWorld
+from generation_world import Held as GenerationHeld
 from world import Held, Ledger, LongWorld, World
 
 CHUNK = 50
@@ -26,6 +28,7 @@ def main() -> int:
     options = parser.parse_args()
     broken = _run_seeds(options.first, options.seeds, options.processes)
     grown = _run_long(options.hours) if options.hours else False
+    grown |= _run_generation(options.first, options.hours) if options.hours else False
     return 1 if broken or grown else 0
 
 
@@ -63,13 +66,21 @@ def _run_long(hours: float) -> bool:
     ledger = world.run()
     print(f"{hours:g} hours of virtual time, {sum(ledger.outcomes.values())} requests")
     _print_table("faults from outside", ledger.faults)
-    print("  hour   blocks  objects  waiting")
-    for held in world.held:
-        print(f"  {held.hours:4.1f} {held.blocks:8d} {held.objects:8d} {held.waiting:8d}")
     return _has_grown(world.held)
 
 
-def _has_grown(held: list[Held]) -> bool:
+def _run_generation(seed: int, hours: float) -> bool:
+    world = GenerationWorld(seed, hours=hours)
+    world.run()
+    print(f"{hours:g} hours of virtual time, a language model")
+    _print_table("answers, and engines", world.outcomes)
+    return _has_grown(world.held)
+
+
+def _has_grown(held: list[Held] | list[GenerationHeld]) -> bool:
+    print("  hour   blocks  objects  waiting")
+    for each in held:
+        print(f"  {each.hours:4.1f} {each.blocks:8d} {each.objects:8d} {each.waiting:8d}")
     early, late = held[1], held[-1]
     grown = late.blocks > GROWTH * early.blocks
     print(f"memory {'GREW' if grown else 'flat'}: {late.blocks / early.blocks - 1:+.2%} blocks")

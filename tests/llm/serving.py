@@ -17,7 +17,7 @@ from headway.server.net.http1.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.run import make_app
 
-MOST_S = 60.0
+MOST_S = 120.0
 T = TypeVar("T")
 
 
@@ -29,13 +29,15 @@ class Serving(NamedTuple):
 
 
 @contextmanager
-def serving(folder: Path, **settings: Any) -> Iterator[Serving]:
+def serving(
+    folder: Path, kind: type[LanguageModel] = LanguageModel, **settings: Any
+) -> Iterator[Serving]:
     """The model is called `tiny`."""
     ready: Future[tuple[Serving, asyncio.Event]] = Future()
 
     async def main() -> None:
         try:
-            async with _served(folder, settings) as served:
+            async with _served(folder, kind, settings) as served:
                 stop = asyncio.Event()
                 ready.set_result((served, stop))
                 await stop.wait()
@@ -65,11 +67,13 @@ def serving(folder: Path, **settings: Any) -> Iterator[Serving]:
 
 
 @asynccontextmanager
-async def _served(folder: Path, settings: dict[str, Any]) -> AsyncIterator[Serving]:
+async def _served(
+    folder: Path, kind: type[LanguageModel], settings: dict[str, Any]
+) -> AsyncIterator[Serving]:
     server = ServerConfig(port=0, grpc_port=0, drain_s=1, **settings.pop("server", {}))
     options = {"max_sequences": 8, "kv_cache_gib": 0.01, "dtype": "float32", **settings}
     config = ModelConfig(name="tiny", target=str(folder), **options)
-    model = ServedGenerator(config, LanguageModel(str(folder), threads=1))
+    model = ServedGenerator(config, kind(str(folder), threads=1))
     observing = Observing(server)
     observing.watch_generator(model)
     registry = Registry()

@@ -39,7 +39,8 @@ def add_parser(commands: "Commands") -> None:
 
 
 def _add_new(kinds: "Commands") -> None:
-    from headway.config import KeyConfig, described
+    from headway.config import KeyConfig
+    from headway.flags import described
 
     parser = kinds.add_parser(
         "new",
@@ -58,6 +59,7 @@ def _add_new(kinds: "Commands") -> None:
         ("requests_per_s", float),
         ("rows_per_s", float),
         ("concurrent", int),
+        ("tokens_per_minute", float),
     ):
         metavar = "N" if kind is int else "X"
         flag = "--" + name.replace("_", "-")
@@ -84,6 +86,7 @@ def run_new(arguments: argparse.Namespace) -> int:
         "requests_per_s": arguments.requests_per_s,
         "rows_per_s": arguments.rows_per_s,
         "concurrent": arguments.concurrent,
+        "tokens_per_minute": arguments.tokens_per_minute,
     }
     table = {name: value for name, value in given.items() if value is not None}
     try:
@@ -141,6 +144,7 @@ def run_list(arguments: argparse.Namespace) -> int:
             f"{key.requests_per_s:g} requests/s" if key.requests_per_s else "",
             f"{key.rows_per_s:g} rows/s" if key.rows_per_s else "",
             f"{key.concurrent} at once" if key.concurrent else "",
+            f"{key.tokens_per_minute:g} tokens/min" if key.tokens_per_minute else "",
         ]
         told = ", ".join(filter(None, limits)) or "no quota"
         models = ", ".join(key.models) or "all models"

@@ -46,6 +46,10 @@ class FakeEngine:
     def add(self, sequence: Sequence) -> None:
         self._sequences[sequence.id] = sequence
 
+    def drop(self, sequence_id: int) -> None:
+        """It has ended. Harmless if it is not known."""
+        self._sequences.pop(sequence_id, None)
+
     def run(self, step: Step) -> list[int]:
         """The sampled tokens, in the order of `step.sampled`."""
         self._adapters.update(step.placed)

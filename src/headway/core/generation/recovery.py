@@ -1,9 +1,10 @@
 """An engine was lost with its sequences: who goes back to the next one, and who is to blame.
 
 Pure bookkeeping, by sequence id. Most probably it was none of them: all resume together. If the
-next engine is lost too, before each has got a token from it, those who have none are suspects: they
-run in groups, by themselves, until all are cleared by a token or blamed (`core/faults/suspects`).
-Everybody else waits meanwhile, so that no neighbour is blamed for another's fault.
+next engine is lost too, before each has got a few tokens from it, those who have not are suspects:
+they run in groups, by themselves, until all are cleared by their tokens or blamed
+(`core/faults/suspects`). Everybody else waits meanwhile, so that no neighbour is blamed for
+another's fault.
 """
 
 import itertools
@@ -14,7 +15,8 @@ from typing import NamedTuple
 from headway.core.faults.suspects import Suspects
 from headway.core.items import Batch, FireReason, Item, Priority
 
-MAX_LOSSES = 16  # engines lost with a sequence on it, in a row without a token
+MAX_LOSSES = 16  # engines lost with a sequence on it
+PROOF = 8  # tokens from one engine: the first comes with the prompt, and proves little
 
 
 class Verdict(NamedTuple):
@@ -39,8 +41,9 @@ class Recovery:
         self._max_losses = max_losses
         self._items: dict[int, Item] = {}  # all that have not ended
         self._sent: set[int] = set()  # those that an engine has
-        self._losses: dict[int, int] = {}  # engines lost with it since its last token
-        self._unproven: set[int] = set()  # sent after a loss, and without a token since
+        self._losses: dict[int, int] = {}  # engines lost with it
+        self._unproven: dict[int, int] = {}  # sent after a loss; tokens that would prove them
+        self._cleared: set[int] = set()  # since the last loss
         self._suspects = Suspects()
         self._trial: Batch | None = None  # the group that runs by itself
         self._batches = itertools.count(1)
@@ -58,7 +61,7 @@ class Recovery:
             return False
         self._sent.add(sequence)
         if self._unproven:
-            self._unproven.add(sequence)
+            self._unproven[sequence] = PROOF
         return True
 
     def end(self, sequence: int) -> Change:
@@ -67,16 +70,23 @@ class Recovery:
             return _NOTHING
         self._sent.discard(sequence)
         self._losses.pop(sequence, None)
+        self._cleared.discard(sequence)
         self._suspects.remove(sequence)
-        return self.progress((sequence,))
+        if self._unproven.pop(sequence, None) is None or self._unproven:
+            return _NOTHING
+        return self._proven()
 
     def progress(self, sequences: Iterable[int]) -> Change:
-        """Each of them got a token, or ended."""
+        """Each of them got a token."""
         if not self._unproven:
             return _NOTHING
         for sequence in sequences:
-            self._unproven.discard(sequence)
-            self._losses.pop(sequence, None)
+            left = self._unproven.get(sequence, 0) - 1
+            if left > 0:
+                self._unproven[sequence] = left
+            elif left == 0:
+                del self._unproven[sequence]
+                self._cleared.add(sequence)
         return _NOTHING if self._unproven else self._proven()
 
     def _proven(self) -> Change:
@@ -100,7 +110,7 @@ class Recovery:
     def lost(self, *, out_of_memory: bool) -> Verdict:
         """The engine is gone, with all that were sent to it."""
         sent, self._sent, self._is_up = self._sent, set(), False
-        unproven, self._unproven = self._unproven, set()
+        unproven, self._unproven, self._cleared = self._unproven, {}, set()
         for sequence in sent:
             self._losses[sequence] = self._losses.get(sequence, 0) + 1
         blamed, given_up = [], [each for each in sent if self._losses[each] > self._max_losses]
@@ -116,9 +126,9 @@ class Recovery:
             self.end(sequence)
         return Verdict(sorted(blamed), sorted(given_up))
 
-    def _batch_of(self, sent: set[int], unproven: set[int]) -> Batch | None:
-        """Who is under suspicion: the trial's group, or whoever has had no token since the last
-        loss, or the only one that there was. Else nobody: this was the first loss."""
+    def _batch_of(self, sent: set[int], unproven: dict[int, int]) -> Batch | None:
+        """Who is under suspicion: the trial's group, or whoever is not proven since the last loss,
+        or the only one that there was. Else nobody: this was the first loss."""
         batch, self._trial = self._trial, None
         if batch is not None:
             return batch
@@ -132,13 +142,16 @@ class Recovery:
         if first is None:
             waiting = [each for each in self._items if each not in self._sent]
             self._sent.update(waiting)
-            self._unproven.update(each for each in waiting if each in self._losses)
+            again = [each for each in waiting if each in self._losses]
+            self._unproven.update(dict.fromkeys(again, PROOF))
+            for each in self._cleared:
+                self._unproven.pop(each, None)
             return waiting
         group = [item.id for item in self._suspects.take(first)]
         self._trial = self._group(group)
         self._suspects.started(self._trial)
         self._sent.update(group)
-        self._unproven = set(group)
+        self._unproven = dict.fromkeys(group, PROOF)
         return group
 
     def _group(self, sequences: list[int]) -> Batch:

@@ -1,6 +1,7 @@
-"""What one key may ask for: requests and rows a second, and requests at once. Pure.
+"""What one key may ask for: requests and rows a second, tokens a minute, requests at once. Pure.
 
-A bucket holds a second's worth. What asks for more than it can ever hold is admitted when it is
+A bucket holds a second's worth, that of tokens a minute's: an answer reserves what it may come to,
+and gives back what it did not. What asks for more than it can ever hold is admitted when it is
 full and leaves a debt, so a large request is slow, not impossible, and the rate holds over time.
 """
 
@@ -21,17 +22,19 @@ class Quota:
     requests_per_s: float | None = None
     rows_per_s: float | None = None
     concurrent: int | None = None
+    tokens_per_minute: float | None = None
 
 
 class Bucket:
-    """Fills at a rate, up to a second's worth and at least one."""
+    """Fills at a rate, up to what comes in `span_s`, and at least to one."""
 
-    __slots__ = ("_capacity", "_filled_at", "_level", "rate")
+    __slots__ = ("_capacity", "_filled_at", "_level", "_span_s", "rate")
 
-    def __init__(self, rate: float, now: float) -> None:
+    def __init__(self, rate: float, now: float, *, span_s: float = 1.0) -> None:
         assert 0 < rate < math.inf, rate
         self.rate = rate
-        self._capacity = self._level = max(1.0, rate)
+        self._span_s = span_s
+        self._capacity = self._level = max(1.0, rate * span_s)
         self._filled_at = now
 
     def wait_s(self, amount: float, now: float) -> float:
@@ -45,10 +48,15 @@ class Bucket:
         self._fill(now)
         self._level -= amount
 
+    def give_back(self, amount: float, now: float) -> None:
+        """Of what was taken."""
+        self._fill(now)
+        self._level = min(self._capacity, self._level + amount)
+
     def change(self, rate: float, now: float) -> None:
         """Another rate from now on. What has been taken stays taken."""
         self._fill(now)
-        self.rate, self._capacity = rate, max(1.0, rate)
+        self.rate, self._capacity = rate, max(1.0, rate * self._span_s)
         self._level = min(self._level, self._capacity)
 
     def _fill(self, now: float) -> None:
@@ -60,13 +68,14 @@ class Bucket:
 class Account:
     """What one key has used of its quota."""
 
-    __slots__ = ("_name", "_quota", "_requests", "_rows", "running")
+    __slots__ = ("_name", "_quota", "_requests", "_rows", "_tokens", "running")
 
     def __init__(self, name: str, quota: Quota, now: float) -> None:
         self._name = name
         self._quota = quota
         self._requests = _bucket(quota.requests_per_s, now)
         self._rows = _bucket(quota.rows_per_s, now)
+        self._tokens = _token_bucket(quota.tokens_per_minute, now)
         self.running = 0
 
     def begin(self, now: float) -> None:
@@ -102,10 +111,33 @@ class Account:
     def take_rows(self, rows: int, now: float) -> None:
         self._take(self._rows, rows, now, "rows")
 
+    def reserve_tokens(self, tokens: int, now: float) -> None:
+        """What an answer may come to, prompt included, or QuotaExceeded."""
+        bucket = self._tokens
+        if bucket is None:
+            return
+        wait_s = bucket.wait_s(tokens, now)
+        if wait_s > 0:
+            raise QuotaExceeded(
+                f"key {self._name!r} may have {bucket.rate * 60:g} tokens a minute; "
+                f"this may take {tokens}",
+                retry_after_s=wait_s,
+            )
+        bucket.take(tokens, now)
+
+    def refund_tokens(self, tokens: int, now: float) -> None:
+        """What was reserved and not used."""
+        if self._tokens is not None and tokens > 0:
+            self._tokens.give_back(tokens, now)
+
     def change(self, quota: Quota, now: float) -> None:
         """Another quota from now on; the requests under way stay counted."""
         self._requests = _changed(self._requests, quota.requests_per_s, now)
         self._rows = _changed(self._rows, quota.rows_per_s, now)
+        if self._tokens is None or quota.tokens_per_minute is None:
+            self._tokens = _token_bucket(quota.tokens_per_minute, now)
+        else:
+            self._tokens.change(quota.tokens_per_minute / 60, now)
         self._quota = quota
 
     def _take(self, bucket: Bucket | None, amount: int, now: float, what: str) -> None:
@@ -121,6 +153,12 @@ class Account:
 
 def _bucket(rate: float | None, now: float) -> Bucket | None:
     return None if rate is None else Bucket(rate, now)
+
+
+def _token_bucket(tokens_per_minute: float | None, now: float) -> Bucket | None:
+    if tokens_per_minute is None:
+        return None
+    return Bucket(tokens_per_minute / 60, now, span_s=60.0)
 
 
 def _changed(bucket: Bucket | None, rate: float | None, now: float) -> Bucket | None:

@@ -12,12 +12,13 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
+from headway.core.queueing.quota import Account
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, ModelFailed
 from headway.hosting.generation.pieces import Generation, Met, Piece
 from headway.hosting.registry import Ask
@@ -79,10 +80,13 @@ class Front:
 
     def open(self, asked: Generation, ask: Ask) -> OpenStream:
         """Queue its sequences. Their pieces come as one stream. Raises Closed, NotReady,
-        QueueFull."""
+        QueueFull, QuotaExceeded."""
         assert self._engine is not None
         adapter = self.adapters.key_of(ask.adapter)
         now = time.monotonic()
+        unused = self._most_tokens(asked)
+        if ask.account is not None:
+            ask.account.reserve_tokens(unused, now)
         call = StreamCall(0, asked, self._loop)
         call.start(may_rerun=False)
         request = self._requests[call] = _Request(call)
@@ -99,6 +103,10 @@ class Front:
                 now,
                 explains=ask.story is not None,
             )
+            if ask.account is not None:
+                reserved = len(sequence.prompt) + sequence.max_tokens
+                unused -= reserved
+                answer.reservation = _Reservation(ask.account, len(sequence.prompt), reserved)
             request.sequences.add(number)
             self._answers[number] = answer
             own_seed = (seed + index % asked.n) % _SEEDS
@@ -106,15 +114,26 @@ class Front:
             try:
                 self._engine.submit(sequence, sampling)
             except HeadwayError:
+                if ask.account is not None:
+                    ask.account.refund_tokens(unused, now)
                 self._withdraw(call)
                 raise
             self._recorder.prompt(len(sequence.prompt))
         return OpenStream(call, self._withdraw)
 
+    def _most_tokens(self, asked: Generation) -> int:
+        """What its answers may come to, prompts included."""
+        most = asked.wishes.max_tokens
+        return asked.n * sum(
+            len(prompt) + (self._room(prompt) if most is None else most) for prompt in asked.prompts
+        )
+
+    def _room(self, prompt: tuple[int, ...]) -> int:
+        return max(1, self._max_context - len(prompt))
+
     def _sequence(self, number: int, asked: Generation, index: int, ask: Ask, now: float) -> Asked:
         wishes = asked.wishes
         prompt = asked.prompts[index // asked.n]
-        room = max(1, self._max_context - len(prompt))
         tenant = "" if self._is_shared else ask.tenant
         is_salted = bool(tenant or wishes.cache_salt)
         own = frozenset() if wishes.ignore_eos else self._text.stop_ids
@@ -122,7 +141,7 @@ class Front:
             id=number,
             arrived_at=now,
             prompt=prompt,
-            max_tokens=room if wishes.max_tokens is None else wishes.max_tokens,
+            max_tokens=self._room(prompt) if wishes.max_tokens is None else wishes.max_tokens,
             min_tokens=wishes.min_tokens,
             stop_ids=own | wishes.stop_ids,
             priority=Priority[ask.priority.upper()],
@@ -186,6 +205,7 @@ class Front:
 
     def _end(self, sequence: int, answer: "_Answer") -> None:
         del self._answers[sequence]
+        answer.settle()
         answer.request.sequences.discard(sequence)
 
     def _forget(self, call: StreamCall) -> None:
@@ -199,7 +219,7 @@ class Front:
         if request is None:
             return
         for sequence in request.sequences:
-            del self._answers[sequence]
+            self._answers.pop(sequence).settle()
             self._cancel(sequence)
             self._recorder.finished("abort")
         request.sequences.clear()
@@ -221,12 +241,21 @@ class _Request:
         self.sequences: set[int] = set()  # not yet ended
 
 
+class _Reservation(NamedTuple):
+    """Tokens that a key has set aside for one answer."""
+
+    account: Account
+    prompt: int
+    reserved: int
+
+
 class _Answer:
     """One sequence on its way."""
 
     __slots__ = (
         *("_arrived_at", "_batches", "_detokenizer", "_explains", "_first_at", "_index"),
-        *("_is_stopped", "_last_at", "is_over", "is_to_cancel", "request"),
+        *("_is_stopped", "_last_at", "_tokens", "is_over", "is_to_cancel", "request"),
+        "reservation",
     )
 
     def __init__(
@@ -246,6 +275,8 @@ class _Answer:
         self._explains = explains
         self._batches: list[int] = []
         self._is_stopped = False  # by a stop string: what else comes is not shown
+        self._tokens = 0
+        self.reservation: _Reservation | None = None
         self.is_over = False
         self.is_to_cancel = False
 
@@ -259,12 +290,21 @@ class _Answer:
             raise output.error
         token, finished = output.token, output.finished
         if token is not None and not self._is_stopped:
+            self._tokens += 1
             self._record(company, now, recorder)
             if finished is None:
                 return self._middle(token, output.logprobs)
         if finished is None:
             return None  # it was on its way when a stop string was found
         return self._last(token, output.logprobs, finished, now, recorder)
+
+    def settle(self) -> None:
+        """It has ended: its key gets back what it has not used. Refused before its first token, it
+        has used nothing."""
+        if self.reservation is not None:
+            account, prompt, reserved = self.reservation
+            used = prompt + self._tokens if self._tokens else 0
+            account.refund_tokens(reserved - used, time.monotonic())
 
     def _record(self, company: int, now: float, recorder: GenerationRecorder) -> None:
         if self._last_at:

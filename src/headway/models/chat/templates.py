@@ -4,10 +4,12 @@ They run in jinja2's immutable sandbox, whatever they are; no request brings one
 """
 
 import datetime
+import functools
 import json
+import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.errors import ConfigError, InvalidInput
@@ -75,6 +77,8 @@ def _sandbox(now: threading.local) -> Any:
             _check(now)
             if operator == "**" or (operator == "*" and _repeats(left, right) > _LONGEST_REPEAT):
                 raise ValueError(f"{operator} makes too much")
+            if operator == "%":
+                _check_size("format", [left])
             return super().call_binop(context, operator, left, right)
 
         intercepted_binops = frozenset(["+", "*", "**", "%"])
@@ -85,7 +89,45 @@ def _sandbox(now: threading.local) -> Any:
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _strftime_now
     environment.filters["tojson"] = _to_json
+    for kind in (environment.filters, environment.tests):
+        kind.update({name: _watched(name, function, now) for name, function in kind.items()})
     return environment
+
+
+def _watched(name: str, function: Callable[..., Any], now: threading.local) -> Any:
+    """A filter or a test that looks at the time, also between the items that it passes on, and
+    that makes nothing huge. (`wraps` keeps what jinja2 notes on it: which arguments it takes.)"""
+
+    @functools.wraps(function)
+    def watched(*arguments: Any, **named: Any) -> Any:
+        _check(now)
+        _check_size(name, (*arguments, *named.values()))
+        result = function(*arguments, **named)
+        return _each(result, now) if isinstance(result, Iterator) else result
+
+    return watched
+
+
+def _each(items: Iterator[Any], now: threading.local) -> Iterator[Any]:
+    for item in items:
+        _check(now)
+        yield item
+
+
+def _check_size(name: str, arguments: Sequence[Any]) -> None:
+    if name == "replace":
+        texts = [each for each in arguments if isinstance(each, str)]
+        if len(texts) == 3 and len(texts[0]) + texts[0].count(texts[1]) * len(texts[2]) > _LONGEST:
+            raise ValueError("replace makes too much")
+    elif name in ("center", "indent", "format", "wordwrap", "truncate", "round"):
+        numbers = [each for each in arguments if isinstance(each, int)]
+        widths = [int(each) for text in arguments[:2] for each in _widths(text)]
+        if max([*numbers, *widths], default=0) > _LONGEST_REPEAT:
+            raise ValueError(f"{name} makes too much")
+
+
+def _widths(text: Any) -> list[str]:
+    return re.findall(r"\d+", text) if isinstance(text, str) and "%" in text else []
 
 
 def _check(now: threading.local) -> None:

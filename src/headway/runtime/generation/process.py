@@ -5,6 +5,7 @@ tokens that have come. When an engine is lost, its sequences go to the next one 
 """
 
 import asyncio
+import copy
 import dataclasses
 import functools
 import itertools
@@ -343,7 +344,7 @@ class EngineProcess:
             self._line = None
 
     def _end_some(self, errors: Mapping[int, HeadwayError]) -> None:
-        outputs = [Output(each, error=error) for each, error in errors.items()]
+        outputs = [Output(each, error=copy.copy(error)) for each, error in errors.items()]
         for each in errors:
             entry = self._entries.pop(each, None)
             if entry is not None:

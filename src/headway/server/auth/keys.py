@@ -116,7 +116,7 @@ class KeyRing:
         return caller
 
     def _kept(self, old: Caller | None, key: KeyConfig, now: float) -> Caller:
-        quota = Quota(key.requests_per_s, key.rows_per_s, key.concurrent)
+        quota = Quota(key.requests_per_s, key.rows_per_s, key.concurrent, key.tokens_per_minute)
         if old is None:
             return Caller(key, Account(key.id, quota, now))
         if old.key == key:

@@ -7,6 +7,7 @@ the line to its parent, and with its parent, whatever ends that.
 import asyncio
 import ctypes
 import faulthandler
+import importlib
 import logging
 import os
 import pickle
@@ -92,7 +93,7 @@ class Child:
         self._loop: asyncio.AbstractEventLoop | None = None  # for async models
 
     def run(self) -> None:
-        spec: WorkerSpec = self._channel.receive().value
+        spec = self._wait_spec()
         try:
             _settle(spec)
             model = build_model(spec.recipe)
@@ -104,6 +105,14 @@ class Child:
             return
         self._send(Kind.READY, 0, None)
         self._serve(model)
+
+    def _wait_spec(self) -> WorkerSpec:
+        while (message := self._channel.receive()).kind == Kind.IMPORT:
+            for name in message.value:
+                with suppress(Exception):  # the model will say what is missing
+                    importlib.import_module(name)
+        spec: WorkerSpec = message.value
+        return spec
 
     def _serve(self, model: Any) -> None:
         predict = getattr(model, "predict", model)

@@ -25,6 +25,7 @@ class ProcessOptions:
     heartbeat_timeout_s: float = 10.0
     memory_bytes: int | None = None
     pin: Sequence[str] = ()
+    imports: Sequence[str] = ()  # slow ones, which the spare process has behind it already
 
     def __post_init__(self) -> None:
         for place in self.pin:

@@ -7,13 +7,14 @@ All are started by one thread that never ends: the kernel's promise to end a chi
 is given for the thread that started it.
 """
 
+import functools
 import logging
 import os
 import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from headway.runtime.forking import left_behind, tell_when_forked
 from headway.runtime.workers.process import control
 from headway.runtime.workers.process.channel import Channel, pair
 from headway.runtime.workers.process.control import ControlPage
+from headway.runtime.workers.process.protocol import Kind
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class Spawner:
         self._lock = threading.Lock()
         self._users = 0
         self._spare: Spawned | None = None
+        self._imported: set[str] = set()  # by the spare one
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -97,21 +100,29 @@ class Spawner:
             spare.discard()
         return self._in_thread(_spawn)
 
-    def refill(self) -> None:
-        """Soon, have a spare one again."""
-        self._tasks.put(self._start_spare)
+    def refill(self, imports: Sequence[str] = ()) -> None:
+        """Soon, have a spare one again, with these modules imported."""
+        self._tasks.put(functools.partial(self._start_spare, imports))
 
-    def _start_spare(self) -> None:
+    def _start_spare(self, imports: Sequence[str]) -> None:
         with self._lock:
-            if self._spare is not None or not self._users:
-                return
+            is_wanted = self._spare is None and self._users
         with suppress(OSError):  # no memory for it, or too many processes: then without
-            spare = _spawn()
+            spare = _spawn() if is_wanted else None
             with self._lock:
-                if self._users:
-                    self._spare, spare = spare, None  # type: ignore[assignment]
+                if spare is not None and self._users:
+                    self._spare, spare = spare, None
+                    self._imported = set()
+                self._have_imported(imports)
             if spare is not None:
                 spare.discard()
+
+    def _have_imported(self, imports: Sequence[str]) -> None:
+        """Under the lock: whoever takes it has not told it yet who it is."""
+        missing = [name for name in imports if name not in self._imported]
+        if missing and self._spare is not None:
+            self._spare.channel.send(Kind.IMPORT, 0, missing)
+            self._imported.update(missing)
 
     def _in_thread(self, function: Callable[[], Spawned]) -> Spawned:
         future: Future[Spawned] = Future()

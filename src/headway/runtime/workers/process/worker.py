@@ -236,7 +236,7 @@ class _Life:
         finally:
             self._is_busy = False
         self._supervision.ready(time.monotonic())
-        SPAWNER.refill()
+        SPAWNER.refill(options.imports)
         self._tell_ready(process)
 
     def _could_not_start(self, error: Exception) -> None:
