@@ -25,6 +25,7 @@ from headway.hosting.registry import Ask
 from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
+from headway.runtime.adapters import AdapterBook, Answer
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
 from headway.runtime.generating import Output
 
@@ -38,6 +39,10 @@ class Engine(Protocol):
 
     def cancel(self, sequence: int) -> None: ...
 
+    def load_adapter(self, adapter: str, folder: str) -> Answer: ...
+
+    def unload_adapter(self, adapter: str) -> Answer: ...
+
 
 class Front:
     """Used in one event loop, but for `report`."""
@@ -47,6 +52,8 @@ class Front:
         text: ChatText,
         recorder: GenerationRecorder,
         *,
+        model: str,
+        max_adapters: int,
         is_shared: bool,
         idle: Callable[[], None],
     ) -> None:
@@ -61,9 +68,11 @@ class Front:
         self._answers: dict[int, _Answer] = {}  # by sequence
         self._requests: dict[StreamCall, _Request] = {}
         self._engine: Engine | None = None
+        self.adapters = AdapterBook(model, most=max_adapters)
 
     def connect(self, engine: Engine, *, max_context: int) -> None:
         self._engine, self._max_context = engine, max_context
+        self.adapters.connect(engine)
 
     @property
     def is_busy(self) -> bool:
@@ -73,6 +82,7 @@ class Front:
         """Queue its sequences. Their pieces come as one stream. Raises Closed, NotReady,
         QueueFull, QuotaExceeded."""
         assert self._engine is not None
+        adapter = self.adapters.key_of(ask.adapter)
         now = time.monotonic()
         unused = self._most_tokens(asked)
         if ask.account is not None:
@@ -84,6 +94,8 @@ class Front:
         for index in range(asked.count):
             number = next(self._ids)
             sequence = self._sequence(number, asked, index, ask, now)
+            if adapter:
+                sequence = sequence._replace(adapter=adapter)
             answer = _Answer(
                 index,
                 request,
