@@ -481,6 +481,7 @@ def fp8_tune(config: dict[str, Any], rows: int = 32) -> Report:
         f"Generation on a GPU: 8-bit products of {rows} rows, 8B shape",
         ["weight", "columns, block, splits, warps, stages", "time", "read"],
         lines,
+        [],
     )
 
 

@@ -33,7 +33,12 @@ class Tiles(NamedTuple):
 
 
 # By the weight's shape (outputs, inputs); measured on an H200 at 32 rows, 8B shape.
-TUNED: dict[tuple[int, int], Tiles] = {}
+TUNED: dict[tuple[int, int], Tiles] = {
+    (6144, 4096): Tiles(64, 128, 2, 4, 6),
+    (4096, 4096): Tiles(64, 256, 2, 4, 4),
+    (28672, 4096): Tiles(128, 256, 1, 4, 4),
+    (4096, 14336): Tiles(64, 256, 2, 4, 4),
+}
 _PROCESSORS = 132  # of the GPU that others are judged by
 _SHORTEST = 1024  # inputs of one split
 
