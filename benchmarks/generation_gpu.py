@@ -2,8 +2,8 @@
 
 Stages: `right` (small model in float32 against transformers), `decode` (one step through the paged
 engine, context 512), `jobs` (256 requests at once); `logits`, `adapters-right`, `adapters`,
-`adapters-swap`, `fp8-tune` and `fp8` are in `generation_gpu_adapters.py`. Each builds, checks and times; a few
-minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken apart.
+`adapters-swap`, `fp8-tune` and `fp8` are in `generation_gpu_adapters.py`. Each builds, checks and
+times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken apart.
 """
 
 import argparse
@@ -329,7 +329,7 @@ def _gap(model: Any, prompt: list[int], text: list[int]) -> float:
     return float((logits.max(-1).values - chosen).max())
 
 
-def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:
+def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:  # noqa: C901  a list of stages
     limits = Limits(blocks=128 * 24, block_size=BLOCK, **{**LIMITS, "max_sequences": 128})
     match stage:
         case "right":

@@ -348,7 +348,7 @@ def swap(decoder: GpuDecoder, config: dict[str, Any], limits: Limits) -> Report:
                 kinds,
                 sum(len(step.placed) for _, step in times),
                 f"{decode_s * 1e3:.2f} ms",
-                f"{_median([s for s, _ in prompts]) * 1e3:.2f} ms",
+                f"{_median([s for s, _ in prompts]) * 1e3:.2f} ms" if prompts else "–",
                 f"{_median([s for s, _ in swaps]) * 1e3:.2f} ms" if swaps else "–",
                 f"{_median(stalls):.2f} / {max(stalls):.2f}" if swaps else "–",
             ]
