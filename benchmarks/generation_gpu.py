@@ -3,7 +3,8 @@
 Stages: `right` (small model in float32 against transformers), `decode` (one step through the paged
 engine, context 512), `jobs` (256 requests at once); `logits`, `adapters-right`, `adapters`,
 `adapters-swap`, `fp8-tune` and `fp8` are in `generation_gpu_adapters.py`. Each builds, checks and
-times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken apart.
+times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken
+apart.
 """
 
 import argparse
