@@ -2,8 +2,9 @@
 
 Stages: `right` (small model in float32 against transformers), `decode` (one step through the paged
 engine, context 512), `jobs` (256 requests at once); `logits`, `adapters-right`, `adapters`,
-`adapters-swap` and `fp8` are in `generation_gpu_adapters.py`. Each builds, checks and times; a few
-minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken apart.
+`adapters-swap`, `fp8-tune` and `fp8` are in `generation_gpu_adapters.py`. Each builds, checks and
+times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken
+apart.
 """
 
 import argparse
@@ -309,7 +310,7 @@ def _gap(model: Any, prompt: list[int], text: list[int]) -> float:
     return float((logits.max(-1).values - chosen).max())
 
 
-def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:
+def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:  # noqa: C901  a list of stages
     limits = Limits(blocks=128 * 24, block_size=BLOCK, **{**LIMITS, "max_sequences": 128})
     match stage:
         case "right":
@@ -324,6 +325,8 @@ def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:
             yield more.adapters(decoder_of("8B"), SHAPES["8B"], limits, _step_s)
         case "adapters-swap":
             yield more.swap(decoder_of("8B"), SHAPES["8B"], limits)
+        case "fp8-tune":
+            yield more.fp8_tune(SHAPES["8B"])
         case "fp8":
             yield more.fp8(decoder_of("8B"), limits, _step_s)
         case _:

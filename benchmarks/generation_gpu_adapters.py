@@ -22,7 +22,14 @@ from headway.engine.adapters.peft import LowRank
 from headway.engine.decoders.llama import modules_of
 from headway.engine.gpu.adapters import PRODUCTS, DeviceAdapters, Tuning
 from headway.engine.gpu.decoder import GpuDecoder
-from headway.engine.gpu.kernels.eight_bit import EightBit, RowScaled
+from headway.engine.gpu.kernels.eight_bit import (
+    TUNED,
+    RowScaled,
+    Tiles,
+    multiply_few,
+    quantise_rows,
+    quantised,
+)
 from headway.engine.gpu.runner import GpuRunner, Running
 
 RANK, SLOTS, REGISTERED = 16, 8, 64
@@ -341,7 +348,7 @@ def swap(decoder: GpuDecoder, config: dict[str, Any], limits: Limits) -> Report:
                 kinds,
                 sum(len(step.placed) for _, step in times),
                 f"{decode_s * 1e3:.2f} ms",
-                f"{_median([s for s, _ in prompts]) * 1e3:.2f} ms",
+                f"{_median([s for s, _ in prompts]) * 1e3:.2f} ms" if prompts else "–",
                 f"{_median([s for s, _ in swaps]) * 1e3:.2f} ms" if swaps else "–",
                 f"{_median(stalls):.2f} / {max(stalls):.2f}" if swaps else "–",
             ]
@@ -415,7 +422,7 @@ def fp8(decoder: GpuDecoder, limits: Limits, step_s: Any) -> Report:
     }
     ids = torch.randint(10, 1000, (32,), device="cuda")
     wanted = _states(decoder, ids)
-    for name, kind in (("bf16", None), ("fp8, weights only", EightBit), ("fp8", RowScaled)):
+    for name, kind in (("bf16", None), ("fp8", RowScaled)):
         for layer, products in plain.items():
             for each, weight in products.items():
                 setattr(decoder._layers[layer], each, weight if kind is None else kind(weight))
@@ -440,6 +447,74 @@ def fp8(decoder: GpuDecoder, limits: Limits, step_s: Any) -> Report:
         bars,
         ["the head stays in bf16; random weights, so the change is no measure of quality"],
     )
+
+
+def fp8_tune(config: dict[str, Any], rows: int = 32) -> Report:
+    """Each product of a layer in each way; the fastest are what `fp8` in the same run uses."""
+    size = config["head_dim"]
+    qkv = (config["num_attention_heads"] + 2 * config["num_key_value_heads"]) * size
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    shapes = [(qkv, hidden), (hidden, hidden), (2 * wide, hidden), (hidden, wide)]
+    lines: list[list[object]] = []
+    for width, inner in shapes:
+        # Several, so that none of them is still in the cache of the GPU when its turn comes.
+        weights = [
+            quantised(torch.randn(width, inner, device="cuda"))
+            for _ in range(max(2, 400_000_000 // (width * inner)))
+        ]
+        x, scales = quantise_rows(torch.randn(rows, inner, device="cuda", dtype=torch.bfloat16))
+        timed = []
+        for tiles in _tile_choices(width, inner):
+            try:
+                timed.append((_product_us(x, scales, weights, tiles), tiles))
+            except Exception as error:  # noqa: BLE001  more shared memory than there is
+                print(f"{tiles}: {type(error).__name__}")
+        best_us, best = min(timed)
+        TUNED[width, inner] = best
+        rate = width * inner / best_us / 1e6
+        lines.append(
+            [f"{width} × {inner}", str(tuple(best)), f"{best_us:.1f} µs", f"{rate:.2f} TB/s"]
+        )
+        print(f"    ({width}, {inner}): Tiles{tuple(best)},", flush=True)
+        del weights
+    return Report(
+        f"Generation on a GPU: 8-bit products of {rows} rows, 8B shape",
+        ["weight", "columns, block, splits, warps, stages", "time", "read"],
+        lines,
+        [],
+    )
+
+
+def _tile_choices(width: int, inner: int) -> list[Tiles]:
+    """Few enough to be compiled in a minute."""
+    return [
+        Tiles(columns, block, splits, 4, stages)
+        for columns in (64, 128)
+        for block, stages in ((128, 6), (256, 4))
+        for splits in (1, 2, 4, 8)
+        if inner // splits >= 4 * block and 120 <= -(-width // columns) * splits <= 600
+    ]
+
+
+def _product_us(x: Any, scales: Any, weights: list[Any], tiles: Tiles) -> float:
+    def once() -> None:
+        for weight, weight_scales in weights:
+            multiply_few(x, scales, weight, weight_scales, torch.bfloat16, tiles)
+
+    once()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once()
+    times = []
+    for _ in range(5):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return min(times) * 1e3 / len(weights)
 
 
 def _states(decoder: GpuDecoder, ids: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,13 @@ from headway.engine.gpu.kernels.adapters import (  # noqa: E402
     shrink,
 )
 from headway.engine.gpu.kernels.decode import decode_attention  # noqa: E402
-from headway.engine.gpu.kernels.eight_bit import multiply, quantise_rows, quantised  # noqa: E402
+from headway.engine.gpu.kernels.eight_bit import (  # noqa: E402
+    Tiles,
+    multiply_few,
+    quantise_rows,
+    quantised,
+    tiles_for,
+)
 from headway.engine.gpu.kernels.prefill import prefill_attention  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -182,10 +188,19 @@ def test_rows_of_8_bits_are_what_they_were_but_for_their_last_bits() -> None:
     assert float(off.float().mean()) < (0.0 if DEVICE == "cuda" else 0.1) + 1e-9
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-def test_weights_of_8_bits_multiply_as_their_numbers_say(splits: int) -> None:
+@pytest.mark.parametrize("splits", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_weights_of_8_bits_multiply_as_their_numbers_say(splits: int, rows: int) -> None:
     torch.manual_seed(2)
-    weight, scales = quantised(torch.randn(100, 256, device=DEVICE))
-    x = torch.randn(5, 256, device=DEVICE)
-    wanted = x @ (weight.float() * scales[:, None]).T
-    assert error(multiply(x, weight, scales, splits=splits), wanted) < 2e-3  # tf32 on a GPU
+    weight, scales = quantised(torch.randn(100, 300, device=DEVICE))
+    x, x_scales = quantise_rows(torch.randn(rows, 300, device=DEVICE))
+    wanted = (x.float() * x_scales) @ (weight.float() * scales[:, None]).T
+    tiles = Tiles(columns=64, block=64, splits=splits)
+    found = multiply_few(x, x_scales, weight, scales, torch.float32, tiles)
+    assert error(found, wanted) < 2e-3
+
+
+def test_narrow_products_are_split_until_the_whole_gpu_reads() -> None:
+    assert tiles_for(28_672, 2_048).splits == 1
+    assert tiles_for(512, 8_192).splits == 8
+    assert tiles_for(512, 1_024).splits == 1
