@@ -191,12 +191,12 @@ def test_an_engine_that_cannot_come_back_is_given_up(own_folder: Path) -> None:
             served.run(lambda: text_of(served, "ab"))
 
 
-def test_a_load_that_fails_says_why(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"kv_cache_gib: .*no block"),
-        serving(build("llama", tmp_path), kv_cache_gib=1e-7),
-    ):
-        pass
+async def test_a_load_that_fails_says_why(folder: Path) -> None:
+    config = ModelConfig(name="tiny", target=str(folder), kv_cache_gib=1e-7)
+    model = ServedGenerator(config, LanguageModel(str(folder), threads=1))
+    with pytest.raises(ConfigError, match=r"kv_cache_gib: .*no block"):
+        await model.load()
+    await model.close(drain_s=1)
 
 
 def test_a_method_of_the_engine_is_called_between_steps(served: Serving) -> None:

@@ -30,9 +30,9 @@ lines of like length, in as little memory for a large file as for a small one.
   headway map app:Sentiment reviews.jsonl scores.jsonl --max-batch-size 256
 
 Each line of the input is one value as JSON, as the model's plain route takes it: "a text", 3.0,
-[1, 2], {"x": 1}; blank lines are left out. Of a language model it is a prompt (a text, or messages),
-or an object with wishes beside it: {"prompt": "Once", "max_tokens": 40}. Each line of the output
-answers one of the input, in the same order: {"line": 7, "result": …}, or
+[1, 2], {"x": 1}; blank lines are left out. Of a language model it is a prompt (a text, or a chat's
+messages), or an object with wishes beside it: {"prompt": "Once", "max_tokens": 40}. Each line of
+the output answers one of the input, in the same order: {"line": 7, "result": …}, or
 {"line": 7, "error": {"code": …, "message": …}}.
 
 Killed, it goes on where it was when the same command is given again: no line is lost, none is
