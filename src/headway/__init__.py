@@ -5,6 +5,7 @@ more. That is what an inference server tunes, and what this package decides for 
 """
 
 from headway import events
+from headway.client import AsyncClient, Client
 from headway.core import CostTable
 from headway.errors import (
     Closed,
@@ -23,15 +24,18 @@ from headway.model import END, Cancel, Model, ModelHandle, Tensor, TensorModel
 from headway.observe.metrics import Metrics
 from headway.runtime.batcher import Batcher
 from headway.runtime.decorator import BatchedFunction, batched
+from headway.single import single
 from headway.wiring import asgi, serve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "END",
+    "AsyncClient",
     "BatchedFunction",
     "Batcher",
     "Cancel",
+    "Client",
     "Closed",
     "ConfigError",
     "CostTable",
@@ -53,4 +57,5 @@ __all__ = [
     "batched",
     "events",
     "serve",
+    "single",
 ]

@@ -5,21 +5,15 @@ description, which becomes its `--help`.
 """
 
 import difflib
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import (
     Annotated,
     Any,
     Literal,
-    TypeAlias,
     TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
 )
 
 import msgspec
@@ -43,7 +37,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             "`headway models`"
         ),
     ]
-    max_batch_size: Annotated[int, Meta(ge=1, description="most rows in one batch")] = 64
+    max_batch_size: Annotated[
+        int, Meta(ge=0, description="most rows in one batch; 0: its arrays have no axis of rows")
+    ] = 64
     max_wait_ms: (
         Annotated[float, Meta(ge=0, description="longest wait for company; absent: learned")] | None
     ) = None
@@ -338,14 +334,6 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise ValueError(f"two models are named {sorted(twice)[0]!r}")
 
 
-Struct: TypeAlias = type[ModelConfig] | type[ServerConfig]
-PREFIX = "HEADWAY_"
-_NOT_TYPED = frozenset(["name", "target"])  # what is served is the command's own argument
-# Kubernetes puts HEADWAY_SERVICE_HOST, HEADWAY_PORT=tcp://… and the like into every container
-# beside a service that is called "headway".
-_KUBERNETES = re.compile(r"HEADWAY_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_\w+)")
-
-
 def load(path: Path) -> Config:
     """Read a TOML file. Every mistake is a ConfigError that says where it is."""
     return _convert(read(path), str(path))
@@ -399,31 +387,6 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def resolve(
-    base: Mapping[str, Any],
-    *,
-    where: str,
-    environment: Mapping[str, str],
-    typed: Mapping[str, str | bool],
-) -> Config:
-    """What was typed on the command line before the environment before the file (`base`).
-
-    A model's setting that is typed, or in the environment, is for every model of the file.
-    """
-    settings = {**_from_environment(environment), **_from_flags(typed)}
-    _convert(base, where)  # a mistake in the file is the file's, whatever was typed
-    tables: Any = base
-    return _convert(
-        {
-            **base,
-            "server": {**tables.get("server", {}), **_of(ServerConfig, settings)},
-            "models": [{**each, **_of(ModelConfig, settings)} for each in tables.get("models", ())],
-            "every_model": {**tables.get("every_model", {}), **_of(ModelConfig, settings)},
-        },
-        where,
-    )
-
-
 def _convert(tables: Mapping[str, Any], where: str) -> Config:
     return _convert_to(Config, tables, where)
 
@@ -457,188 +420,13 @@ def _maybe_meant(message: str) -> str:
     return nearest(found["name"], table.__struct_fields__)
 
 
-# ---- flags and variables
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One setting as a flag: `parser.add_argument(*flag.names, **flag.arguments)`."""
-
-    field: str
-    description: str
-    default: object
-    kind: Any
-
-    @property
-    def name(self) -> str:
-        return "--" + self.field.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.field.upper()
-
-    @property
-    def is_switch(self) -> bool:
-        return self.kind is bool
-
-    @property
-    def names(self) -> list[str]:
-        return [self.name, "--no-" + self.name[2:]] if self.is_switch else [self.name]
-
-    @property
-    def help(self) -> str:
-        default = "" if self.default in (None, {}, ()) else f" (default: {_shown(self.default)})"
-        return (self.description + default).replace("%", "%%")
-
-    @property
-    def metavar(self) -> str | None:
-        return None if self.is_switch else _metavar(self.kind)
-
-    def parse(self, text: str) -> Any:
-        """The value that this text means. Raises ValueError with the reason."""
-        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        if choices and text not in choices:
-            raise ValueError(f"one of {', '.join(choices)} is expected")
-        return msgspec.convert(_split(text, self.kind), self.kind, strict=False)
-
-
-def flags(struct: Struct) -> list[Flag]:
-    """Every setting of a struct, as a flag."""
-    hints = get_type_hints(struct, include_extras=True)
-    return [
-        Flag(
-            field=field.name,
-            description=_description(hints[field.name]),
-            default=default_of(field),
-            kind=_without_doc(hints[field.name]),
-        )
-        for field in msgspec.structs.fields(struct)
-        if field.name not in _NOT_TYPED
-    ]
-
-
-def described(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """What each field is for."""
-    hints = get_type_hints(struct, include_extras=True)
-    return {name: _description(hints[name]) for name in struct.__struct_fields__}
-
-
-def _all_flags() -> list[Flag]:
-    return [*flags(ServerConfig), *flags(ModelConfig)]
-
-
-def _of(struct: Struct, settings: Mapping[str, Any]) -> dict[str, Any]:
-    fields = set(struct.__struct_fields__)
-    return {name: value for name, value in settings.items() if name in fields}
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    known = {flag.variable: flag for flag in _all_flags()}
-    settings = {}
-    for variable, text in environment.items():
-        if not variable.startswith(PREFIX) or _is_from_kubernetes(variable, text):
-            continue
-        flag = known.get(variable)
-        if flag is None:
-            raise ConfigError(f"no such setting{nearest(variable, known)}", field=variable)
-        settings[flag.field] = _parsed(flag, text, variable)
-    return settings
-
-
-def _from_flags(typed: Mapping[str, str | bool]) -> dict[str, Any]:
-    known = {flag.field: flag for flag in _all_flags()}
-    return {
-        field: value if isinstance(value, bool) else _parsed(known[field], value, known[field].name)
-        for field, value in typed.items()
-    }
-
-
-def _parsed(flag: Flag, text: str, where: str) -> Any:
-    try:
-        return flag.parse(text)
-    except ValueError as error:  # msgspec's are ValueErrors
-        raise ConfigError(f"{error}; it was {text!r}", field=where) from error
-
-
-def _is_from_kubernetes(variable: str, text: str) -> bool:
-    return bool(_KUBERNETES.fullmatch(variable)) or (
-        variable == "HEADWAY_PORT" and text.startswith(("tcp://", "udp://"))
-    )
-
-
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean …?`, or nothing."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""
 
 
-# ---- types of settings
-
-
-def _split(text: str, kind: Any) -> Any:
-    """Text as it is, or in the parts that a table or list has: `a=1,b=2` (or a JSON object) and
-    `1,2,4`."""
-    origin = get_origin(kind)
-    if origin is tuple:
-        return [part.strip() for part in text.split(",") if part.strip()]
-    if origin is not dict:
-        return text
-    if text.lstrip().startswith("{"):
-        return _json_table(text)
-    table = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"NAME=VALUE is expected, not {part!r}")
-        value = value.strip()
-        table[key.strip()] = TypedText(value) if get_args(kind)[1] is Any else value
-    return table
-
-
 class TypedText(str):
     """A value from the command line, whose type its reader knows: `models/options.py`."""
 
     __slots__ = ()
-
-
-def _json_table(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"a JSON object is expected ({error})") from None
-
-
-def _description(hint: Any) -> str:
-    for part in (hint, *get_args(hint)):
-        for meta in getattr(part, "__metadata__", ()):
-            if isinstance(meta, Meta) and meta.description:
-                return meta.description
-    return ""
-
-
-def _without_doc(hint: Any) -> Any:
-    """Plain where nothing but the description is annotated, so that its kind is easy to see."""
-    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    return hint if kind in (int, float, str) else kind
-
-
-def _metavar(kind: Any) -> str:
-    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    origin = get_origin(plain)
-    if origin is Literal:
-        return "{" + ",".join(get_args(plain)) + "}"
-    if origin is dict:
-        return "NAME=VALUE,…"
-    if origin is tuple:
-        return "N,N,…" if get_args(plain)[0] is int else "TEXT,TEXT,…"
-    inner = [each for each in (plain, *get_args(plain)) if each not in (type(None),)]
-    names = {int: "N", float: "X", str: "TEXT"}
-    for each in inner:
-        bare = get_args(each)[0] if get_origin(each) is Annotated else each
-        if bare in names:
-            return names[bare]
-    return "VALUE"
-
-
-def _shown(value: object) -> str:
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -26,6 +26,7 @@ class End(Enum):
         return "headway.END"
 
 
+JSON: Final = "application/json"
 END: Final = End.END  # in a stream step: this item has ended
 
 
@@ -103,6 +104,9 @@ class Model(Generic[In, Out]):
     # The only sizes the model runs at (it was compiled for them): items are padded up to the next,
     # by `predict`; what a batch costs is reckoned so. Empty: any size.
     pad_sizes: ClassVar[Sequence[int]] = ()
+    # Of answers that are bytes, on the plain route, e.g. "audio/wav"; empty: told by their first
+    # bytes. With it, texts are answered as they are, too: "text/html".
+    media_type: ClassVar[str] = ""
     # Models of the same server that this one calls, by name: `await self.models["embed"](text)`.
     uses: ClassVar[Sequence[str]] = ()
     models: "Mapping[str, ModelHandle[Any, Any]]" = NO_MODELS  # those; set before it is loaded
@@ -149,6 +153,7 @@ class Tensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
+    content_type: str = ""  # of texts that are more than texts: "application/json"
 
     @property
     def array_dtype(self) -> str:
@@ -174,6 +179,9 @@ class TensorModel:
     # takes a mask is tried out before traffic, any other is not padded. {}: never.
     pads: "ClassVar[Mapping[str, float] | None]" = None
     pad_sizes: ClassVar[Sequence[int]] = ()  # the only lengths it runs at; empty: any
+    # False: its arrays have no axis of rows. `inputs` and `outputs` are whole shapes then, and a
+    # run takes one request's arrays as they came.
+    batch_axis: bool = True
     uses: ClassVar[Sequence[str]] = ()  # as of `Model`
     models: "Mapping[str, ModelHandle[Any, Any]]" = NO_MODELS
 

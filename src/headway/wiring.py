@@ -8,8 +8,10 @@ import functools
 import logging
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,6 +56,45 @@ def serve(models: Any, *, name: str | None = None, **settings: Any) -> None:
     config, given = _read(models, name, settings)
     logs.configure(format=config.server.log_format, level=config.server.log_level)
     run_loop(run(config, announcing(config), given=given))
+
+
+@contextmanager
+def running(models: Any, *, name: str | None = None, **settings: Any) -> Iterator[str]:
+    """A server in a thread of this process, on a free port of this machine; its URL. For tests."""
+    from headway.server.embedded import embedded
+    from headway.server.net.http1.server import HttpServer
+
+    config, given = _read(models, name, {"port": 0, "grpc_port": -1, "warm_up": False, **settings})
+    started: Future[tuple[str, Callable[[], object]]] = Future()
+
+    async def live() -> None:
+        stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+        async with embedded(config, given) as inside:
+            http = HttpServer(inside.app, config.server)
+            await http.start()
+            stop = functools.partial(loop.call_soon_threadsafe, stopping.set)
+            started.set_result((http.url, stop))
+            await stopping.wait()
+            await http.stop(config.server.drain_s)
+
+    def run() -> None:
+        try:
+            asyncio.run(live())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=run, name="headway-server")
+    thread.start()
+    try:
+        url, stop = started.result()
+        try:
+            yield url
+        finally:
+            stop()
+    finally:
+        thread.join()
 
 
 class Models(Mapping[str, ModelHandle[Any, Any]]):

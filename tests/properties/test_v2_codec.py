@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as numpy_strategies
 from headway.errors import InputTooLarge, InvalidInput
 from headway.model import Tensor
 from headway.server.api.v2 import codec
-from headway.server.api.v2.codec import InferRequest
 from headway.server.api.v2.dtypes import BF16, BYTES, DATATYPES, Datatype
+from headway.server.api.v2.requests import InferRequest, check_outputs
 from headway.server.api.v2.tensors import Array, Signature, narrow, widen
 
 SHAPES = numpy_strategies.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -132,7 +132,7 @@ def decode_anything(body: bytes, length: int | None, signature: Signature) -> No
     try:
         request = codec.decode(body, length, signature=signature)
         request_inputs = signature.check_inputs(request.inputs, request.datatypes)
-        codec.check_outputs(request, signature)
+        check_outputs(request, signature)
     except (InvalidInput, InputTooLarge):
         return
     assert request_inputs.keys() == request.inputs.keys()

@@ -24,16 +24,19 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 
 
 TABLE = {
-    "__init__": row("client core events generator model observe runtime config wiring"),
+    "__init__": row("client core events generator model observe runtime config single wiring"),
     "client": row("", lazily="httpx msgspec"),
     "wiring": row("*", lazily="*"),
     "errors": row(""),
     "core": row(""),
     "model": row("core", lazily="numpy"),
     "config": row("core", "msgspec"),
+    "flags": row("config", "msgspec"),
     "padding": row("", "numpy"),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
+    "single": row("model"),
+    "compat": row("model single"),
     "backends": row("model", lazily="*"),
     "engine": row("core model", "torch triton", lazily="safetensors transformers gguf numpy"),
     "generator": row("core runtime models engine"),
@@ -45,7 +48,9 @@ TABLE = {
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
     "server": row("core runtime hosting model models signature config observe", "*"),
     "dashboard": row("observe", "starlette"),
-    "testing": row("core runtime model", "pytest"),  # the plugin; `headway` never imports it
+    "testing": row(
+        "client core runtime model wiring", "pytest"
+    ),  # the plugin; `headway` never imports it
     "cli": row("*", "*"),
 }
 NOT_IN_CORE = frozenset(["asyncio", "time", "random", "logging", "os", "threading"])

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from headway.config import Config, keys_of, load, resolve
+from headway.config import Config, keys_of, load
 from headway.errors import ConfigError
+from headway.flags import resolve
 
 HASHES = ["sha256:" + digit * 64 for digit in "0123"]
 INLINE = f"""

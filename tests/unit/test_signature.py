@@ -147,11 +147,10 @@ def test_what_a_class_declares_comes_first() -> None:
 @pytest.mark.parametrize(
     "hint", [Any, object, str | int, dict[str, int], list[dict[str, int]], numpy.ndarray], ids=str
 )
-def test_what_cannot_be_derived_says_how_to_declare_it(hint: Any) -> None:
-    with pytest.raises(ConfigError, match=r"inputs cannot be derived.*inputs = \[headway.Tensor"):
-        signature_of(model_of(hint, int))
-    with pytest.raises(ConfigError, match=r"outputs cannot be derived.*outputs = \[headway.T"):
-        signature_of(model_of(int, hint))
+def test_what_no_tensor_can_say_is_one_text_of_json_a_row(hint: Any) -> None:
+    signature = signature_of(model_of(hint, hint))
+    assert signature.inputs == (Tensor("input", "object", (-1,), "application/json"),)
+    assert signature.outputs == (Tensor("output", "object", (-1,), "application/json"),)
 
 
 def test_a_hint_that_names_nothing_is_found_at_start() -> None:
@@ -324,9 +323,10 @@ def test_json_lists_become_arrays_where_the_hint_is_one() -> None:
         (Image, [1, 2], r"input 'image': shape \[2\]; \[2, 2\] is expected"),
         (Image, [[1], [2, 3]], "input 'image'"),
         (Image, "text", "input 'image'"),
-        (Point, {"x": 1}, r"an object with \['label', 'x'\]"),
+        (Point, {"x": 1}, "input 'label': it is missing"),
+        (Point, {"x": 1, "label": "a", "y": 2}, "input 'y' is unknown; there are label, x"),
         (Point, {"x": "a", "label": "b"}, "input 'x': Expected `float`"),
-        (Pair, 3, "an object with"),
+        (Pair, 3, "an object is expected, with left, right"),
     ],
 )
 def test_bad_json_names_its_tensor(hint: Any, value: Any, message: str) -> None:

@@ -26,7 +26,9 @@ _DTYPES = {
 class OnnxModel(TensorModel):
     """An .onnx file as it is. It is opened at once: only the file knows its signature.
 
-    `batch_sizes` is empty, or the one number of rows that the file was exported with.
+    `batch_sizes` is empty, or the one number of rows that the file was exported with. Where the
+    first axes of its inputs and outputs are fixed and differ, or there are none, they are no rows:
+    then it has no batch axis.
     """
 
     inputs: tuple[Tensor, ...] = ()  # type: ignore[misc]  # of this file, not of the class
@@ -36,15 +38,28 @@ class OnnxModel(TensorModel):
     def __init__(self, path: str | Path, *, threads: int = 1) -> None:
         self._path = Path(path)
         self._session = open_session(self._path, threads=threads)
-        self.inputs = tuple(_tensor(each, self._path) for each in self._session.get_inputs())
-        self.outputs = tuple(_tensor(each, self._path) for each in self._session.get_outputs())
-        self.batch_sizes = _fixed_rows(self._session.get_inputs(), self._path)
+        takes, gives = self._session.get_inputs(), self._session.get_outputs()
+        self.inputs = tuple(_tensor(each, self._path) for each in takes)
+        self.outputs = tuple(_tensor(each, self._path) for each in gives)
+        self.batch_sizes: tuple[int, ...] = ()
+        self.batch_axis = _has_rows(takes, gives)
+        if self.batch_axis:
+            self.batch_sizes = tuple(sorted(_fixed_firsts(takes)))
+            self.inputs = tuple(_rows_first(each) for each in self.inputs)
+            self.outputs = tuple(_rows_first(each) for each in self.outputs)
         self._names = [tensor.name for tensor in self.outputs]
         self._texts = [tensor.name for tensor in self.inputs if tensor.dtype == "object"]
 
     def files(self) -> list[Path]:
         """The file, and the weights that lie beside it where it is too large for one."""
         return [self._path, *sorted(self._path.parent.glob(f"{self._path.name}[_.]data"))]
+
+    def drop_batch_axis(self) -> None:
+        """Serve its shapes as they are in the file, one request a run."""
+        takes, gives = self._session.get_inputs(), self._session.get_outputs()
+        self.inputs = tuple(_tensor(each, self._path) for each in takes)
+        self.outputs = tuple(_tensor(each, self._path) for each in gives)
+        self.batch_sizes, self.batch_axis = (), False
 
     def check_inputs(self, inputs: Arrays) -> None:
         for name in self._texts:
@@ -107,14 +122,22 @@ def _tensor(node: Any, path: Path) -> Tensor:
     if dtype is None:
         raise ConfigError(f"{path}: {node.name!r} is a {node.type}, which Headway cannot serve")
     shape = tuple(axis if isinstance(axis, int) and axis > 0 else -1 for axis in node.shape)
-    if not shape:
-        raise ConfigError(f"{path}: {node.name!r} is a scalar; its first axis must be the rows")
-    return Tensor(node.name, dtype, (-1, *shape[1:]))
+    return Tensor(node.name, dtype, shape)
 
 
-def _fixed_rows(nodes: Any, path: Path) -> tuple[int, ...]:
-    fixed = {node.shape[0] for node in nodes if node.shape and isinstance(node.shape[0], int)}
-    sizes = tuple(sorted(size for size in fixed if size > 0))
-    if len(sizes) > 1:
-        raise ConfigError(f"{path}: its inputs have different first axes {sizes}, not rows")
-    return sizes
+def _rows_first(tensor: Tensor) -> Tensor:
+    return Tensor(tensor.name, tensor.dtype, (-1, *tensor.shape[1:]))
+
+
+def _has_rows(takes: Any, gives: Any) -> bool:
+    """Whether the first axis can be the rows of a batch: every tensor has one, and sizes that are
+    fixed agree. (One that only outputs fix may be that with which the file was traced.)"""
+    if not all(node.shape for node in (*takes, *gives)):
+        return False
+    fixed = _fixed_firsts(takes)
+    return len(fixed) < 2 and (not fixed or len(fixed | _fixed_firsts(gives)) == 1)
+
+
+def _fixed_firsts(nodes: Any) -> set[int]:
+    firsts = [node.shape[0] for node in nodes if node.shape]
+    return {size for size in firsts if isinstance(size, int) and size > 0}

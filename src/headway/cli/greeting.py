@@ -1,14 +1,14 @@
 """What `headway serve` tells a person once it listens: lines to copy that work."""
 
+import json
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy
-
 from headway.config import Config, keys_of
 from headway.hosting.registry import Registry, ServedModel
-from headway.model import Tensor
-from headway.server.api.openapi.schemas import IMAGE
+from headway.server.api.openapi.examples import example_of
+from headway.server.api.openapi.schemas import IMAGE, Schema
 
 if TYPE_CHECKING:
     from headway.server.run import Addresses
@@ -69,9 +69,8 @@ def _curl(model: ServedModel, url: str, key: str) -> str:
             '"max_tokens": 64, "stream": true}'
         )
         return f"curl -N {key}{url}/v1/chat/completions -d '{body}'"
-    if model.streams:
-        return f"curl -N {key}{url}/v2/models/{model.name}/generate_stream -d '{_example(model)}'"
-    return f"curl {key}{url}/v1/predict/{model.name} -d '{_example(model)}'"
+    flag = "-N " if model.streams else ""
+    return f"curl {flag}{key}{url}/v1/predict/{model.name} -d {shlex.quote(_example(model))}"
 
 
 def _openai(model: ServedModel, url: str, key: str) -> str:
@@ -83,18 +82,11 @@ def _openai(model: ServedModel, url: str, key: str) -> str:
 
 
 def _example(model: ServedModel) -> str:
-    if len(model.inputs) == 1 and not model.streams:
-        return _row(model.inputs[0])
-    return "{" + ", ".join(f'"{each.name}": {_row(each)}' for each in model.inputs) + "}"
-
-
-def _row(tensor: Tensor) -> str:
-    kind = "O" if tensor.dtype == "object" else numpy.dtype(tensor.array_dtype).kind
-    text = f'"{IMAGE}"' if tensor.name == "image" else '"hello"'
-    row = {"O": text, "b": "true", "f": "1.0"}.get(kind, "1")
-    for size in reversed(tensor.shape[1:]):
-        row = "[" + ", ".join([row] * abs(size)) + "]"
-    return row
+    """One value of it, as JSON that it takes."""
+    schemas: Callable[[], tuple[Schema, Schema]] | None = getattr(model, "json_schemas", None)
+    if [tensor.name for tensor in model.inputs] == ["image"]:
+        return json.dumps(IMAGE)
+    return json.dumps(None if schemas is None else example_of(schemas()[0]))
 
 
 def _embeds(model: ServedModel) -> bool:

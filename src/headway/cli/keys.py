@@ -39,7 +39,8 @@ def add_parser(commands: "Commands") -> None:
 
 
 def _add_new(kinds: "Commands") -> None:
-    from headway.config import KeyConfig, described
+    from headway.config import KeyConfig
+    from headway.flags import described
 
     parser = kinds.add_parser(
         "new",

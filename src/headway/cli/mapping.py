@@ -46,7 +46,8 @@ _AHEAD = 16  # batches; the scheduler looks at eight of them to choose one
 
 
 def add_parser(commands: "Commands") -> None:
-    from headway.config import ModelConfig, flags
+    from headway.config import ModelConfig
+    from headway.flags import flags
 
     parser = commands.add_parser(
         "map",
@@ -236,7 +237,8 @@ def _tell(arguments: argparse.Namespace, summary: dict[str, Any], tally: "Tally"
 def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
     """The model's settings as for `serve`, but for those that are about callers who wait."""
 
-    from headway.config import ModelConfig, flags, resolve
+    from headway.config import ModelConfig
+    from headway.flags import flags, resolve
 
     target = arguments.target
     if target.endswith(".toml") or is_repository(target):

@@ -13,7 +13,8 @@ from headway.errors import ConfigError, HeadwayError
 from headway.observe import logs
 
 if TYPE_CHECKING:
-    from headway.config import Config, Flag
+    from headway.config import Config
+    from headway.flags import Flag
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -41,7 +42,8 @@ variable is for all of them.
 
 
 def add_parser(commands: "Commands") -> None:
-    from headway.config import ModelConfig, ServerConfig, flags
+    from headway.config import ModelConfig, ServerConfig
+    from headway.flags import flags
 
     parser = commands.add_parser(
         "serve",
@@ -114,7 +116,8 @@ def _reload(arguments: argparse.Namespace) -> int:
 
 def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Config":
     """The whole configuration: flags before environment before file before defaults."""
-    from headway.config import ModelConfig, ServerConfig, flags, read, resolve
+    from headway.config import ModelConfig, ServerConfig, read
+    from headway.flags import flags, resolve
     from headway.models.catalogue import DEFAULT
 
     target = arguments.target or DEFAULT

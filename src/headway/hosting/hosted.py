@@ -8,8 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +22,14 @@ from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
 from headway.hosting import tables
+from headway.hosting.batch_axis import (
+    drop_batch_axis,
+    made_without_batch_axis,
+    with_rows,
+    without_rows,
+)
 from headway.hosting.explaining import Told
+from headway.hosting.holding import Holding
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
 from headway.hosting.streaming import ServedStream
 from headway.hosting.tables import TableStore
@@ -33,7 +39,7 @@ from headway.models import catalogue
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.runtime.batcher import Batcher
-from headway.runtime.calling.runner import runner_for
+from headway.runtime.calling.choosing import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.event_loop import EventLoop
@@ -42,16 +48,17 @@ from headway.runtime.events import Observer
 from headway.runtime.options import BatcherOptions
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import (
+    Decoded,
     ParameterHints,
     Signature,
     array_of,
     side_of,
     signature_of,
 )
+from headway.signature.values import takes_object_with
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
-_LATELY_S = 1.0
 _MANY_ROWS = 4096  # become values, and results arrays, in a thread: some milliseconds
 _SETTINGS = {field.name for field in msgspec.structs.fields(ModelConfig)}
 _LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _SETTINGS]
@@ -75,7 +82,7 @@ class ModelHome:
     cache_dir: Path | None = None  # None: nothing is kept but beside the model
 
 
-class Served:
+class Served(Holding):
     """One model being served. `start()` before, `close()` after."""
 
     def __init__(
@@ -87,6 +94,7 @@ class Served:
         home: ModelHome | None = None,
         adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
     ) -> None:
+        super().__init__()
         self._home = home or ModelHome()
         make = self._home.make
         if model is None:
@@ -95,21 +103,24 @@ class Served:
             if isinstance(made, LanguageModel):
                 raise ConfigError(f"{config.name} is a language model: headway serve has it")
             model = made
+        if config.max_batch_size == 0:
+            drop_batch_axis(model, config.name)
+            make = make and functools.partial(made_without_batch_axis, make, config.name)
         self.model = model
+        self._has_rows = getattr(model, "batch_axis", True)
         config = _with_decorator(config, self.model)
         self.config = config = config if adjust is None else adjust(config)
         check_kind(config, generates=False)
         self.name = config.name
         self.version = version
-        self._holders = 0
-        self._held_at = -math.inf
-        self._left: asyncio.Event | None = None  # set when the last holder has gone
         self.signature: Signature | None = None  # None: a tensor model, which is its own
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
         self.inputs, self.outputs = self._read_signature()
         self._parameters = ParameterHints.of(self.model)
         _check_dtypes([*self.inputs, *self.outputs])
+        self.media_type: str = getattr(self.model, "media_type", "")
+        self.takes_items = self._takes_items()
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
@@ -118,13 +129,16 @@ class Served:
         placement = _placement(self.model, config)
         # A file that was exported with a fixed number of rows runs at that number only.
         sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
-        self.max_batch_size = min((config.max_batch_size, *sizes[-1:]))
+        if self._has_rows:
+            self.max_batch_size = most = min((config.max_batch_size, *sizes[-1:]))
+        else:
+            self.max_batch_size, most, sizes = 0, 1, ()  # 0 is v2's word for it
         self._is_ready = False
         self.clock: Callable[[], float] = time.monotonic
         self.batcher: Batcher[Any, Any] = _batcher(
             self.model,
             config,
-            max_batch_size=self.max_batch_size,
+            max_batch_size=most,
             batch_sizes=sizes,
             worker=placement.kind,
             make=make,
@@ -151,7 +165,14 @@ class Served:
         """Of what `predict` takes and gives."""
         if self.signature is not None:
             return self.signature.input.json_schema(), self.signature.output.json_schema()
-        return side_of(self.inputs).json_schema(), side_of(self.outputs).json_schema()
+        takes, gives = self._rows_first(self.inputs), self._rows_first(self.outputs)
+        return side_of(takes).json_schema(), side_of(gives).json_schema()
+
+    def _takes_items(self) -> bool:
+        """Whether `{"items": […]}` may be one value: then it is no batch on the plain route."""
+        if self.signature is None:
+            return any(tensor.name == "items" for tensor in self.inputs)
+        return takes_object_with(self.signature.input.json_schema(), "items")
 
     def workers(self) -> list[WorkerLine]:
         """Who runs its batches."""
@@ -212,41 +233,19 @@ class Served:
         """
         loop = asyncio.get_running_loop()
         end_at = loop.time() + drain_s
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(end_at):
-                while self._holders:
-                    self._left = asyncio.Event()
-                    await self._left.wait()
+        await self._wait_left(end_at)
         await self.close(drain_s=max(0.0, end_at - loop.time()))
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Not to be retired meanwhile: for callers that come to the queue after an `await`."""
-        self._holders += 1
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            self._held_at = self.clock()
-            if not self._holders and self._left is not None:
-                self._left.set()
 
     @property
     def is_busy(self) -> bool:
-        if self._holders:
+        if super().is_busy:
             return True
         now = self.batcher.statistics()
         return bool(now.queued_items or now.running_batches)
 
     @property
-    def is_asked(self) -> bool:
-        """Now, or a moment ago."""
-        return self.is_busy or self.idle_s < _LATELY_S
-
-    @property
     def idle_s(self) -> float:
-        """Since the last request that was answered; infinite where there was none."""
-        idle_s = self.clock() - self._held_at
+        idle_s = super().idle_s
         answered_at: float = getattr(self.statistics, "last_request_s", 0.0)
         return min(idle_s, max(0.0, time.time() - answered_at)) if answered_at else idle_s
 
@@ -254,9 +253,9 @@ class Served:
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
+        started, rows = self.clock(), _rows(inputs) if self._has_rows else 1
         if ask.account is not None:
-            ask.pay(max((len(array) for array in inputs.values() if array.ndim), default=1))
-        started, rows = self.clock(), _rows(inputs)
+            ask.pay(max(rows, 1))
         try:
             if ask is PLAIN and rows == 1 and self.signature is None:
                 outputs: Mapping[str, Array] = await self.batcher.submit_row(inputs)
@@ -348,11 +347,16 @@ class Served:
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self.signature is None:
             raise InvalidInput(f"{self.name} does not stream")
-        value = self.signature.input.decode(value)
+        value = self._decoded(self.signature, value)
         return await self.batcher.open_stream(value, **self._options(ask))
 
     def takes_parameter(self, name: str) -> bool:
         return self.batcher.takes_parameter(name)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether a value on the plain route may go the direct way: it is queued as it comes."""
+        return self.signature is not None and self.batcher.is_uniform and not self.only_streams
 
     @property
     def is_direct(self) -> bool:
@@ -399,7 +403,7 @@ class Served:
 
     async def _predict(self, value: Any, ask: Ask) -> Any:
         if self.signature is not None:
-            value = self.signature.input.decode(value)
+            value = self._decoded(self.signature, value)
         return await self._submit(value, ask)
 
     async def _submit(self, value: Any, ask: Ask) -> Any:
@@ -409,10 +413,13 @@ class Served:
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
             with self.held():
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
-        row = _as_row(value, self.inputs)
-        results = await self._batcher_for(ask).submit(row, **self._options(ask))
-        named = {name: array[0] for name, array in results.items()}
+        results = await self._batcher_for(ask).submit(self._row(value), **self._options(ask))
+        named = {name: array[0] if self._has_rows else array for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
+
+    @staticmethod
+    def _decoded(signature: Signature, value: Any) -> Any:
+        return value.value if type(value) is Decoded else signature.input.decode(value)
 
     def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
         return self.batcher if ask.story is None else Told(self.batcher, ask.story)
@@ -435,7 +442,10 @@ class Served:
 
     def _check_answers(self) -> None:
         if self.only_streams:
-            raise InvalidInput(f"{self.name} only streams")
+            raise InvalidInput(
+                f"{self.name} only streams: ask /v1/predict/{self.name} with one value, or "
+                "generate_stream"
+            )
 
     def record(self, rows: int, started: float, error: BaseException | None) -> None:
         if self.statistics is not None:
@@ -472,7 +482,7 @@ class Served:
             is_strict=self._home.samples is not None,
             beside=beside,
         )
-        warmth = await plan.run(self.name, self.batcher, self.max_batch_size)
+        warmth = await plan.run(self.name, self.batcher, self.max_batch_size or 1)
         if warmth is not None:
             self.costs = warmth.table
             self.max_batch_size = min(self.max_batch_size, warmth.max_rows or self.max_batch_size)
@@ -495,7 +505,11 @@ class Served:
         return TableStore(files=files, settings=settings, places=places)
 
     def _row(self, value: Any) -> dict[str, Array]:
-        return _as_row(value, self.inputs)
+        row = _as_row(value, self.inputs)
+        return row if self._has_rows else without_rows(row)
+
+    def _rows_first(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return tensors if self._has_rows else with_rows(tensors)
 
     def _samples(self) -> list[Any]:
         """Typical values, cheap ones first: the model's own, or made from its signature."""
@@ -506,7 +520,10 @@ class Served:
             if self.only_streams:
                 return []
             return self.signature.input.samples(varies=overrides(self.model, "size"))
-        return samples_of(self.inputs)
+        samples = samples_of(self._rows_first(self.inputs))
+        if self._has_rows:
+            return list(samples)
+        return [without_rows(each) for each in samples]
 
 
 def model_files(model: "Model[Any, Any] | TensorModel") -> list[Path]:

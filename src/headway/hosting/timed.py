@@ -15,6 +15,10 @@ class TimedServed(Served):
     def is_direct(self) -> bool:
         return False  # that way knows no deadlines
 
+    @property
+    def is_simple(self) -> bool:
+        return False
+
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         return await super().infer(inputs, self._in_time(ask))
 

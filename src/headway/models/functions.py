@@ -1,12 +1,13 @@
 """A function over a list, served as a model: `headway serve app:predict`.
 
-Decorated with `@headway.batched` or not; its type hints say what clients send and get.
+Decorated with `@headway.batched` or not; its type hints say what clients send and get, without them
+any JSON.
 """
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, get_args, get_origin, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Protocol, get_args, get_origin, runtime_checkable
 
 from headway.errors import ConfigError
 from headway.model import CANCEL, Model
@@ -35,9 +36,11 @@ def model_of(found: Any, target: str) -> type[Model[Any, Any]]:
     function = found.function if isinstance(found, Batched) else found
     options = dict(found.options) if isinstance(found, Batched) else {}
     _check(function, target, has_prepare="prepare" in options)
+    streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    main = "stream" if streams else "predict"
     methods = {
         name: staticmethod(method)
-        for name, method in (("predict", function), *((n, options.pop(n, None)) for n in _METHODS))
+        for name, method in ((main, function), *((n, options.pop(n, None)) for n in _METHODS))
         if method is not None
     }
     keywords = inspect.signature(function).parameters.values()
@@ -76,16 +79,32 @@ def _check(function: Callable[..., Any], target: str, *, has_prepare: bool) -> N
         hints = typing.get_type_hints(function)
     except (NameError, TypeError) as error:
         raise ConfigError(f"{target}: bad type hint: {error}") from error
-    if not has_prepare and not _is_list(hints.get(positional[0].name)):
+    if getattr(function, "is_single", False):
+        return  # its hints are those of one value
+    first, returned = hints.get(positional[0].name), hints.get("return")
+    if first is not None and not has_prepare and not _is_batch(first):
         raise ConfigError(
-            f"{target}: the hint of {positional[0].name!r} must say of what it is a list, since "
-            f"clients send one item each: {_EXAMPLE}"
+            f"{target}: {positional[0].name!r} is the list of a batch's items, since clients send "
+            f"one item each; its hint says {_spelled(first)}. Write "
+            f"`{positional[0].name}: list[{_spelled(first)}]`, or decorate it with @headway.single"
         )
-    if not _is_list(hints.get("return")):
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return  # each of its steps is a list
+    if "return" in hints and not _is_batch(returned):
         raise ConfigError(
-            f"{target}: its hint must say what list it returns, one result an item: {_EXAMPLE}"
+            f"{target} returns one result for each item of its batch; its hint says "
+            f"{_spelled(returned)}. Write `-> list[{_spelled(returned)}]`"
         )
 
 
-def _is_list(hint: Any) -> bool:
-    return get_origin(hint) in (list, tuple, Sequence) and bool(get_args(hint))
+def _is_batch(hint: Any) -> bool:
+    """Any list, or an array of rows; a hint that says nothing may be one."""
+    kind = get_origin(hint) or hint
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    is_array = isinstance(kind, type) and kind.__name__ in ("ndarray", "Tensor")
+    return hint in (Any, object) or kind in (list, tuple, Sequence, Iterable) or is_array
+
+
+def _spelled(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)

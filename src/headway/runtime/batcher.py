@@ -168,14 +168,17 @@ class Batcher(Generic[In, Out]):
         entered_at = 0.0 if deadline_ms is None else now_here()
         call: Call | LongCall | None = None
         if (
-            self._is_simple
+            self.is_uniform
             and partition is None
             and deadline_ms is None
             and priority == "normal"
             and tenant == ""
             and not parameters
         ):
-            call = self._entrance.enqueue_plain(value, loop)
+            if self._is_simple:
+                call = self._entrance.enqueue_plain(value, loop)
+            elif (row := self._parts.inputs.row(value)) is not None:
+                call = self._entrance.enqueue_plain(row, loop)
         if call is None:
             call = await self._entrance.ask(
                 value, loop, priority, deadline_ms, tenant, partition, parameters

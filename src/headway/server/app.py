@@ -41,6 +41,8 @@ class Asker(Protocol):
 # (body, asker, caller, tenant, **params): starts the commonest kind of request without a task, or
 # gives None.
 DirectHandler: TypeAlias = Callable[..., Pending | None]
+# Whether headers wish for nothing that only the general way gives.
+IsDirect: TypeAlias = Callable[[dict[bytes, bytes]], bool]
 # Headers that wish for more than the body says: such requests are never direct. (Nor are those with
 # headers of our own, but for a tenant.)
 WISHES = frozenset(
@@ -57,6 +59,7 @@ class Route(NamedTuple):
     may_compress: bool
     direct: DirectHandler | None
     template: str
+    is_direct: IsDirect | None = None  # None: whatever the headers
 
 
 class Found(NamedTuple):
@@ -107,6 +110,7 @@ class App:
         *,
         may_compress: bool | None = None,
         direct: DirectHandler | None = None,
+        is_direct: IsDirect | None = None,
     ) -> None:
         """Answer `method` on `template`, e.g. `/v2/models/{model}/infer`.
 
@@ -114,7 +118,7 @@ class App:
         """
         if may_compress is None:
             may_compress = template.endswith(("/infer", "/metrics"))
-        route = Route(handler, may_compress, direct, template)
+        route = Route(handler, may_compress, direct, template, is_direct)
         self._routes_of(template)[method] = route
         self._found.clear()
         self._found_direct.clear()
@@ -132,8 +136,9 @@ class App:
             found = self._find_direct(url)
         if found is None:
             return None
-        direct, params = found.route.direct, found.params
-        if direct is None:
+        route, params = found
+        direct = route.direct
+        if direct is None or (route.is_direct is not None and not route.is_direct(headers)):
             return None
         if self._keys is not None:
             caller = self._caller_of(self._keys, headers)

@@ -7,12 +7,12 @@ Each protocol brings a codec for such requests. Whatever is not exactly that goe
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from headway.core.queueing.quota import Account
 from headway.errors import HeadwayError
-from headway.hosting.registry import Array, ServedModel
+from headway.hosting.registry import ServedModel
 from headway.runtime.driving.calls import DirectCall
 from headway.server.api.v2.tensors import Signature
 from headway.server.app import Asker
@@ -20,7 +20,7 @@ from headway.server.auth.keys import Caller
 from headway.server.inference import Inference
 from headway.server.net.background import AT_ONCE, Steps, background
 
-DirectRequest: TypeAlias = tuple[str, dict[str, Array]]  # its id and its arrays
+DirectRequest: TypeAlias = tuple[str, Any]  # its id, and its arrays or its value
 Message = TypeVar("Message", contravariant=True)  # bytes of JSON, or a message of protobuf
 
 
@@ -31,16 +31,27 @@ class DirectCodec(Protocol[Message]):
         """None: not of this kind."""
         ...
 
-    def is_large(self, outputs: Mapping[str, Array]) -> bool:
+    def is_large(self, outputs: Any) -> bool:
         """Would encoding hold an event loop up?"""
         ...
 
-    def encode(
-        self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
-    ) -> bytes: ...
+    def encode(self, request_id: str, outputs: Any, steps: Steps = AT_ONCE) -> bytes: ...
 
 
-MakeCodec: TypeAlias = Callable[[str, str, Signature], DirectCodec[Message] | None]
+MakeCodec: TypeAlias = Callable[[ServedModel], DirectCodec[Message] | None]
+
+
+def of_rows(
+    inference: Inference, make: Callable[[str, str, Signature], DirectCodec[Message] | None]
+) -> MakeCodec[Message]:
+    """For models over arrays, whose signature says all."""
+
+    def make_codec(served: ServedModel) -> DirectCodec[Message] | None:
+        if not served.is_direct:
+            return None
+        return make(served.name, served.version, inference.signature_of(served))
+
+    return make_codec
 
 
 class DirectPath(Generic[Message]):
@@ -74,7 +85,7 @@ class DirectPath(Generic[Message]):
             return None
         known = self._codecs.get((model, version))
         if known is None or known[0] is not served:
-            known = self._codecs[model, version] = served, self._codec_of(served)
+            known = self._codecs[model, version] = served, self._make_codec(served)
         codec = known[1]
         if codec is None or (asked := codec.decode(message)) is None:
             return None
@@ -82,12 +93,6 @@ class DirectPath(Generic[Message]):
             return _start_counted(asker, served, codec, asked, caller)
         inference = DirectInference(asker, served, codec, asked, tenant)
         return inference if served.submit_direct(inference) else None
-
-    def _codec_of(self, served: ServedModel) -> DirectCodec[Message] | None:
-        if not served.is_direct:
-            return None
-        signature = self._inference.signature_of(served)
-        return self._make_codec(served.name, served.version, signature)
 
     def _forget(self, served: ServedModel) -> None:
         for key in [key for key, known in self._codecs.items() if known[0] is served]:

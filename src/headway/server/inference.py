@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from headway.config import ServerConfig
 from headway.errors import InvalidInput, NotReady
 from headway.hosting.registry import Array, Ask, Registry, ServedModel
-from headway.server.api.v2 import codec
+from headway.server.api.v2.requests import InferRequest, check_outputs, is_large_answer
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.tensors import NORMAL, Limits, Signature
 from headway.server.auth.keys import Caller
@@ -24,7 +24,7 @@ Encoded = TypeVar("Encoded", covariant=True)
 class Decode(Protocol):
     """Of one request, whose bytes it has: the codec's of JSON, or of protobuf."""
 
-    def __call__(self, *, regions: SharedRegions | None, steps: Steps) -> codec.InferRequest: ...
+    def __call__(self, *, regions: SharedRegions | None, steps: Steps) -> InferRequest: ...
 
 
 class Encode(Protocol[Encoded]):
@@ -34,7 +34,7 @@ class Encode(Protocol[Encoded]):
         self,
         model_name: str,
         version: str,
-        request: codec.InferRequest,
+        request: InferRequest,
         outputs: Mapping[str, Array],
         *,
         signature: Signature,
@@ -94,7 +94,12 @@ class Inference:
         """Worked out once per model, and forgotten with it."""
         signature = self._signatures.get(served)
         if signature is None:
-            signature = Signature(served.inputs, served.outputs, self.limits)
+            signature = Signature(
+                served.inputs,
+                served.outputs,
+                self.limits,
+                has_rows=served.max_batch_size > 0,
+            )
             self._signatures[served] = signature
         return signature
 
@@ -102,7 +107,7 @@ class Inference:
 
     async def decode_slowly(
         self, decode: Decode, timeout_s: float | None
-    ) -> tuple[codec.InferRequest, float]:
+    ) -> tuple[InferRequest, float]:
         """Decoding takes a while: off the event loop, in the caller's time, of which so many
         seconds are spent. The model is to be held meanwhile."""
         started = time.monotonic()
@@ -112,30 +117,30 @@ class Inference:
         return asked, time.monotonic() - started
 
     async def infer(
-        self, served: ServedModel, asked: codec.InferRequest, ask: Ask, encode: Encode[Encoded]
+        self, served: ServedModel, asked: InferRequest, ask: Ask, encode: Encode[Encoded]
     ) -> Encoded:
         if asked.model_name and asked.model_name != served.name:
             raise InvalidInput(
                 f"model_name is {asked.model_name!r}, the route's is {served.name!r}"
             )
         outputs = await served.infer(self.checked(served, asked), ask)
-        if codec.is_large_answer(asked, outputs):
+        if is_large_answer(asked, outputs):
             return await background.run(
                 lambda steps: self.encode(served, asked, outputs, encode, steps)
             )
         return self.encode(served, asked, outputs, encode)
 
-    def checked(self, served: ServedModel, asked: codec.InferRequest) -> Mapping[str, Array]:
+    def checked(self, served: ServedModel, asked: InferRequest) -> Mapping[str, Array]:
         """The inputs, as the model takes them. Raises InvalidInput, InputTooLarge."""
         signature = self.signature_of(served)
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)
-        codec.check_outputs(asked, signature)
+        check_outputs(asked, signature)
         return inputs
 
     def encode(
         self,
         served: ServedModel,
-        asked: codec.InferRequest,
+        asked: InferRequest,
         outputs: Mapping[str, Array],
         encode: Encode[Encoded],
         steps: Steps = AT_ONCE,

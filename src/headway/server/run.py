@@ -229,7 +229,8 @@ def make_app(
             handler = gate(access_of_route(method, template), getattr(handlers, name))
             # The direct way goes past the gate: the app asks who may, the call counts.
             direct = getattr(handlers, f"{name}_direct", None)
-            app.add(method, template, handler, direct=direct)
+            is_direct = getattr(handlers, f"{name}_is_direct", None)
+            app.add(method, template, handler, direct=direct, is_direct=is_direct)
     return guard.around(app)
 
 

@@ -167,7 +167,7 @@ def test_a_model_that_cannot_be_loaded_fails_the_lifespan_or_each_request() -> N
     [
         ({"port": 1}, "port: whoever serves the application decides it"),
         ({"max_bach_size": 1}, r"max_bach_size: no such setting; did you mean max_batch_size\?"),
-        ({"max_batch_size": 0}, "Expected `int` >= 1"),
+        ({"max_queue": 0}, "Expected `int` >= 1"),
         ({"options": {"mark": 3}}, None),
     ],
 )

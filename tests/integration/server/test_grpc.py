@@ -662,6 +662,7 @@ def test_health_and_reflection(running: Running) -> None:
         names = reflected(channel, list_services="").list_services_response.service
         assert {each.name for each in names} == {
             "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
             "grpc.reflection.v1alpha.ServerReflection",
             "inference.GRPCInferenceService",
         }

@@ -71,7 +71,9 @@ def test_each_model_has_its_own_route_with_its_own_schemas(server: Server) -> No
 
 def test_every_route_is_described(server: Server) -> None:
     """But for those that are for people, programs of another kind, or the server's own operator."""
-    others = re.compile(r"/docs|/chat|/openapi\.json|/metrics|/admin/.*|/v1/predict/\{model\}")
+    others = re.compile(
+        r"/docs|/chat|/openapi\.json|/metrics|/admin/.*|/v1/predict/\{model\}(/batch)?"
+    )
     known = {
         (method.upper(), path)
         for path, operations in document(server)["paths"].items()

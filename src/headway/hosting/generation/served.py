@@ -9,11 +9,9 @@ import asyncio
 import dataclasses
 import json
 import logging
-import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headway.config import ModelConfig, check_kind
@@ -27,6 +25,7 @@ from headway.hosting.generation.engine import EngineModel
 from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
+from headway.hosting.holding import Holding
 from headway.hosting.registry import Array, Ask, WorkerLine
 from headway.hosting.statistics import ModelStatistics
 from headway.hosting.streaming import ServedStream
@@ -41,7 +40,7 @@ from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import GenerationThread, StepRunner
 from headway.runtime.generation.words import Welcome
 from headway.runtime.workers import HAS_PROCESSES
-from headway.signature import Signature, side_of
+from headway.signature import Decoded, Signature, side_of
 
 if TYPE_CHECKING:
     from headway.runtime.generation.process import EngineProcess
@@ -51,11 +50,10 @@ _log = logging.getLogger(__name__)
 _INPUTS = (Tensor("text_input", "object", (-1,)),)
 _OUTPUTS = (Tensor("text_output", "object", (-1,)),)
 _SIGNATURE = Signature(side_of(_INPUTS, str), side_of(_OUTPUTS, str), str, str)
-_LATELY_S = 1.0
 _MOST_WAITING = 30.0  # seconds for the step that runs when it is closed
 
 
-class ServedGenerator:
+class ServedGenerator(Holding):
     """`load()` before, `close()` after."""
 
     inputs: Sequence[Tensor] = _INPUTS
@@ -68,6 +66,7 @@ class ServedGenerator:
     costs: CostTable | None = None
 
     def __init__(self, config: ModelConfig, model: LanguageModel, *, version: str = "1") -> None:
+        super().__init__()
         check_kind(config, generates=True)
         self.config = config
         self.model = model
@@ -84,9 +83,6 @@ class ServedGenerator:
         self._engine: GenerationThread | EngineProcess | None = None
         self._front: Front | None = None
         self._is_ready = self._is_closed = False
-        self._holders = 0
-        self._held_at = -math.inf
-        self._left: asyncio.Event | None = None
 
     # ---- life
 
@@ -175,7 +171,7 @@ class ServedGenerator:
 
     async def close(self, *, drain_s: float = 30.0) -> None:
         self._is_ready, self._is_closed = False, True
-        await self._wait_left(drain_s)
+        await self._wait_left(asyncio.get_running_loop().time() + drain_s)
         if self._engine is None:
             return
         if isinstance(self._engine, GenerationThread):
@@ -186,19 +182,12 @@ class ServedGenerator:
 
     async def retire(self, *, drain_s: float) -> None:
         """Close, once whoever has found it is through."""
-        await self._wait_left(drain_s)
+        await self._wait_left(asyncio.get_running_loop().time() + drain_s)
         await self.close(drain_s=0.0)
 
-    async def _wait_left(self, drain_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(drain_s):
-                while self.is_busy:
-                    self._left = asyncio.Event()
-                    await self._left.wait()
-
-    def _look_whether_left(self) -> None:
-        if not self.is_busy and self._left is not None:
-            self._left.set()
+    @property
+    def _is_needed(self) -> bool:
+        return self.is_busy
 
     def looks_like(self, other: object) -> bool:
         return False  # nothing that one learns is handed to another
@@ -227,27 +216,9 @@ class ServedGenerator:
         is_open = not self._is_closed
         return health_of(is_warm=self._is_ready, is_open=is_open, is_in_trouble=bool(self.trouble))
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        self._holders += 1
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            self._held_at = self.clock()
-            self._look_whether_left()
-
     @property
     def is_busy(self) -> bool:
-        return bool(self._holders) or (self._front is not None and self._front.is_busy)
-
-    @property
-    def is_asked(self) -> bool:
-        return self.is_busy or self.idle_s < _LATELY_S
-
-    @property
-    def idle_s(self) -> float:
-        return self.clock() - self._held_at
+        return super().is_busy or (self._front is not None and self._front.is_busy)
 
     def workers(self) -> list[WorkerLine]:
         line = (self.name, self.version)
@@ -282,6 +253,8 @@ class ServedGenerator:
     async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
         if self._front is None or self.language is None:
             raise Closed(f"{self.name} is not loaded")
+        if isinstance(value, Decoded):
+            value = value.value
         if isinstance(value, Generation):
             if ask.parameters:
                 name = next(iter(ask.parameters))

@@ -13,8 +13,8 @@ from headway.runtime.batching.entrance import Entrance, Follower
 from headway.runtime.batching.making import ModelJobs
 from headway.runtime.batching.warming import WarmUp
 from headway.runtime.calling.callbacks import Callbacks
+from headway.runtime.calling.choosing import runner_for
 from headway.runtime.calling.inputs import InputReader
-from headway.runtime.calling.runner import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.event_loop import EventLoop, FloatingLoop
 from headway.runtime.events import Observers

@@ -136,7 +136,7 @@ class Entrance:
         *,
         streams: bool = False,
     ) -> Input:
-        with self.refusals_reported():
+        try:  # (a `with` would cost more than all the rest)
             if self._inputs.are_prepared:
                 self._shell.check_open()
             return await self._inputs.read(
@@ -148,6 +148,9 @@ class Entrance:
                 parameters=parameters,
                 streams=streams,
             )
+        except HeadwayError as error:
+            self._shell.report_refusal(error)
+            raise
 
     @contextmanager
     def refusals_reported(self) -> Iterator[None]:

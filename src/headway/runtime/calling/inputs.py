@@ -32,6 +32,8 @@ class InputReader:
         self._callbacks = callbacks
         self._runner = runner
         self._shape = runner.shape if isinstance(model, TensorModel) else None
+        # User code runs on each.
+        self.are_prepared = callbacks.prepare is not None or callbacks.size is not None
         has_more = callbacks.prepare or callbacks.size or callbacks.finish or self.parameters
         # A value is queued as it came, and may share a batch with any other.
         self.is_simple = not has_more and self._shape is None
@@ -43,11 +45,6 @@ class InputReader:
         )
 
     @property
-    def are_prepared(self) -> bool:
-        """User code runs on each."""
-        return self._callbacks.prepare is not None or self._callbacks.size is not None
-
-    @property
     def knows_rows(self) -> bool:
         """Before a value is prepared."""
         return self._shape is not None and self._callbacks.prepare is None
@@ -56,6 +53,16 @@ class InputReader:
         """Raise ConfigError where nothing says how large a value is."""
         if self._callbacks.size is None and self._shape is None:
             raise ConfigError("needs a size: `size=`, or the model's own", field="max_batch_cost")
+
+    def row(self, value: Any) -> Any | None:
+        """What is queued of one row of named arrays, where `is_uniform`; None: there are more, or
+        a mistake that `read` explains."""
+        runner = cast(TensorRunner, self._runner)
+        try:
+            value = runner.plain(value)
+            return value if runner.shape(value)[0] == 1 else None
+        except InvalidInput:
+            return None
 
     async def read(
         self,

@@ -12,8 +12,8 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from headway.errors import ConfigError, InvalidInput, ModelFailed
-from headway.model import Model, Tensor, TensorModel, overrides
+from headway.errors import InvalidInput, ModelFailed
+from headway.model import Tensor, TensorModel, overrides
 from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
 from headway.runtime.calling.varying import Varying
 
@@ -171,7 +171,7 @@ class TensorRunner(_Caller):
 
         self.name = name
         self.may_rerun = model.rerun
-        self.is_async = _is_async(model.predict)
+        self.is_async = is_async_function(model.predict)
         self._numpy = numpy
         self._predict = model.predict
         self._concatenate: Callable[[list[numpy.ndarray[Any, Any]]], Any] = numpy.concatenate
@@ -315,10 +315,13 @@ class TensorRunner(_Caller):
             return
         if array.dtype != self._numpy.dtype(tensor.array_dtype):
             raise InvalidInput(f"input {name!r} has dtype {array.dtype}, not {tensor.dtype}")
-        if not _fits(array.shape, tensor):
+        if not self._fits(array.shape, tensor):
             raise InvalidInput(
                 f"input {name!r} has shape {list(array.shape)}; {list(tensor.shape)} is expected"
             )
+
+    def _fits(self, shape: Sequence[int], tensor: Tensor) -> bool:
+        return _fits(shape, tensor)
 
     def _concatenated(
         self, values: list[Value], padded_rows: int
@@ -401,41 +404,9 @@ class BrokenContract(ModelFailed):
     """The model answered with the wrong number or kind of results: nobody's item is to blame."""
 
 
-def runner_for(target: object, name: str | None) -> Runner:
-    """The runner for whatever the user handed us: a function or a model."""
-    known_as = name or str(getattr(target, "__name__", type(target).__name__))
-    if isinstance(target, TensorModel):
-        return TensorRunner(target, name=known_as)
-    if isinstance(target, Model):
-        is_async = _model_is_async(target, known_as)
-        return ItemRunner(
-            target.predict,
-            name=known_as,
-            is_async=is_async,
-            may_rerun=target.rerun,
-            writes_inputs=target.writes_inputs,
-        )
-    if callable(target):
-        return ItemRunner(target, name=known_as, is_async=_is_async(target))
-    raise ConfigError(f"{target!r} is neither a function nor a headway.Model", field="model")
-
-
-def _model_is_async(model: Model[Any, Any], name: str) -> bool:
-    """One answer for both methods: they share the workers, threads or the event loop."""
-    written = [method for method in ("predict", "stream") if overrides(model, method)]
-    kinds = {_is_async(getattr(model, method)) for method in written}
-    if len(kinds) > 1:
-        raise ConfigError(
-            f"predict and stream of {name} must both be `def` (they run in a worker thread) or "
-            "both be `async def` (they run in the event loop)",
-            field="model",
-        )
-    return kinds == {True}
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async_function(function: Callable[..., Any]) -> bool:
     if isinstance(function, functools.partial):
-        return _is_async(function.func)
+        return is_async_function(function.func)
     if not inspect.isroutine(function):  # an object with `async def __call__`
         function = type(function).__call__
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

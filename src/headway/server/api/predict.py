@@ -1,12 +1,13 @@
-"""The plain JSON route: one value in, one result out, for models written in Python.
+"""The plain route: one value in, one result out, for models written in Python.
 
-`POST /v1/predict/{model}` with `3.0`, `"text"` or `{…}` answers the result; with
-`{"items": […]}` it answers `{"results": […]}`, each a result or `{"error": …}`. Parameters for the
-model stand in the query: `?language=de`.
+`POST /v1/predict/{model}` with `3.0`, `"text"` or `{…}` answers the result. A file, a text or a
+form is a value, too; streams are answered as server-sent events. `{"items": […]}` is answered by
+`{"results": […]}`, each a result or `{"error": …}`, unless that object may be a value of the model;
+`/v1/predict/{model}/batch` takes it for every model. Parameters for the model stand in the query:
+`?language=de`.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -14,19 +15,30 @@ import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
+from headway.server.api.plain.answers import (
+    NOT_JSON,
+    answer_of,
+    encoded,
+    wants_events,
+    wants_json,
+)
+from headway.server.api.plain.direct import is_direct, plain_codec
+from headway.server.api.plain.events import answer_events
+from headway.server.api.plain.uploads import is_upload, read_upload
 from headway.server.api.v2.asking import ask_of, find_or_wake
+from headway.server.api.v2.generating import whole
 from headway.server.api.v2.tensors import too_many_rows
+from headway.server.direct import DirectPath
 from headway.server.inference import Inference
 from headway.server.json.body import decode_json
-from headway.server.json.encoding import encode_json
-from headway.server.net.messages import Request, Response
+from headway.server.net.messages import Answer, Request, Response
 from headway.server.net.plain_json import plain_of
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
+    ("POST", "/v1/predict/{model}/batch", "predict_batch"),
 ]
 _NO_PARAMETERS: dict[str, str] = {}
-_NOT_JSON = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
 
 
 class Plain:
@@ -34,23 +46,71 @@ class Plain:
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+        self.predict_direct = DirectPath(inference, plain_codec).start
+        self.predict_is_direct = is_direct
 
-    async def predict(self, request: Request, model: str) -> Response:
+    async def predict(self, request: Request, model: str) -> Answer:
         served = await find_or_wake(self._inference, request, model)
-        try:
-            value = await decode_json(request)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            is_what = f"not JSON: {error}" if request.body else "empty: JSON is expected"
-            raise InvalidInput(f"the body is {is_what}") from error
         ask = ask_of(_parameters(request.query), request)
-        if isinstance(value, dict) and value.keys() == {"items"}:
-            results = await _answer_items(served, value["items"], ask, self._inference.limits.rows)
-            answer = Response(await _encoded({"results": results}, _plain_or_error))
-        else:
-            answer = Response(await _encoded(await served.predict(value, ask), plain_of))
-        if ask.story is not None:
-            answer.headers = ask.story.headers()
-        return answer
+        if is_upload(request, served):
+            with served.held():  # it comes to the queue later
+                return await _answer(request, served, await read_upload(request, served), ask)
+        value = await _json(request)
+        if _is_batch(value) and not getattr(served, "takes_items", False):
+            return await _answer_items(served, value["items"], ask, self._inference.limits.rows)
+        return await _answer(request, served, value, ask)
+
+    async def predict_batch(self, request: Request, model: str) -> Answer:
+        """The same body for every model, whatever its values look like."""
+        served = await find_or_wake(self._inference, request, model)
+        ask = ask_of(_parameters(request.query), request)
+        value = await _json(request)
+        if not _is_batch(value):
+            raise InvalidInput('an object with one field is expected: {"items": [...]}')
+        return await _answer_items(served, value["items"], ask, self._inference.limits.rows)
+
+
+def _is_batch(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"items"}
+
+
+async def _json(request: Request) -> Any:
+    try:
+        return await decode_json(request)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        if not request.body:
+            raise InvalidInput("the body is empty: JSON is expected") from error
+        raise InvalidInput(
+            f"the body is not JSON: {error}. A file or a text as it is needs its type: "
+            "-H 'Content-Type: image/png', audio/wav, text/plain, …"
+        ) from error
+
+
+async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -> Answer:
+    as_json = wants_json(request)
+    only_streams = getattr(served, "only_streams", False)
+    if wants_events(request) or (only_streams and not as_json):
+        return await answer_events(served, value, ask)
+    if only_streams:
+        result = await whole(served, value, ask)
+    else:
+        result = await served.predict(value, ask)
+    return _told(await answer_of(result, getattr(served, "media_type", ""), as_json=as_json), ask)
+
+
+async def _answer_items(served: ServedModel, items: Any, ask: Ask, max_rows: int) -> Response:
+    if not isinstance(items, list):
+        raise InvalidInput("items: a list is expected")
+    if len(items) > max_rows:
+        raise too_many_rows(len(items), max_rows)
+    results = await served.predict_many(items, ask, keep_errors=True)
+    return _told(Response(await encoded({"results": results}, _plain_or_error)), ask)
+
+
+def _told(answer: Response, ask: Ask) -> Response:
+    if ask.story is not None:
+        answer.headers = ask.story.headers()
+    return answer
 
 
 def _parameters(query: str) -> dict[str, str]:
@@ -66,14 +126,6 @@ def _parameters(query: str) -> dict[str, str]:
     return found
 
 
-async def _answer_items(served: ServedModel, items: Any, ask: Ask, max_rows: int) -> list[Any]:
-    if not isinstance(items, list):
-        raise InvalidInput("items: a list is expected")
-    if len(items) > max_rows:
-        raise too_many_rows(len(items), max_rows)
-    return await served.predict_many(items, ask, keep_errors=True)
-
-
 def _plain_or_error(value: Any) -> Any:
     """For results that may stand beside errors: one that failed is told in its place."""
     return {"error": str(value)} if isinstance(value, HeadwayError) else plain_of(value)
@@ -83,13 +135,5 @@ def json_of(result: Any) -> bytes:
     """A result as it goes out; arrays are lists."""
     try:
         return msgspec.json.encode(result, enc_hook=plain_of)
-    except _NOT_JSON as error:
-        raise ModelFailed(f"the result is not JSON: {error}") from error
-
-
-async def _encoded(result: Any, hook: Callable[[Any], Any]) -> bytes:
-    """The same, whatever its size."""
-    try:
-        return await encode_json(result, hook)
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise ModelFailed(f"the result is not JSON: {error}") from error

@@ -28,7 +28,7 @@ _ROUTES = [
     (Access.READ, "GET", rf"/v2/logging|/v2/trace/setting|{_MEMORY}/.*status"),
     (Access.READ, "POST", r"/v2/repository/(\{repository\}/)?index"),
     (Access.INFER, "POST", rf"{_MODEL}/(infer|generate|generate_stream)"),
-    (Access.INFER, "POST", r"/v1/predict/\{model\}|/v[12]/rerank"),
+    (Access.INFER, "POST", r"/v1/predict/\{model\}(/batch)?|/v[12]/rerank"),
     (Access.INFER, "POST", r"/v1/(embeddings|audio/transcriptions|images/generations)"),
     (Access.INFER, "POST", r"/v1/(chat/)?completions|/tokenize|/detokenize"),
     # What others would notice: models that come and go, regions that are forgotten, levels of logs.

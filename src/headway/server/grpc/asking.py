@@ -7,7 +7,7 @@ from typing import Any
 from headway.errors import DeadlineExceeded
 from headway.hosting.registry import PLAIN, Ask
 from headway.server.api.v2.asking import ask_from
-from headway.server.api.v2.codec import Parameters
+from headway.server.api.v2.requests import Parameters
 from headway.server.auth.keys import Caller
 
 _PREFIX = "headway-"

@@ -16,6 +16,7 @@ from headway.server.auth.gates import Gate
 from headway.server.errors import is_asked_to_stop, retry_after_s, tell
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.measuring import Size, measure
+from headway.server.grpc.standard.serving import streaming_of
 from headway.server.net.holding import BodyRoom
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -93,12 +94,12 @@ class Calls:
 
     def handler(self, methods: object, gate: Gate) -> grpc.GenericRpcHandler:
         """Every method that the .proto names, behind its gate."""
-        handlers = {}
+        handlers, streaming = {}, streaming_of(SERVICE)
         for method in SERVICE.methods:
             gated = gate(access_of_method(method.name), getattr(methods, method.name))
             made = (
                 grpc.stream_stream_rpc_method_handler
-                if method.client_streaming
+                if streaming[method.name][0]
                 else grpc.unary_unary_rpc_method_handler
             )
             handlers[method.name] = made(

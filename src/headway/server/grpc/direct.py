@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy
 
-from headway.server.api.v2.codec import LARGE_BYTES, is_large_raw
+from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
+from headway.server.api.v2.requests import is_large_raw
 from headway.server.api.v2.tensors import Array, Signature, to_raw
 from headway.server.app import Pending
-from headway.server.direct import DirectPath, DirectRequest
+from headway.server.direct import DirectPath, DirectRequest, of_rows
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, Refusal
 from headway.server.inference import Inference
@@ -109,7 +110,7 @@ class DirectInfer:
     """`ModelInfer` without a task, for stacks that can."""
 
     def __init__(self, inference: Inference, calls: Calls, *, has_keys: bool) -> None:
-        self._start = DirectPath(inference, direct_messages).start
+        self._start = DirectPath(inference, of_rows(inference, direct_messages)).start
         self._calls = calls
         self._has_keys = has_keys
 

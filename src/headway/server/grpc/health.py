@@ -5,17 +5,17 @@ import asyncio
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headway.errors import HeadwayError, NotReady
 from headway.hosting.registry import Registry
 from headway.server.grpc.calls import SERVICE
+from headway.server.grpc.standard import health_pb2
 
 _LOOK_EVERY_S = 0.5  # for whoever watches
 _Status = health_pb2.HealthCheckResponse
 
 
-class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no types
+class Health:
     """The registry's word, at every call. Readiness depends on clocks and workers, which tell
     nobody: those who watch look again, all at the same moments."""
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy
 
 from headway.errors import InvalidInput
-from headway.server.api.v2.codec import (
+from headway.server.api.v2.dtypes import BYTES, Datatype
+from headway.server.api.v2.requests import (
     OF_INPUTS,
     InferRequest,
     Parameters,
@@ -22,7 +23,6 @@ from headway.server.api.v2.codec import (
     shared_slice,
     take_output,
 )
-from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.tensors import (
     Array,
     Promised,

@@ -6,21 +6,21 @@ from contextlib import suppress
 from typing import Any, Protocol, Self
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.auth.gates import grpc_gate
 from headway.server.auth.guard import Guard
-from headway.server.grpc import pool
 from headway.server.grpc.calls import INLINE_BYTES, MOST_BYTES, SERVICE, Calls
 from headway.server.grpc.direct import DirectInfer
 from headway.server.grpc.entrance import AtHead, Entrance
 from headway.server.grpc.health import Health
 from headway.server.grpc.observing import wrappers
 from headway.server.grpc.service import Methods
+from headway.server.grpc.standard import health_pb2
+from headway.server.grpc.standard.reflection import VERSIONS, Reflection
+from headway.server.grpc.standard.serving import handlers_of
 from headway.server.grpc.watching import OpenStreams
 from headway.server.inference import Inference, inference_over
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
@@ -42,8 +42,6 @@ class Stack(Protocol):
     """What carries the calls."""
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None: ...
-
-    def add_registered_method_handlers(self, service: str, handlers: Any) -> None: ...
 
     async def start(self, host: str, port: int) -> int:
         """The port. Raises OSError."""
@@ -70,7 +68,6 @@ class Grpcio:
         interceptors = [] if admit is None else [AtHead(admit)]
         self._server = grpc.aio.server(options=options, interceptors=interceptors)
         self.add_generic_rpc_handlers = self._server.add_generic_rpc_handlers
-        self.add_registered_method_handlers = self._server.add_registered_method_handlers
         self.stop = self._server.stop
 
     async def start(self, host: str, port: int) -> int:
@@ -190,8 +187,7 @@ class _Running:
         self._health.Watch = watch  # type: ignore[assignment, method-assign]
         gate = grpc_gate(config, has_keys=has_keys)
         self.stack.add_generic_rpc_handlers((calls.handler(self._methods, gate),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.stack)
-        _reflect(self.stack, streams)
+        self.stack.add_generic_rpc_handlers(_standard(self._health, streams))
         if config.grpc_stack == "headway" and not calls.are_observed:
             direct = DirectInfer(inference, calls, has_keys=has_keys)
             own.add_direct(f"/{SERVICE.full_name}/ModelInfer", direct)
@@ -210,14 +206,17 @@ class _Running:
             await stopping
 
 
-def _reflect(server: Any, streams: OpenStreams) -> None:
-    """Our pool learns the other services' files, so that every name listed can be looked up."""
-    files = pool.Default()
-    others = (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
-    for file in others:
-        files.AddSerializedFile(file.serialized_pb)
-    names = [SERVICE.full_name]
-    names += [each.full_name for file in others for each in file.services_by_name.values()]
-    servicer = reflection.aio.ReflectionServicer(names, pool=files)
-    servicer.ServerReflectionInfo = streams.bounded(servicer.ServerReflectionInfo)
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+def _standard(health: Health, streams: OpenStreams) -> list[Any]:
+    """gRPC's own services: health, and reflection of all there are."""
+    own = health_pb2.DESCRIPTOR.services_by_name["Health"]
+    reflections = [
+        (messages.DESCRIPTOR.services_by_name["ServerReflection"], messages)
+        for messages in VERSIONS
+    ]
+    names = [SERVICE.full_name, own.full_name, *(each.full_name for each, _ in reflections)]
+    handlers = [handlers_of(own, health_pb2, health)]
+    for service, messages in reflections:
+        reflection: Any = Reflection(names, messages)
+        reflection.ServerReflectionInfo = streams.bounded(reflection.ServerReflectionInfo)
+        handlers.append(handlers_of(service, messages, reflection))
+    return handlers

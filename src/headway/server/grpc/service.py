@@ -13,7 +13,6 @@ from google.protobuf import json_format
 from headway.errors import Forbidden, HeadwayError, InvalidInput
 from headway.hosting.explaining import HEADER, Story
 from headway.hosting.registry import Array, Ask, ServedModel
-from headway.server.api.v2 import codec
 from headway.server.api.v2.handlers import (
     EXTENSIONS,
     LOG_SETTINGS,
@@ -23,6 +22,7 @@ from headway.server.api.v2.handlers import (
     statistics_of,
 )
 from headway.server.api.v2.model_config import config_of, metadata_of
+from headway.server.api.v2.requests import InferRequest
 from headway.server.auth.keys import Caller, KeyRing
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
@@ -32,6 +32,7 @@ from headway.server.grpc.streams import Asked, Streams
 from headway.server.inference import Inference
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http2.call import Call
+from headway.signature import Decoded
 
 
 class Methods:
@@ -99,7 +100,7 @@ class Methods:
         return await self._infer(served, decoded, ask, context)
 
     async def _infer(
-        self, served: ServedModel, decoded: codec.InferRequest, ask: Ask, context: Any
+        self, served: ServedModel, decoded: InferRequest, ask: Ask, context: Any
     ) -> pb.ModelInferResponse:
         response = await self._inference.infer(served, decoded, ask, messages.encode)
         if ask.story is not None:
@@ -134,7 +135,7 @@ class Methods:
 
     async def _decode_slowly(
         self, request: pb.ModelInferRequest, context: Any
-    ) -> tuple[codec.InferRequest, float]:
+    ) -> tuple[InferRequest, float]:
         """(gRPC itself ends a call whose deadline passes meanwhile.)"""
         decode = partial(messages.decode, request)
         return await self._inference.decode_slowly(decode, context.time_remaining())
@@ -315,13 +316,11 @@ def _named(
 
 
 def _value_of(served: ServedModel, inputs: Mapping[str, Array]) -> Any:
-    """The one row that a stream takes, as `ServedModel.stream` wants it."""
+    """The one row that a stream takes."""
     signature = getattr(served, "signature", None)
     if signature is None:
         raise InvalidInput(f"{served.name} does not stream tensors")
-    columns = {field.key: field.column(inputs[field.name]) for field in signature.input.fields}
-    rows = {len(column) for column in columns.values()}
-    if rows != {1}:
-        raise InvalidInput(f"a stream takes one row, not {max(rows)}")
-    row = {key: column[0] for key, column in columns.items()}
-    return row if signature.input.record is not None else next(iter(row.values()))
+    values = signature.input.values(inputs)
+    if len(values) != 1:
+        raise InvalidInput(f"a stream takes one row, not {len(values)}")
+    return Decoded(values[0])

@@ -15,9 +15,18 @@ Hook = Callable[[Any], Any]
 
 async def encode_json(value: Any, hook: Hook) -> bytes:
     """What `msgspec.json.encode` gives, and raises. `hook`: for kinds that it does not know."""
-    if _weight(value, _MOST_VALUES) <= _MOST_VALUES:
+    if not is_large(value):
         return msgspec.json.encode(value, enc_hook=hook)
-    return await background.run(lambda steps: b"".join(_Writer(hook, steps).parts_of(value)))
+    return await background.run(lambda steps: encode_in_steps(value, hook, steps))
+
+
+def is_large(value: Any) -> bool:
+    """Would encoding it hold an event loop up?"""
+    return _weight(value, _MOST_VALUES) > _MOST_VALUES
+
+
+def encode_in_steps(value: Any, hook: Hook, steps: Steps) -> bytes:
+    return b"".join(_Writer(hook, steps).parts_of(value))
 
 
 def _weight(value: Any, most: int) -> int:

@@ -10,8 +10,8 @@ import pytest
 from headway.errors import InvalidInput
 from headway.model import Tensor
 from headway.server.api.v2 import codec
-from headway.server.api.v2.codec import InferRequest, RequestedOutput, SharedSlice
 from headway.server.api.v2.dtypes import DATATYPES
+from headway.server.api.v2.requests import InferRequest, RequestedOutput, SharedSlice, check_outputs
 from headway.server.api.v2.tensors import Array, Signature
 
 
@@ -392,12 +392,12 @@ def test_an_output_that_cannot_be_given_is_refused(
 
 def test_what_could_not_be_answered_is_refused_before_the_model_runs() -> None:
     signature = Signature([], [Tensor("y", "float16", (-1,)), Tensor("t", "object", (-1,))])
-    codec.check_outputs(asked(is_binary=True), signature)
-    codec.check_outputs(asked(outputs=(RequestedOutput("t"),)), signature)
+    check_outputs(asked(is_binary=True), signature)
+    check_outputs(asked(outputs=(RequestedOutput("t"),)), signature)
     for request in (
         asked(),
         asked(outputs=(RequestedOutput("y"),)),
         asked(outputs=(RequestedOutput("u"),)),
     ):
         with pytest.raises(InvalidInput, match=r"output '[yu]'"):
-            codec.check_outputs(request, signature)
+            check_outputs(request, signature)

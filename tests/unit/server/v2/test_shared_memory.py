@@ -11,8 +11,8 @@ import pytest
 from headway.errors import Forbidden, InputTooLarge, InvalidInput
 from headway.hosting.registry import Registry
 from headway.server.api.v2 import codec
-from headway.server.api.v2.codec import SharedSlice
 from headway.server.api.v2.handlers import V2
+from headway.server.api.v2.requests import SharedSlice
 from headway.server.api.v2.shared_memory import MAX_REGIONS, SharedRegions
 from headway.server.api.v2.tensors import Limits, Signature
 from headway.server.inference import Inference

@@ -23,6 +23,7 @@ from headway.server.api.openai.asking import (
 )
 from headway.server.api.openai.events import DONE, Events, event_of, gathered
 from headway.server.api.openai.logprobs import chat_entry, chat_logprobs
+from headway.server.api.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.inference import Inference
@@ -55,6 +56,8 @@ class Chat:
         asked = await decoded(request, ChatRequest)
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
+            if is_own_chat(served):
+                return await answer_own_chat(asked, served, ask_of({}, request))
             return await _answer(request, asked, served)
 
 

@@ -19,6 +19,7 @@ from headway.server.api.openai.images import ImagesRequest
 from headway.server.api.openai.rerank import RerankRequest
 from headway.server.api.openai.tokens import DetokenizeRequest, TokenizeRequest
 from headway.server.api.openapi import schemas
+from headway.server.api.openapi.examples import example_of
 from headway.server.api.openapi.generating import COMPONENTS as GENERATING
 from headway.server.api.openapi.generating import generating
 from headway.server.api.openapi.media import COMPONENTS as MEDIA
@@ -35,6 +36,7 @@ from headway.server.api.openapi.parts import (
 from headway.server.api.openapi.schemas import Schema, array, closed, ref
 from headway.server.api.v2.dtypes import of_tensor
 from headway.server.auth.access import Access, access_of_route
+from headway.signature.values import field_hints, is_file
 
 _log = logging.getLogger(__name__)
 _COMPONENT = "#/components/schemas/{name}"
@@ -55,10 +57,9 @@ def document_of(
     components |= MEDIA | GENERATING
     paths: dict[str, dict[str, Operation]] = {}
     for model in served:
-        if _answers(model):
-            operation, own = _predict_or_less(model)
-            paths[f"/v1/predict/{model.name}"] = {"post": operation}
-            components |= own
+        of_model, own = _predict_or_less(model)
+        paths |= {path: {"post": operation} for path, operation in of_model.items()}
+        components |= own
     paths |= _openai(served) | _rerank(served) | _v2(served)
     document = {
         "openapi": "3.1.0",
@@ -96,7 +97,7 @@ def with_keys(document: dict[str, Any]) -> dict[str, Any]:
 # ---- the plain route
 
 
-def _predict_or_less(model: ServedModel) -> tuple[Operation, dict[str, Schema]]:
+def _predict_or_less(model: ServedModel) -> tuple[dict[str, Operation], dict[str, Schema]]:
     """One model that cannot be described takes nothing from the others: it takes and gives
     anything."""
     try:
@@ -110,31 +111,68 @@ def _predict_or_less(model: ServedModel) -> tuple[Operation, dict[str, Schema]]:
 
 def _predict(
     model: ServedModel, takes: Schema, gives: Schema
-) -> tuple[Operation, dict[str, Schema]]:
+) -> tuple[dict[str, Operation], dict[str, Schema]]:
     components: dict[str, Schema] = {}
     item, result = f"{model.name}.item", f"{model.name}.result"
     components[item] = _hoisted(takes, model.name, components)
     components[result] = _hoisted(_as_written(gives), model.name, components)
-    result_or_error = {"anyOf": [ref(result), ref("Error")]}
-    operation = {
-        **operation_of(
-            "plain", f"predict_{model.name}", f"One value, or several, through {model.name}"
-        ),
-        "description": "The body is one item; or several as `items`, each answered by a result or "
-        "its own error.",
+    batch = closed(items=schemas.ITEMS)
+    results = closed(results=array({"anyOf": [ref(result), ref("Error")]}))
+    has_short_form = _answers(model) and not getattr(model, "takes_items", False)
+    one = {
+        **operation_of("plain", f"predict_{model.name}", f"One value through {model.name}"),
+        "description": _ONE_OR_SEVERAL if has_short_form else "The body is one item.",
         "parameters": _URGENCY,
         "requestBody": body_of(
-            {"anyOf": [ref(item), closed(items=schemas.ITEMS)]}, example=_example(takes)
+            {"anyOf": [ref(item), batch]} if has_short_form else ref(item),
+            example=example_of(takes),
         ),
         "responses": {
-            "200": json_of(
-                "the result, or one for each item",
-                {"anyOf": [ref(result), closed(results=array(result_or_error))]},
+            "200": _answered(
+                model, gives, {"anyOf": [ref(result), results]} if has_short_form else ref(result)
             ),
             **errors_of(_RUNNING),
         },
     }
-    return operation, components
+    one["requestBody"]["content"] |= _uploads(model)
+    operations = {f"/v1/predict/{model.name}": one}
+    if _answers(model):
+        operations[f"/v1/predict/{model.name}/batch"] = {
+            **operation_of("plain", f"batch_{model.name}", f"Several values through {model.name}"),
+            "description": "Each is answered by a result or its own error, in their order.",
+            "parameters": _URGENCY,
+            "requestBody": body_of(batch, example={"items": [example_of(takes)]}),
+            "responses": {"200": json_of("one for each item", results), **errors_of(_RUNNING)},
+        }
+    return operations, components
+
+
+_ONE_OR_SEVERAL = (
+    "The body is one item; or several as `items`, each answered by a result or its own error."
+)
+
+
+def _answered(model: ServedModel, gives: Schema, schema: Schema) -> dict[str, Any]:
+    """A result as JSON, as a file where it is one, or as events where the model streams."""
+    answer = json_of("the result", schema)
+    content = answer["content"]
+    if model.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    if not gives or "contentEncoding" in gives or bool(getattr(model, "media_type", None)):
+        content["*/*"] = {"schema": {}}
+    return answer
+
+
+def _uploads(model: ServedModel) -> dict[str, Any]:
+    """What else the body may be, where the model takes a file."""
+    signature = getattr(model, "signature", None)
+    hint = None if signature is None else signature.input.hint
+    files = [name for name, each in field_hints(hint).items() if is_file(each)]
+    if not (files or is_file(hint)):
+        return {}
+    file = {"type": "string", "contentMediaType": "application/octet-stream"}
+    form = {"type": "object", "properties": dict.fromkeys(files or ["file"], file)}
+    return {"multipart/form-data": {"schema": form}, "application/octet-stream": {}}
 
 
 def _schemas_of(model: ServedModel) -> tuple[Schema, Schema]:
@@ -180,30 +218,6 @@ def _as_written(schema: Any) -> Any:
     if schema.get("type") == "number":
         return schemas.nullable({"type": "number"})
     return {key: _as_written(value) for key, value in schema.items()}
-
-
-def _example(schema: Schema) -> Any:
-    """A value to begin with, for who tries the route by hand; None where we cannot tell."""
-    if "anyOf" in schema:
-        return _example(schema["anyOf"][0])
-    match schema.get("type"):
-        case "string":
-            return schemas.IMAGE if "contentEncoding" in schema else "hello"
-        case "integer" | "number":
-            return 1
-        case "boolean":
-            return True
-        case "array":
-            first = [_example(each) for each in schema.get("prefixItems", ())]  # of a tuple
-            items = schema.get("items", {})
-            if not isinstance(items, dict):  # false: no more than those
-                return first
-            return first or [_example(items)] * schema.get("minItems", 1)
-        case "object":
-            parts = schema.get("properties", {})
-            return {name: _example(part) for name, part in parts.items()}
-        case _:
-            return None
 
 
 # ---- OpenAI

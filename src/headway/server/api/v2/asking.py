@@ -9,7 +9,7 @@ import msgspec
 from headway.errors import InvalidInput
 from headway.hosting.explaining import Story, is_asked_for
 from headway.hosting.registry import PLAIN, Ask, ServedModel
-from headway.server.api.v2.codec import Parameters, Scalar
+from headway.server.api.v2.requests import Parameters, Scalar
 from headway.server.auth.keys import Caller
 from headway.server.inference import Inference
 from headway.server.json.body import SMALL_BYTES

@@ -5,11 +5,10 @@ is an InvalidInput that names the tensor. JSON cannot say NaN or infinity: refus
 `null` on the way out (ask for binary to get them).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
-import numpy
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from headway.errors import InvalidInput
@@ -20,8 +19,23 @@ from headway.server.api.v2.json_data import (
     is_absent,
     json_data,
     json_pieces,
-    not_json,
     read_json,
+)
+from headway.server.api.v2.requests import (
+    LARGE_ANSWER,
+    OF_INPUTS,
+    InferRequest,
+    Parameters,
+    Regions,
+    RequestedOutput,
+    check_known,
+    count_of,
+    flag_of,
+    open_regions,
+    requested_outputs,
+    share,
+    shared_slice,
+    take_output,
 )
 from headway.server.api.v2.tensors import (
     ANY_SIGNATURE,
@@ -38,50 +52,11 @@ from headway.server.api.v2.tensors import (
 from headway.server.json.outline import outline_of
 from headway.server.net.background import AT_ONCE, Steps
 
-Scalar: TypeAlias = str | int | float | bool | None
-Parameters: TypeAlias = dict[str, Scalar]
 LARGE_BYTES = 256 * 2**10  # of JSON or texts: decoding takes about a millisecond
-LARGE_ANSWER = 2**15  # elements in JSON or texts: encoding takes some milliseconds
-LARGE_ANSWER_BYTES = 4 * 2**20  # of raw numbers, likewise
 _CHECKED_BYTES = 4 * 2**10  # larger bodies are held against the signature before data is read
 _DATA_LEVEL = 4  # of its brackets in {"inputs":[{"data":[…]}]}
 JSON = "application/json"
 BINARY = "application/octet-stream"
-
-
-class SharedSlice(Struct, frozen=True):
-    """Where in a registered region a tensor lies."""
-
-    region: str
-    offset: int
-    byte_size: int
-
-
-class Regions(Protocol):
-    """Registered shared memory, as far as the codec needs it. Both raise InvalidInput."""
-
-    def read(self, where: SharedSlice) -> bytes: ...
-
-    def write(self, where: SharedSlice, data: bytes) -> None: ...
-
-
-class RequestedOutput(Struct, frozen=True):
-    name: str
-    is_binary: bool = False
-    classes: int = 0  # 0: the tensor itself
-    shared: SharedSlice | None = None
-
-
-class InferRequest(Struct, frozen=True):
-    """One decoded request."""
-
-    id: str
-    inputs: dict[str, Array]
-    datatypes: dict[str, Datatype]  # as sent, by input
-    outputs: tuple[RequestedOutput, ...]  # empty: all of them, as `is_binary` says
-    parameters: Parameters
-    is_binary: bool = False
-    model_name: str = ""  # where the request says it once more
 
 
 class _WireOutput(Struct, forbid_unknown_fields=True):
@@ -112,9 +87,6 @@ class _Response(Struct, omit_defaults=True):
     id: str = ""
 
 
-SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
-OF_INPUTS = ("binary_data_size", *SHARED)
-_OF_OUTPUTS = ("binary_data", "classification", *SHARED)
 _REQUEST = msgspec.json.Decoder(_WireRequest)
 _ENCODER = msgspec.json.Encoder()
 _NO_PARAMETERS: Parameters = {}
@@ -173,7 +145,7 @@ def parse(
         if each.parameters and "shared_memory_region" in each.parameters:
             is_shared = True
             what = f"input {name!r}"
-            size_bytes += _whole(each.parameters, "shared_memory_byte_size", what) or 0
+            size_bytes += count_of(each.parameters, "shared_memory_byte_size", what) or 0
         is_slow = is_slow or datatype is BYTES or datatype is BF16
     if is_shared or len(body) > min(_CHECKED_BYTES, signature.max_elements):
         promised = [
@@ -195,7 +167,7 @@ def read(parsed: Parsed, *, regions: Regions | None = None, steps: Steps = AT_ON
     }
     tail.finish()
     parameters = wire.parameters or _NO_PARAMETERS
-    is_binary = _flag(parameters, "binary_data_output", "the request", default=False)
+    is_binary = flag_of(parameters, "binary_data_output", "the request", default=False)
     return InferRequest(
         wire.id or "",
         inputs,
@@ -209,23 +181,6 @@ def read(parsed: Parsed, *, regions: Regions | None = None, steps: Steps = AT_ON
         is_binary,
         wire.model_name or "",
     )
-
-
-def check_outputs(request: InferRequest, signature: Signature) -> None:
-    """Refuse before the model runs what could not be answered after."""
-    known = signature.outputs
-    if not known:  # a model that declares nothing: seen when it has run
-        return
-    for want in request.outputs:
-        datatype = known.get(want.name)
-        if datatype is None:
-            raise _unknown_output(want.name, known)
-        if not (datatype.is_json or want.is_binary or want.classes or want.shared):
-            raise not_json(want.name, datatype)
-    if not request.outputs and not request.is_binary:
-        for name, datatype in known.items():
-            if not datatype.is_json:
-                raise not_json(name, datatype)
 
 
 def encode(
@@ -282,37 +237,6 @@ def _joined(response: _Response, lists: Mapping[int, list[bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def is_large_answer(request: InferRequest, outputs: Mapping[str, Array]) -> bool:
-    """Would encoding hold an event loop up?"""
-    if request.is_binary:
-        return any(is_large_raw(array) for array in outputs.values())
-    return any(array.size > LARGE_ANSWER for array in outputs.values())
-
-
-def is_large_raw(array: Array) -> bool:
-    return array.size > LARGE_ANSWER and (
-        array.dtype.hasobject or array.nbytes > LARGE_ANSWER_BYTES
-    )
-
-
-def take_output(
-    want: RequestedOutput,
-    outputs: Mapping[str, Array],
-    signature: Signature,
-    labels: Mapping[str, Sequence[str]] | None,
-) -> tuple[Array, Datatype]:
-    """What is to be sent for one output, and as what."""
-    array = outputs.get(want.name)
-    if array is None:
-        raise _unknown_output(want.name, outputs)
-    datatype = signature.output_datatype(want.name, array)
-    if want.classes:
-        return classify(want, array, datatype, (labels or {}).get(want.name, ())), BYTES
-    if array.ndim == 1:  # one value a row: as the metadata says
-        array = array.reshape(-1, 1)
-    return array, datatype
-
-
 def _parse(body: Buffer, steps: Steps) -> _WireRequest:
     try:
         if len(body) <= LARGE_BYTES:
@@ -367,7 +291,7 @@ def _read_input(
     if parameters:
         what = f"input {wire.name!r}"
         check_known(parameters, OF_INPUTS, what)
-        size = _whole(parameters, "binary_data_size", what)
+        size = count_of(parameters, "binary_data_size", what)
         shared = shared_slice(parameters, what)
         if size is not None or shared is not None:
             if not is_absent(wire.data) or (size is not None and shared is not None):
@@ -409,98 +333,3 @@ def _raw_shape(name: str, datatype: Datatype, declared: Sequence[int], size: int
             known *= max(each, 1)
         shape[shape.index(-1)] = size // known
     return shape
-
-
-def requested_outputs(
-    named: Iterable[tuple[str, Parameters | None]], *, is_binary: bool
-) -> tuple[RequestedOutput, ...]:
-    found: dict[str, RequestedOutput] = {}
-    for name, parameters in named:
-        if name in found:
-            raise InvalidInput(f"output {name!r} is asked for twice")
-        if not parameters:
-            found[name] = RequestedOutput(name, is_binary)
-            continue
-        what = f"output {name!r}"
-        check_known(parameters, _OF_OUTPUTS, what)
-        found[name] = RequestedOutput(
-            name,
-            _flag(parameters, "binary_data", what, default=is_binary),
-            _whole(parameters, "classification", what) or 0,
-            shared_slice(parameters, what),
-        )
-    return tuple(found.values())
-
-
-def check_known(parameters: Parameters, known: tuple[str, ...], what: str) -> None:
-    """One that nobody reads is refused; one without a value says nothing."""
-    for name, value in parameters.items():
-        if name not in known and value is not None:
-            raise InvalidInput(
-                f"{what}: parameter {name!r} is unknown; there are {', '.join(known)}"
-            )
-
-
-def shared_slice(parameters: Parameters, what: str) -> SharedSlice | None:
-    region = parameters.get("shared_memory_region")
-    if region is None:
-        for name in SHARED[1:]:
-            if parameters.get(name) is not None:
-                raise InvalidInput(f"{what}: {name} needs a shared_memory_region")
-        return None
-    size = _whole(parameters, "shared_memory_byte_size", what)
-    if not isinstance(region, str) or size is None:
-        raise InvalidInput(f"{what}: shared_memory_region and shared_memory_byte_size go together")
-    return SharedSlice(region, _whole(parameters, "shared_memory_offset", what) or 0, size)
-
-
-def _flag(parameters: Parameters, key: str, what: str, *, default: bool) -> bool:
-    value = parameters.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise InvalidInput(f"{what}: parameter {key!r} is true or false, not {value!r}")
-    return value
-
-
-def _whole(parameters: Parameters, key: str, what: str) -> int | None:
-    value = parameters.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidInput(f"{what}: parameter {key!r} is a whole number from 0, not {value!r}")
-    return value
-
-
-def open_regions(regions: Regions | None, what: str) -> Regions:
-    if regions is None:
-        raise InvalidInput(f"{what}: shared memory is off")
-    return regions
-
-
-def share(want: RequestedOutput, where: SharedSlice, raw: bytes, regions: Regions | None) -> None:
-    """The answer says nothing of it: Triton's C++ client takes any parameters for binary data."""
-    what = f"output {want.name!r}"
-    if len(raw) > where.byte_size:
-        raise InvalidInput(f"{what}: {len(raw)} bytes do not fit the {where.byte_size} given")
-    open_regions(regions, what).write(where, raw)
-
-
-def _unknown_output(name: str, known: Iterable[str]) -> InvalidInput:
-    return InvalidInput(f"output {name!r} is unknown; the model gives {', '.join(known)}")
-
-
-def classify(
-    want: RequestedOutput, array: Array, datatype: Datatype, labels: Sequence[str]
-) -> Array:
-    """The best classes of each row as BYTES: "score:index" or "score:index:label"."""
-    if datatype.kind not in ("int", "float") or not array.ndim:
-        raise InvalidInput(f"output {want.name!r} is {datatype.name}: it cannot be classified")
-    rows = array.reshape(len(array), -1) if array.ndim > 1 else array.reshape(1, -1)
-    best = numpy.argsort(-rows.astype(numpy.float64), axis=1, kind="stable")[:, : want.classes]
-    found = [
-        f"{score:f}:{index}{f':{labels[index]}' if index < len(labels) else ''}".encode()
-        for row, order in zip(rows, best, strict=True)
-        for score, index in zip(row[order].tolist(), order.tolist(), strict=True)
-    ]
-    return objects(found).reshape(best.shape if array.ndim > 1 else -1)

@@ -14,9 +14,10 @@ import msgspec
 import numpy
 from msgspec import Meta
 
-from headway.server.api.v2.codec import LARGE_ANSWER, LARGE_BYTES
+from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.json_data import element_type, json_data, json_pieces
+from headway.server.api.v2.requests import LARGE_ANSWER
 from headway.server.api.v2.tensors import Array, Signature, objects
 from headway.server.direct import DirectRequest
 from headway.server.net.background import AT_ONCE, Steps

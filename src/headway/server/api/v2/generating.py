@@ -11,7 +11,7 @@ from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
 from headway.server.api.v2.asking import check_count
-from headway.server.api.v2.codec import Parameters
+from headway.server.api.v2.requests import Parameters
 from headway.server.json.body import decode_json
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response, Sink, StreamResponse
@@ -75,14 +75,19 @@ def _check_streams(keys: dict[str, Any], model: ServedModel, *, streams: bool) -
 async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:
     if not model.streams:
         return await _response(model, body, await model.predict(body.value, ask))
+    return await _response(model, body, await whole(model, body.value, ask))
+
+
+async def whole(model: ServedModel, value: Any, ask: Ask) -> Any:
+    """All of a stream: texts as one text."""
     chunks = []
-    stream = model.stream(body.value, ask)
+    stream = model.stream(value, ask)
     try:
         async for chunk in stream:
             chunks.append(chunk)
     finally:
         await _close(stream)
-    return await _response(model, body, _join(chunks))
+    return _join(chunks)
 
 
 async def _response(model: ServedModel, body: Body, result: Any) -> Response:
@@ -92,24 +97,49 @@ async def _response(model: ServedModel, body: Body, result: Any) -> Response:
 
 async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamResponse:
     """What fails before the first event is an ordinary error; later it is an event."""
-    stream = model.stream(body.value, ask) if model.streams else _single(model, body, ask)
-    events = _Events(model, body, stream)
+    stream = model.stream(body.value, ask) if model.streams else single(model, body.value, ask)
+    events = Events(stream, _Spelling(model, body).event_of, _error_event)
     await events.start()
     return StreamResponse(events, headers=_EVENTS)
 
 
-class _Events:
+class _Spelling:
+    """Of one request's events."""
+
+    def __init__(self, model: ServedModel, body: Body) -> None:
+        self._model = model
+        self._body = body
+        # An event with a text in it, the commonest one, up to that text.
+        self._start = b"data: " + _message(model, body, "")[: -len(_TEXT_END)]
+
+    def event_of(self, chunk: Any) -> bytes:
+        if type(chunk) is str:
+            try:
+                return b"%b%b}\n\n" % (self._start, _encode(chunk))
+            except UnicodeError:
+                pass  # half of a surrogate pair: said below
+        return _event(_message(self._model, self._body, chunk))
+
+
+def _error_event(error: HeadwayError) -> bytes:
+    return _event(msgspec.json.encode({"error": str(error)}))
+
+
+class Events:
     """Server-sent events. A class, because a generator that was never started cannot close what
     it was given."""
 
-    def __init__(self, model: ServedModel, body: Body, stream: AsyncIterator[Any]) -> None:
-        self._model = model
-        self._body = body
+    def __init__(
+        self,
+        stream: AsyncIterator[Any],
+        event_of: Callable[[Any], bytes],
+        error_of: Callable[[HeadwayError], bytes],
+    ) -> None:
         self._stream = stream
+        self._event_of = event_of
+        self._error_of = error_of
         self._first: bytes | None = None
         self._ended = False
-        # An event with a text in it, the commonest one, up to that text.
-        self._start = b"data: " + _message(model, body, "")[: -len(_TEXT_END)]
 
     async def start(self) -> None:
         try:
@@ -120,7 +150,7 @@ class _Events:
             await self.aclose()
             raise
 
-    def __aiter__(self) -> "_Events":
+    def __aiter__(self) -> "Events":
         return self
 
     async def __anext__(self) -> bytes:
@@ -134,7 +164,7 @@ class _Events:
         except HeadwayError as error:
             self._ended = True
             await self.aclose()
-            return _event(msgspec.json.encode({"error": str(error)}))
+            return self._error_of(error)
 
     async def aclose(self) -> None:
         self._first, self._ended = None, True
@@ -142,14 +172,6 @@ class _Events:
 
     async def _next_event(self) -> bytes:
         return self._event_of(await anext(self._stream))
-
-    def _event_of(self, chunk: Any) -> bytes:
-        if type(chunk) is str:
-            try:
-                return b"%b%b}\n\n" % (self._start, _encode(chunk))
-            except UnicodeError:
-                pass  # half of a surrogate pair: said below
-        return _event(_message(self._model, self._body, chunk))
 
     async def pump(self, sink: Sink) -> None:
         """The rest of the events, each as it comes, without a task's turn for it."""
@@ -165,7 +187,7 @@ class _Events:
             pumping.advance()  # what has come meanwhile
             await pumping.done
         except HeadwayError as error:
-            sink.write(_event(msgspec.json.encode({"error": str(error)})))
+            sink.write(self._error_of(error))
         finally:
             stream.attach(None)
 
@@ -203,8 +225,9 @@ class Pumping:
         self.advance()
 
 
-async def _single(model: ServedModel, body: Body, ask: Ask) -> AsyncIterator[Any]:
-    yield await model.predict(body.value, ask)
+async def single(model: ServedModel, value: Any, ask: Ask) -> AsyncIterator[Any]:
+    """The stream of a model that does not stream."""
+    yield await model.predict(value, ask)
 
 
 async def _close(stream: AsyncIterator[Any]) -> None:

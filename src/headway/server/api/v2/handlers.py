@@ -14,9 +14,10 @@ from headway.hosting.statistics import ModelStatistics
 from headway.server.api.v2 import codec, generating
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.direct import direct_codec
-from headway.server.api.v2.model_config import config_of, metadata_of
+from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
+from headway.server.api.v2.requests import InferRequest
 from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.direct import DirectPath
+from headway.server.direct import DirectPath, of_rows
 from headway.server.inference import Decode, Inference
 from headway.server.json.body import decode_json
 from headway.server.net.headers import timeout_s
@@ -122,7 +123,7 @@ class V2:
         self._inference = inference
         self._models = inference.models
         self._regions = inference.regions
-        self.infer_direct = DirectPath(inference, direct_codec).start
+        self.infer_direct = DirectPath(inference, of_rows(inference, direct_codec)).start
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
         served = self._models.find_ready(request.caller, model, version)
@@ -152,7 +153,7 @@ class V2:
             ask = ask_of(asked.parameters, request).after(spent_s)
             return await self._infer(served, asked, ask)
 
-    async def _infer(self, served: ServedModel, asked: codec.InferRequest, ask: Ask) -> Response:
+    async def _infer(self, served: ServedModel, asked: InferRequest, ask: Ask) -> Response:
         encoded = await self._inference.infer(served, asked, ask, codec.encode)
         body, content_type, header_length = encoded
         more = () if ask.story is None else ask.story.headers()
@@ -197,7 +198,7 @@ class V2:
     async def model_metadata(self, request: Request, model: str, version: str = "") -> Response:
         served = await self._known(request, model, version)
         versions = [each.version for each in self._models.versions(request.caller, model)]
-        return _json(metadata_of(served, versions=versions))
+        return _json(with_contents(metadata_of(served, versions=versions), served))
 
     async def model_config(self, request: Request, model: str, version: str = "") -> Response:
         return _json(config_of(await self._known(request, model, version)))

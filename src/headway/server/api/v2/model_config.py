@@ -1,6 +1,7 @@
 """How a served model describes itself: v2 metadata and Triton's model configuration."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from headway.hosting.registry import ServedModel
@@ -16,9 +17,19 @@ def metadata_of(model: ServedModel, *, versions: Sequence[str] = ()) -> dict[str
         "name": model.name,
         "versions": list(versions) or [model.version],
         "platform": PLATFORM,
-        "inputs": _tensors(_sent(model.inputs), model),
-        "outputs": _tensors(_sent(model.outputs), model),
+        "inputs": _tensors(_sent(model.inputs, model), model),
+        "outputs": _tensors(_sent(model.outputs, model), model),
     }
+
+
+def with_contents(metadata: dict[str, Any], model: ServedModel) -> dict[str, Any]:
+    """And what texts are, where they are more than texts, as MLServer says it. (Triton's messages
+    of gRPC have no place for it.)"""
+    for key, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
+        for told, tensor in zip(metadata[key], tensors, strict=True):
+            if tensor.content_type:
+                told["parameters"] = {"content_type": tensor.content_type}
+    return metadata
 
 
 def config_of(model: ServedModel) -> dict[str, Any]:
@@ -29,21 +40,22 @@ def config_of(model: ServedModel) -> dict[str, Any]:
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": model.max_batch_size,
-        "input": _ports(_sent(model.inputs), model),
-        "output": _ports(_sent(model.outputs), model),
-        "dynamic_batching": {},
+        "input": _ports(_sent(model.inputs, model), model),
+        "output": _ports(_sent(model.outputs, model), model),
+        **({"dynamic_batching": {}} if model.max_batch_size > 0 else {}),
         "instance_group": [{"name": model.name, "kind": "KIND_CPU", "count": 1}],
         "model_transaction_policy": {"decoupled": model.streams},
         "response_cache": {"enable": False},
     }
 
 
-def _sent(tensors: Sequence[Tensor]) -> list[Tensor]:
+def _sent(tensors: Sequence[Tensor], model: ServedModel) -> list[Tensor]:
     """One value a row is [rows, 1] to Triton's clients: perf_analyzer sends nothing else. So it is
     what we say, in and out, and what we send; we take [rows] as well."""
+    if model.max_batch_size == 0:
+        return list(tensors)
     return [
-        each if len(each.shape) > 1 else Tensor(each.name, each.dtype, (*each.shape, 1))
-        for each in tensors
+        each if len(each.shape) > 1 else replace(each, shape=(*each.shape, 1)) for each in tensors
     ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.errors import InvalidInput
-from headway.server.api.v2.codec import SharedSlice
+from headway.server.api.v2.requests import SharedSlice
 
 MAX_REGIONS = 1024
 _FOLDER = Path("/dev/shm")

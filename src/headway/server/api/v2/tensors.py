@@ -160,11 +160,18 @@ class Promised(NamedTuple):
 class Signature:
     """What a model takes and gives, ready to be held against requests."""
 
-    __slots__ = ("inputs", "max_elements", "max_rows", "outputs", "takes_bytes")
+    __slots__ = ("has_rows", "inputs", "max_elements", "max_rows", "outputs", "takes_bytes")
 
     def __init__(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], limits: Limits = NORMAL
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        limits: Limits = NORMAL,
+        *,
+        has_rows: bool = True,
     ) -> None:
+        """`has_rows`: whether the first axis of every tensor is its rows."""
+        self.has_rows = has_rows
         self.max_rows, self.max_elements = limits
         self.inputs = {each.name: (of_tensor(each), each.shape) for each in inputs}
         self.takes_bytes = not inputs or any(each is BYTES for each, _ in self.inputs.values())
@@ -193,6 +200,9 @@ class Signature:
         datatype, wanted = self.inputs[name]
         if found is not datatype:
             raise _wrong_datatype(name, datatype, found)
+        if not self.has_rows:
+            _check_whole(name, tuple(shape), wanted)
+            return
         rows = _fitting(name, tuple(shape), wanted)[0]
         if rows > self.max_rows:
             raise too_many_rows(rows, self.max_rows)
@@ -206,11 +216,17 @@ class Signature:
         if arrays.keys() != self.inputs.keys():
             raise InvalidInput(_names_differ(arrays, self.inputs))
         fitted: dict[str, Array] = {}
-        rows = -1
         for name, (datatype, shape) in self.inputs.items():
             if datatypes[name] is not datatype:
                 raise _wrong_datatype(name, datatype, datatypes[name])
-            array = fitted[name] = _fit(name, arrays[name], shape)
+            fitted[name] = self._fit(name, arrays[name], shape)
+        if self.has_rows:
+            self._check_rows(fitted)
+        return fitted
+
+    def _check_rows(self, fitted: Mapping[str, Array]) -> None:
+        rows = -1
+        for name, array in fitted.items():
             if rows not in (-1, len(array)):
                 raise InvalidInput(f"input {name!r}: {len(array)} rows, the input before {rows}")
             rows = len(array)
@@ -218,7 +234,12 @@ class Signature:
             raise InvalidInput(f"input {name!r}: there are no rows")
         if rows > self.max_rows:
             raise too_many_rows(rows, self.max_rows)
-        return fitted
+
+    def _fit(self, name: str, array: Array, shape: tuple[int, ...]) -> Array:
+        if self.has_rows:
+            return _fit(name, array, shape)
+        _check_whole(name, array.shape, shape)
+        return array
 
     def check_elements(self, counts: Iterable[int]) -> None:
         """Raises InputTooLarge."""
@@ -251,6 +272,18 @@ def _names_differ(
         return f"input {', '.join(missing)} is missing; the model takes {', '.join(wanted)}"
     unknown = [repr(name) for name in arrays if name not in wanted]
     return f"input {', '.join(unknown)} is unknown; the model takes {', '.join(wanted)}"
+
+
+def _check_whole(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """For a model without a batch axis."""
+    if len(found) != len(shape) or any(
+        want not in (-1, size) for want, size in zip(shape, found, strict=True)
+    ):
+        wanted = ", ".join("any" if size < 0 else str(size) for size in shape)
+        raise InvalidInput(
+            f"input {name!r}: shape {list(found)}, the model takes [{wanted}]: it has no axis of "
+            "rows"
+        )
 
 
 def _fit(name: str, array: Array, shape: tuple[int, ...]) -> Array:

@@ -3,7 +3,7 @@ grpc.aio's server as far as services need it."""
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from headway.config import ServerConfig
@@ -66,9 +66,6 @@ class H2Server(Port[Lifetime]):
 
     def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
         self._handlers += handlers
-
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """The same again, for stacks that look a method up by its whole name."""
 
     def add_direct(self, path: str, direct: Direct) -> None:
         self._direct[path] = direct

@@ -1,0 +1,12 @@
+"""Pillow images in and out."""
+
+import headway.compat.bentoml as bentoml
+from PIL import ImageOps
+from PIL.Image import Image
+
+
+@bentoml.service
+class Negative:
+    @bentoml.api
+    def invert(self, image: Image) -> Image:
+        return ImageOps.invert(image.convert("RGB"))

@@ -1,0 +1,19 @@
+"""A scikit-learn regression behind a pydantic model."""
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sklearn.datasets import load_diabetes
+from sklearn.linear_model import Ridge
+
+app = FastAPI()
+data = load_diabetes()
+model = Ridge().fit(data.data, data.target)
+
+
+class Patient(BaseModel):
+    features: list[float]
+
+
+@app.post("/predict")
+def predict(patient: Patient) -> dict[str, float]:
+    return {"progression": float(model.predict([patient.features])[0])}

@@ -1,0 +1,5 @@
+"""A Python client for a Headway server, over HTTP. Needs `headway[client]` (httpx)."""
+
+from headway.client.clients import AsyncClient, Client
+
+__all__ = ["AsyncClient", "Client"]

@@ -1,0 +1,225 @@
+"""What a client sends and what it makes of the answer. Pure: it knows no sockets and no clock.
+
+One call becomes one HTTP request; an error's status and words become the exception that the server
+raised. When to try again is decided here, too.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+from urllib.parse import quote, urlencode
+
+from headway.errors import (
+    Closed,
+    DeadlineExceeded,
+    Forbidden,
+    HeadwayError,
+    InputTooLarge,
+    InvalidInput,
+    ModelFailed,
+    NotReady,
+    Poison,
+    QuotaExceeded,
+    RequestError,
+    Shed,
+    Unauthenticated,
+    Unavailable,
+    UnknownModel,
+)
+
+Priority = Literal["high", "normal", "low"]
+
+
+class Asking(TypedDict, total=False):
+    """What every call may be given beside its value."""
+
+    parameters: Mapping[str, Any] | None  # for the model: all that it takes
+    deadline_ms: float | None
+    priority: Priority | None
+
+
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 30.0
+_RETRIED = frozenset([429, 503])  # busy, not ready, over a quota: later may work
+_ERRORS: dict[int, Callable[[str], HeadwayError]] = {
+    400: InvalidInput,
+    401: Unauthenticated,
+    403: Forbidden,
+    404: UnknownModel,
+    422: Poison,
+    500: ModelFailed,
+    504: DeadlineExceeded,
+}
+_BY_CODE = {
+    kind.code: kind
+    for kind in (InvalidInput, DeadlineExceeded, ModelFailed, Poison, Closed, NotReady, Shed)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a call wants beside its answer."""
+
+    deadline_ms: float | None = None
+    priority: Priority | None = None
+    tenant: str = ""
+    key: str = ""
+
+    def headers(self, left_s: float | None = None, *, of: Any = None) -> dict[str, str]:
+        """`left_s`: of the caller's time; of that and the deadline the shorter counts. `of`: the
+        value that is sent; bytes go as they are."""
+        times_ms = [] if self.deadline_ms is None else [self.deadline_ms]
+        if left_s is not None:
+            times_ms.append(max(left_s * 1e3, 1.0))
+        is_file = isinstance(of, bytes)
+        found = {"Content-Type": "application/octet-stream" if is_file else "application/json"}
+        if times_ms:
+            found["Headway-Timeout-Ms"] = f"{min(times_ms):.3f}"
+        if self.priority is not None:
+            found["Headway-Priority"] = self.priority
+        if self.tenant:
+            found["Headway-Tenant"] = self.tenant
+        if self.key:
+            found["Authorization"] = f"Bearer {self.key}"
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    body: bytes
+    media_type: str = "application/json"
+    retry_after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a call that was refused, or met no server, is tried again, and after how long."""
+
+    most: int = 2
+
+    def wait_s(self, attempt: int, answer: Answer | None) -> float | None:
+        """Before the next attempt; None: do not. `answer` is None where nobody answered."""
+        if attempt >= self.most or (answer is not None and answer.status not in _RETRIED):
+            return None
+        asked = None if answer is None else _seconds(answer.retry_after)
+        if asked is not None:
+            return asked if asked <= _LONGEST_WAIT_S else None
+        wait_s: float = min(_FIRST_WAIT_S * 2**attempt, _LONGEST_WAIT_S)
+        return wait_s * random.uniform(0.5, 1.0)
+
+
+def predict_path(
+    model: str, parameters: Mapping[str, Any] | None, *, is_batch: bool = False
+) -> str:
+    path = f"/v1/predict/{quote(model, safe='')}" + ("/batch" if is_batch else "")
+    return f"{path}?{urlencode(_texts(parameters))}" if parameters else path
+
+
+def body_of(value: Any) -> bytes:
+    """Bytes as they are; JSON of plain values, dataclasses, pydantic models, numpy arrays."""
+    import msgspec
+
+    return value if isinstance(value, bytes) else msgspec.json.encode(value, enc_hook=_plain)
+
+
+def result_of(answer: Answer, returns: Any) -> Any:
+    """A file as its bytes, anything else as `returns` says. Raises InvalidInput where the server
+    answered with something else."""
+    import msgspec
+
+    body = answer.body
+    if not answer.media_type.startswith("application/json"):
+        return body
+    try:
+        return msgspec.json.decode(body, type=returns)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the answer is not what `returns` says: {error}") from error
+
+
+def results_of(body: bytes, returns: Any) -> list[Any]:
+    """Of several values: the first error among them is raised."""
+    import msgspec
+
+    found: Sequence[Any] = msgspec.json.decode(body)["results"]
+    results = []
+    for each in found:
+        if isinstance(each, dict) and each.keys() == {"error"}:
+            raise ModelFailed(str(each["error"]))
+        results.append(each if returns is Any else msgspec.convert(each, returns))
+    return results
+
+
+def error_of(answer: Answer) -> HeadwayError:
+    """The one that the server meant."""
+    status = answer.status
+    message = _message(answer.body) or f"HTTP {status}"
+    after_s = _seconds(answer.retry_after)
+    if status == 413:
+        return InputTooLarge(message, limit=0)
+    if status == 429:
+        return QuotaExceeded(message, retry_after_s=after_s)
+    if status in _ERRORS:
+        return _ERRORS[status](message)
+    if status >= 500:
+        return Unavailable(message, retry_after_s=after_s)
+    return RequestError(message)
+
+
+class EventReader:
+    """Server-sent events, line by line."""
+
+    def __init__(self) -> None:
+        self._is_error = False
+
+    def read(self, line: str) -> list[Any]:
+        """The chunk that a line carries, or none. Raises the stream's error."""
+        import msgspec
+
+        name, _, text = line.partition(":")
+        if name == "event":
+            self._is_error = text.strip() == "error"
+        if name != "data":
+            return []
+        found = msgspec.json.decode(text)
+        if self._is_error:
+            message, code = str(found["error"]), found.get("code", "")
+            raise _BY_CODE.get(code, ModelFailed)(message)
+        return [found]
+
+
+def _message(body: bytes) -> str:
+    """Plain routes say `{"error": text}`, OpenAI's an object with a message."""
+    import msgspec
+
+    try:
+        error = msgspec.json.decode(body)["error"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return body[:500].decode("utf-8", "replace")
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:  # a date: nobody of ours sends one
+        return None
+
+
+def _texts(parameters: Mapping[str, Any]) -> dict[str, str]:
+    import msgspec
+
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in parameters.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    for method in ("model_dump", "tolist"):  # pydantic's, numpy's
+        if hasattr(value, method):
+            return getattr(value, method)()
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,72 @@
+"""`LitAPI` as a `headway.Model`: `setup`, `decode_request`, `batch`, `predict`, `unbatch`,
+`encode_response`, and generators, which stream.
+
+As there, `predict` takes one decoded request; a class with `batch` (or with `max_batch_size` above
+1) takes what that makes of several, and `unbatch` takes it apart again.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headway.errors import ConfigError
+from headway.model import END, Model
+
+_THEIRS = ("setup", "predict", "encode_response")
+
+
+class LitAPI(Model[Any, Any]):
+    max_batch_size: int = 1
+    device = "cpu"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Their methods move aside, to make room for those of our names."""
+        super().__init_subclass__(**options)
+        for name in _THEIRS:
+            if name in cls.__dict__:
+                setattr(cls, f"_their_{name}", cls.__dict__[name])
+        theirs: Any = cls
+        theirs.setup = Model.setup
+        theirs.prepare = getattr(cls, "decode_request", Model.prepare)
+        if inspect.isgeneratorfunction(getattr(cls, "_their_predict", None)):
+            theirs.predict, theirs.stream = Model.predict, LitAPI._stream_all
+        else:
+            theirs.predict = LitAPI._predict_all
+            theirs.finish = getattr(cls, "_their_encode_response", Model.finish)
+
+    def load(self) -> None:
+        setup = getattr(self, "_their_setup", None)
+        if setup is not None:
+            setup(self.device)
+
+    def batch(self, inputs: Sequence[Any]) -> Any:
+        return list(inputs)
+
+    def unbatch(self, output: Any) -> Sequence[Any]:
+        return list(output)
+
+    def _predict_all(self, items: list[Any]) -> Sequence[Any]:
+        predict: Any = self._their_predict  # type: ignore[attr-defined]
+        kind = type(self)
+        if kind.batch is not LitAPI.batch or self.max_batch_size > 1:
+            return self.unbatch(predict(self.batch(items)))
+        return [predict(item) for item in items]
+
+    def _stream_all(self, items: list[Any]) -> Iterator[list[Any]]:
+        predict: Any = self._their_predict  # type: ignore[attr-defined]
+        encode: Any = getattr(self, "_their_encode_response", iter)
+        streams = [iter(encode(predict(item))) for item in items]
+        step: list[Any] = [None]
+        while any(chunk is not END for chunk in step):
+            step = [next(each, END) for each in streams]
+            yield step
+
+
+class LitServer:
+    """So that a file's last lines can stay; it is `headway serve` that serves."""
+
+    def __init__(self, api: LitAPI, **options: Any) -> None:
+        self._name = type(api).__name__
+
+    def run(self, **options: Any) -> None:
+        raise ConfigError(f"run `headway serve FILE.py:{self._name}` instead of this file")

@@ -1,0 +1,60 @@
+"""Callers that have found a model and have not asked it yet: it is not closed meanwhile."""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+_LATELY_S = 1.0
+
+
+class Holding:
+    """Under every hosted model."""
+
+    clock: Callable[[], float]
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._held_at = -math.inf
+        self._left: asyncio.Event | None = None  # set when nobody needs it any more
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Not to be retired meanwhile: for callers that come to the queue after an `await`."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._held_at = self.clock()
+            self._look_whether_left()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._holders)
+
+    @property
+    def is_asked(self) -> bool:
+        """Now, or a moment ago."""
+        return self.is_busy or self.idle_s < _LATELY_S
+
+    @property
+    def idle_s(self) -> float:
+        """Since the last request that was answered; infinite where there was none."""
+        return self.clock() - self._held_at
+
+    @property
+    def _is_needed(self) -> bool:
+        return bool(self._holders)
+
+    def _look_whether_left(self) -> None:
+        if self._left is not None and not self._is_needed:
+            self._left.set()
+
+    async def _wait_left(self, end_at: float) -> None:
+        """Until nobody needs it, or the event loop's clock is there."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(end_at):
+                while self._is_needed:
+                    self._left = asyncio.Event()
+                    await self._left.wait()

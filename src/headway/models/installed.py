@@ -1,0 +1,50 @@
+"""What an extra of a package needs, and what of that is not installed: for one whole answer."""
+
+import importlib.metadata
+import re
+
+_REQUIREMENT = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)\s*(\[(?P<extras>[^\]]*)\])?[^;]*(;(?P<marker>.*))?", re.DOTALL
+)
+_EXTRA = re.compile(r"""extra\s*==\s*['"](?P<extra>[^'"]+)['"]""")
+
+
+def missing_for(install: str) -> list[str]:
+    """Packages that `pip install` of this would bring, e.g. `headway[minilm]`, by name."""
+    found = _REQUIREMENT.fullmatch(install)
+    if found is None:
+        return []
+    missing: dict[str, None] = {}
+    for extra in (found["extras"] or "").split(","):
+        _look(found["name"], extra.strip(), missing, set())
+    return list(missing)
+
+
+def _look(package: str, extra: str, missing: dict[str, None], seen: set[tuple[str, str]]) -> None:
+    """Only the extras' own requirements: what is installed has had the others checked by pip."""
+    if (package, extra) in seen or not extra:
+        return
+    seen.add((package, extra))
+    for line in importlib.metadata.requires(package) or ():
+        found = _REQUIREMENT.fullmatch(line)
+        wanted = _EXTRA.search((found and found["marker"]) or "")
+        if found is None or wanted is None or _same(wanted["extra"]) != _same(extra):
+            continue
+        name = found["name"]
+        if not _is_installed(name):
+            missing[name] = None
+        for inner in (found["extras"] or "").split(","):
+            if _is_installed(name):
+                _look(name, inner.strip(), missing, seen)
+
+
+def _same(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""What the plain route takes and gives beside JSON: uploads, files as answers, events."""

@@ -1,0 +1,67 @@
+"""A result as it goes out: JSON, or a file as it is with its media type."""
+
+from collections.abc import Callable
+from typing import Any
+
+from headway.errors import ModelFailed
+from headway.runtime.calling.threads import run_in_thread
+from headway.server.json.encoding import encode_json
+from headway.server.net.messages import JSON, Request, Response
+from headway.signature.foreign import is_image, plain_of, png_of
+
+NOT_JSON = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
+EVENTS = "text/event-stream"
+_UNKNOWN = "application/octet-stream"
+# By their first bytes: (at, what stands there, the type).
+_KINDS = (
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
+    (0, b"\xff\xd8\xff", "image/jpeg"),
+    (0, b"GIF8", "image/gif"),
+    (8, b"WEBP", "image/webp"),
+    (8, b"WAVE", "audio/wav"),
+    (0, b"fLaC", "audio/flac"),
+    (0, b"OggS", "audio/ogg"),
+    (0, b"ID3", "audio/mpeg"),
+    (0, b"\xff\xfb", "audio/mpeg"),
+    (4, b"ftyp", "video/mp4"),
+    (0, b"%PDF-", "application/pdf"),
+)
+
+
+def wants_events(request: Request) -> bool:
+    return EVENTS in request.headers.get("accept", "")
+
+
+def wants_json(request: Request) -> bool:
+    """And nothing else: most clients take anything."""
+    accept = request.headers.get("accept", "")
+    return JSON in accept and "*/*" not in accept
+
+
+async def answer_of(result: Any, media_type: str, *, as_json: bool) -> Response:
+    """`media_type`: of the model's files and texts, where it says so. Raises ModelFailed."""
+    if not as_json:
+        if isinstance(result, bytes | bytearray | memoryview):
+            body = bytes(result)
+            return Response(body, content_type=media_type or media_type_of(body))
+        if is_image(type(result)):
+            return Response(await run_in_thread(png_of, result), content_type="image/png")
+        if media_type and isinstance(result, str):
+            return Response(result.encode(), content_type=f"{media_type}; charset=utf-8")
+    return Response(await encoded(result, plain_of))
+
+
+def media_type_of(content: bytes) -> str:
+    """As its first bytes tell."""
+    for at, mark, kind in _KINDS:
+        if content[at : at + len(mark)] == mark:
+            return kind
+    return _UNKNOWN
+
+
+async def encoded(result: Any, hook: Callable[[Any], Any]) -> bytes:
+    """A result as JSON, whatever its size. Raises ModelFailed."""
+    try:
+        return await encode_json(result, hook)
+    except NOT_JSON as error:
+        raise ModelFailed(f"the result is not JSON: {error}") from error

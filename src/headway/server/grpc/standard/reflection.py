@@ -1,0 +1,83 @@
+"""Server reflection: the services there are, and the files that describe them. Needs no key: it
+tells what every Headway tells, and no model's name."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2
+
+from headway.server.grpc import pool
+from headway.server.grpc.standard import (
+    reflection_v1_pb2,
+    reflection_v1alpha_pb2,
+)
+
+VERSIONS = (reflection_v1_pb2, reflection_v1alpha_pb2)  # the same, under two names
+
+
+class Reflection:
+    """One version's method: `messages` are its own."""
+
+    def __init__(self, services: Sequence[str], messages: Any) -> None:
+        self._services = sorted(services)
+        self._messages = messages
+        self._files = pool.Default()
+
+    async def ServerReflectionInfo(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        async for request in requests:
+            answer = self._answer(request)
+            answer.original_request.CopyFrom(request)
+            yield answer
+
+    def _answer(self, request: Any) -> Any:
+        messages = self._messages
+        asked = request.WhichOneof("message_request")
+        if asked == "list_services":
+            names = [messages.ServiceResponse(name=name) for name in self._services]
+            return messages.ServerReflectionResponse(
+                list_services_response=messages.ListServiceResponse(service=names)
+            )
+        try:
+            return self._described(asked, request)
+        except KeyError:
+            return self._error(grpc.StatusCode.NOT_FOUND)
+
+    def _described(self, asked: str | None, request: Any) -> Any:
+        """Raises KeyError for what there is not."""
+        files, messages = self._files, self._messages
+        match asked:
+            case "file_by_filename":
+                return self._file(files.FindFileByName(request.file_by_filename))
+            case "file_containing_symbol":
+                return self._file(files.FindFileContainingSymbol(request.file_containing_symbol))
+            case "file_containing_extension":  # none of our messages has any
+                files.FindMessageTypeByName(request.file_containing_extension.containing_type)
+                raise KeyError
+            case "all_extension_numbers_of_type":
+                kind = files.FindMessageTypeByName(request.all_extension_numbers_of_type)
+                return messages.ServerReflectionResponse(
+                    all_extension_numbers_response=messages.ExtensionNumberResponse(
+                        base_type_name=kind.full_name
+                    )
+                )
+            case _:
+                return self._error(grpc.StatusCode.INVALID_ARGUMENT)
+
+    def _file(self, file: Any) -> Any:
+        """With all that it imports: none of ours imports any."""
+        described = descriptor_pb2.FileDescriptorProto()
+        file.CopyToProto(described)
+        messages = self._messages
+        return messages.ServerReflectionResponse(
+            file_descriptor_response=messages.FileDescriptorResponse(
+                file_descriptor_proto=[described.SerializeToString()]
+            )
+        )
+
+    def _error(self, code: grpc.StatusCode) -> Any:
+        number, text = code.value
+        messages = self._messages
+        return messages.ServerReflectionResponse(
+            error_response=messages.ErrorResponse(error_code=number, error_message=text)
+        )

@@ -1,0 +1,327 @@
+"""JSON to a model's own values and back to its description: one codec a side, made at load.
+
+msgspec checks what it knows, pydantic what is pydantic's; nothing is checked beyond what the hint
+says, but a field that a dataclass or TypedDict does not have: a misspelled one that has a default
+would else be dropped in silence.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed
+from headway.signature import foreign
+from headway.signature.hints import (
+    alternatives,
+    is_record,
+    known,
+    optional_parts,
+    plain,
+    record_parts,
+    spelled,
+)
+
+Schema = dict[str, Any]
+_decode_any = msgspec.json.Decoder().decode
+_AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+class Decoded(NamedTuple):
+    """A value as the model takes it: nobody decodes it again."""
+
+    value: Any
+
+
+class Values(Protocol):
+    """All of it raises InvalidInput; ModelFailed where code of the model's own failed."""
+
+    def decode(self, value: Any) -> Any:
+        """Of Python objects, as JSON has them."""
+        ...
+
+    def decode_form(self, value: Any) -> Any:
+        """Of what a form brought: bytes of files, and texts for numbers."""
+        ...
+
+    def read(self, text: bytes) -> Any:
+        """Of JSON. Raises msgspec.DecodeError, too, and UnicodeError, for what is none."""
+        ...
+
+    def schema(self) -> Schema: ...
+
+
+def values_of(hint: Any, name: str) -> Values:
+    """Raises ConfigError for a class that no JSON becomes. `name`: as mistakes call the value."""
+    if known(plain(hint)) is None:
+        return Anything()
+    if foreign.is_pydantic(hint):
+        return ByPydantic(hint, name)
+    try:
+        return ByMsgspec(hint, name)
+    except TypeError as error:
+        choices = alternatives(plain(hint))
+        if len(choices) > 1:  # a union that msgspec cannot tell apart: the first that fits
+            return FirstOf([values_of(each, name) for each in choices], hint, name)
+        raise ConfigError(
+            f"the hint {spelled(hint)} cannot be checked: {error}. Write types that JSON tells "
+            "apart, a pydantic model, or Any"
+        ) from error
+
+
+class Anything:
+    """No hint: the value as it came."""
+
+    def decode(self, value: Any) -> Any:
+        return value
+
+    decode_form = decode
+
+    def read(self, text: bytes) -> Any:
+        return _decode_any(text)
+
+    def schema(self) -> Schema:
+        return {}
+
+
+class ByMsgspec:
+    def __init__(self, hint: Any, name: str) -> None:
+        """Raises TypeError, ConfigError."""
+        self._hint, self._name = hint, name
+        self._decoder = msgspec.json.Decoder(hint, dec_hook=foreign.from_json)
+        for kind in _custom_kinds(msgspec.inspect.type_info(hint)):
+            if not foreign.is_known(kind):
+                raise ConfigError(
+                    f"JSON cannot become a {spelled(kind)}: write prepare(self, raw: dict) that "
+                    "makes it from what callers send"
+                )
+        kind = plain(hint)
+        self._names = list(record_parts(kind))
+        self._known = frozenset(self._names) if is_record(kind) else None
+        self._needed = () if self._known is None else sorted(self._known - optional_parts(kind))
+
+    def decode(self, value: Any) -> Any:
+        return self._convert(value, is_strict=True)
+
+    def decode_form(self, value: Any) -> Any:
+        return self._convert(value, is_strict=False)
+
+    def _convert(self, value: Any, *, is_strict: bool) -> Any:
+        try:
+            self._check_fields(value)
+            return msgspec.convert(
+                value, self._hint, dec_hook=foreign.from_json, str_keys=True, strict=is_strict
+            )
+        except Exception as error:
+            raise _told(self._name, error) from error
+
+    def read(self, text: bytes) -> Any:
+        try:
+            if self._known is None:
+                return self._decoder.decode(text)
+            value = _decode_any(text)
+        except msgspec.ValidationError as error:
+            raise _told(self._name, error) from error
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            raise
+        except Exception as error:
+            raise _told(self._name, error) from error
+        return self.decode(value)
+
+    def schema(self) -> Schema:
+        with suppress(TypeError):  # a kind that has no schema
+            schema = msgspec.json.schema(self._hint, schema_hook=foreign.schema_of)
+            return schema if self._known is None else _closed(schema, self._names)
+        return {}
+
+    def _check_fields(self, value: Any) -> None:
+        if self._known is None:
+            return
+        if type(value) is dict:
+            if self._known.issuperset(value):
+                return
+            unknown = next(name for name in value if name not in self._known)
+            raise InvalidInput(f"input {unknown!r} is unknown; there are {self._fields()}")
+        if value is None or isinstance(value, str | bytes | int | float | list):
+            raise InvalidInput(f"an object is expected, with {self._fields()}")
+
+    def _fields(self) -> str:
+        assert self._known is not None
+        more = sorted(self._known.difference(self._needed))
+        optional = f" (and optionally {', '.join(more)})" if more else ""
+        return f"{', '.join(self._needed)}{optional}"
+
+
+class ByPydantic:
+    def __init__(self, hint: Any, name: str) -> None:
+        pydantic: Any = sys.modules["pydantic"]  # whoever has such a hint has imported it
+        self._adapter = pydantic.TypeAdapter(hint)
+        self._wrong = pydantic.ValidationError
+        self._name = name
+
+    def decode(self, value: Any) -> Any:
+        """As from JSON: a strict model takes a list for a tuple from there only."""
+        try:
+            text = msgspec.json.encode(value)
+        except (TypeError, ValueError, RecursionError):  # it has been decoded already
+            return self.decode_form(value)
+        return self.read(text)
+
+    def decode_form(self, value: Any) -> Any:
+        try:
+            return self._adapter.validate_python(value)
+        except Exception as error:
+            raise self._told(error) from error
+
+    def read(self, text: bytes) -> Any:
+        try:
+            return self._adapter.validate_json(text)
+        except self._wrong as error:
+            if error.errors(include_url=False)[0]["type"] == "json_invalid":
+                _decode_any(text)  # says what is wrong as for every other model
+            raise self._told(error) from error
+        except Exception as error:
+            raise self._told(error) from error
+
+    def schema(self) -> Schema:
+        described: Schema = {}
+        with suppress(Exception):  # a type of the model's own may have no schema
+            described = self._adapter.json_schema()
+        return described
+
+    def _told(self, error: Exception) -> HeadwayError:
+        if not isinstance(error, self._wrong):
+            return _told(self._name, error)
+        mistakes = foreign.mistakes_of(error)
+        return InvalidInput(
+            "; ".join(f"input {place or self._name!r}: {what}" for place, what in mistakes)
+        )
+
+
+class FirstOf:
+    """A union that msgspec cannot tell apart: its members in order."""
+
+    def __init__(self, choices: Sequence[Values], hint: Any, name: str) -> None:
+        self._choices, self._hint, self._name = choices, hint, name
+
+    def decode(self, value: Any) -> Any:
+        return self._first([choice.decode for choice in self._choices], value)
+
+    def decode_form(self, value: Any) -> Any:
+        return self._first([choice.decode_form for choice in self._choices], value)
+
+    def _first(self, choices: Sequence[Callable[[Any], Any]], value: Any) -> Any:
+        reasons: list[str] = []
+        for choice in choices:
+            try:
+                return choice(value)
+            except InvalidInput as error:
+                reasons.append(str(error))
+        raise InvalidInput(
+            f"input {self._name!r}: it is none of {spelled(self._hint)}: {'; or '.join(reasons)}"
+        )
+
+    def read(self, text: bytes) -> Any:
+        return self.decode(_decode_any(text))
+
+    def schema(self) -> Schema:
+        return {"anyOf": [choice.schema() for choice in self._choices]}
+
+
+def _told(name: str, error: Exception) -> HeadwayError:
+    """Whose mistake it is, and where in the value."""
+    if isinstance(error, HeadwayError):
+        return error
+    if not isinstance(error, _NOT_THE_KIND):
+        return ModelFailed(f"the input cannot be read: {type(error).__name__}: {error}")
+    text = str(error)
+    at = _AT.search(text)
+    place = at[1] if at else ""
+    text = text[: at.start()] if at else text
+    missing = _MISSING.fullmatch(text)
+    if missing:
+        place, text = f"{place}.{missing[1]}".lstrip("."), "it is missing"
+    return InvalidInput(f"input {place or name!r}: {text}")
+
+
+def _custom_kinds(info: Any) -> list[Any]:
+    """The classes that msgspec leaves to its hook, wherever they stand."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    waiting = [info]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, msgspec.inspect.CustomType):
+            found.append(each.cls)
+        elif isinstance(each, tuple | list):
+            waiting.extend(each)
+        elif isinstance(each, msgspec.Struct):
+            waiting.extend(getattr(each, name) for name in each.__struct_fields__)
+    return found
+
+
+def _closed(schema: Schema, names: Sequence[str]) -> Schema:
+    """A record's own description at the top: its fields, in their order, and no others."""
+    definitions = dict(schema.get("$defs", {}))
+    name = schema.get("$ref", "").removeprefix("#/$defs/")
+    top = dict(definitions.get(name, schema))
+    if f'"#/$defs/{name}"'.encode() not in msgspec.json.encode(definitions):
+        definitions.pop(name, None)
+    top.pop("title", None)
+    properties, required = top.get("properties", {}), top.get("required", ())
+    top["properties"] = {name: properties[name] for name in names if name in properties}
+    if required:
+        top["required"] = [name for name in names if name in required]
+    top["additionalProperties"] = False
+    return {**top, "$defs": definitions} if definitions else top
+
+
+def takes_object_with(schema: Schema, key: str) -> bool:
+    """Whether an object that has this key may be a value of that description."""
+    return _takes(schema, key, schema.get("$defs", {}))
+
+
+def _takes(schema: Any, key: str, definitions: Schema) -> bool:
+    if schema is True or schema == {}:
+        return True
+    if not isinstance(schema, dict):
+        return False
+    definitions = {**definitions, **schema.get("$defs", {})}
+    if "$ref" in schema:
+        found = definitions.get(schema["$ref"].rpartition("/")[2], {})
+        return _takes(found, key, definitions)
+    choices = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    if choices or "allOf" in schema:
+        return any(_takes(each, key, definitions) for each in (*choices, *schema.get("allOf", ())))
+    if "type" not in schema and "properties" not in schema:
+        return not ({"const", "enum"} & schema.keys())
+    if "object" not in _listed(schema.get("type", "object")):
+        return False
+    properties = schema.get("properties", {})
+    more = schema.get("additionalProperties", not properties)
+    return key in properties or bool(more)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def field_hints(hint: Any) -> dict[str, Any]:
+    """Of a dataclass, a TypedDict or a pydantic model; none of anything else."""
+    kind = plain(hint)
+    declared = getattr(kind, "__pydantic_fields__", None)
+    if declared is not None:
+        return {name: field.annotation for name, field in declared.items()}
+    return record_parts(kind)
+
+
+def is_file(hint: Any) -> bool:
+    return any(each is bytes or foreign.is_image(each) for each in alternatives(plain(hint)))

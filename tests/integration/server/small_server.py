@@ -1,0 +1,39 @@
+"""A server of a few models in this process, over our own HTTP and over ASGI."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+
+from headway.config import ModelConfig, ServerConfig
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Registry
+from headway.server.net.asgi import AsgiApp
+from headway.server.net.http1.server import HttpServer
+from headway.server.run import make_app
+
+STACKS = ("http", "asgi")
+
+
+@asynccontextmanager
+async def serving(stack: str = "http", **models: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server of these models (or of `(model, settings)`), by their names."""
+    registry = Registry()
+    config = ServerConfig(port=0, grpc_port=-1, drain_s=1)
+    async with AsyncExitStack() as opened:
+        for name, given in models.items():
+            model, settings = given if isinstance(given, tuple) else (given, {})
+            settings = {"warm_up": False, **settings}
+            served = Served(ModelConfig(name=name, target="tests:None", **settings), model=model)
+            await served.start()
+            opened.push_async_callback(served.close, drain_s=1)
+            registry.add(served)
+        app = make_app(registry, config)
+        if stack == "http":
+            server = await opened.enter_async_context(HttpServer(app, config))
+            client = httpx.AsyncClient(base_url=server.url, timeout=20)
+        else:
+            transport = httpx.ASGITransport(app=AsgiApp(app, max_body_bytes=2**20))  # type: ignore[arg-type]
+            client = httpx.AsyncClient(transport=transport, base_url="http://asgi", timeout=20)
+        yield await opened.enter_async_context(client)
