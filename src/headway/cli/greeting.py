@@ -45,6 +45,7 @@ def greeting(
     With keys, the lines work for whoever has put theirs into $KEY.
     """
     lines = [f"Serving {', '.join(registry.names()) or 'no model yet'}", f"  HTTP  {url}"]
+    lines.append(f"  docs  {url}/docs")
     if grpc_address is not None:
         lines.append(f"  gRPC  {grpc_address}")
     for model in registry.models()[:1]:

@@ -100,7 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output") -> int:
     from headway.cli.map_generation import answer_of, generator_of
-    from headway.hosting.hosted import ModelHome, Served
+    from headway.hosting.home import ModelHome
+    from headway.hosting.hosted import Served
     from headway.hosting.tables import cache_dir_of
     from headway.models import catalogue
     from headway.offline.lines import lines_of
