@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headway.config import Config, keys_of
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.api.openapi.examples import example_of
-from headway.server.api.openapi.schemas import IMAGE, Schema
+from headway.server.api.openapi.schemas import Schema
 
 if TYPE_CHECKING:
     from headway.server.run import Addresses
@@ -45,6 +45,7 @@ def greeting(
     With keys, the lines work for whoever has put theirs into $KEY.
     """
     lines = [f"Serving {', '.join(registry.names()) or 'no model yet'}", f"  HTTP  {url}"]
+    lines.append(f"  docs  {url}/docs")
     if grpc_address is not None:
         lines.append(f"  gRPC  {grpc_address}")
     for model in registry.models()[:1]:
@@ -84,8 +85,6 @@ def _openai(model: ServedModel, url: str, key: str) -> str:
 def _example(model: ServedModel) -> str:
     """One value of it, as JSON that it takes."""
     schemas: Callable[[], tuple[Schema, Schema]] | None = getattr(model, "json_schemas", None)
-    if [tensor.name for tensor in model.inputs] == ["image"]:
-        return json.dumps(IMAGE)
     return json.dumps(None if schemas is None else example_of(schemas()[0]))
 
 

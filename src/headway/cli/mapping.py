@@ -93,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output") -> int:
-    from headway.hosting.hosted import ModelHome, Served
+    from headway.hosting.home import ModelHome
+    from headway.hosting.hosted import Served
     from headway.hosting.registry import PLAIN
     from headway.hosting.tables import cache_dir_of
     from headway.offline.lines import lines_of

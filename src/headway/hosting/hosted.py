@@ -6,22 +6,14 @@ import functools
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
-import numpy
-
-from headway.config import ModelConfig, check_kind, default_of
+from headway.config import ModelConfig, check_kind
 from headway.core import CostTable
 from headway.core.operating.health import Health, health_of
-from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
-from headway.hosting import tables
 from headway.hosting.batch_axis import (
     drop_batch_axis,
     made_without_batch_axis,
@@ -30,56 +22,44 @@ from headway.hosting.batch_axis import (
 )
 from headway.hosting.explaining import Told
 from headway.hosting.holding import Holding
+from headway.hosting.home import ModelHome
+from headway.hosting.making import (
+    batcher_of,
+    check_dtypes,
+    placement_of,
+    read_signature,
+    with_decorator,
+)
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
+from headway.hosting.rows import as_row, rows_of, samples_for
 from headway.hosting.streaming import ServedStream
-from headway.hosting.tables import TableStore
-from headway.hosting.warm_up import Beside, WarmUp, samples_from, samples_of
+from headway.hosting.warm_up import Beside, WarmUp, samples_from
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
-from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.runtime.batcher import Batcher
-from headway.runtime.calling.choosing import runner_for
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Observer
-from headway.runtime.options import BatcherOptions
-from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import (
     Decoded,
     ParameterHints,
     Signature,
-    array_of,
     side_of,
-    signature_of,
 )
 from headway.signature.values import takes_object_with
 
 _log = logging.getLogger(__name__)
 _WHERE = {"inline": "the event loop", "thread": "threads", "process": "processes of its own"}
 _MANY_ROWS = 4096  # become values, and results arrays, in a thread: some milliseconds
-_SETTINGS = {field.name for field in msgspec.structs.fields(ModelConfig)}
-_LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _SETTINGS]
-_NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
 
 
 class RequestStatistics(Protocol):
     """Who wants to know of every request."""
 
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ModelHome:
-    """Where a model comes from. Its table is kept beside its files, and good as long as those."""
-
-    make: Callable[[], AnyModel] | None = None  # slow; in any process
-    folder: Path | None = None
-    files: tuple[Path, ...] = ()  # none: the model's own `files()`, or its module
-    samples: Path | None = None
-    cache_dir: Path | None = None  # None: nothing is kept but beside the model
 
 
 class Served(Holding):
@@ -108,17 +88,17 @@ class Served(Holding):
             make = make and functools.partial(made_without_batch_axis, make, config.name)
         self.model = model
         self._has_rows = getattr(model, "batch_axis", True)
-        config = _with_decorator(config, self.model)
+        config = with_decorator(config, self.model)
         self.config = config = config if adjust is None else adjust(config)
         check_kind(config, generates=False)
         self.name = config.name
         self.version = version
-        self.signature: Signature | None = None  # None: a tensor model, which is its own
         self.statistics: RequestStatistics | None = None
         self.costs: CostTable | None = None  # as timed at start
-        self.inputs, self.outputs = self._read_signature()
+        # No signature: a tensor model, which is its own.
+        self.signature, self.inputs, self.outputs = read_signature(model)
         self._parameters = ParameterHints.of(self.model)
-        _check_dtypes([*self.inputs, *self.outputs])
+        check_dtypes([*self.inputs, *self.outputs])
         self.media_type: str = getattr(self.model, "media_type", "")
         self.takes_items = self._takes_items()
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
@@ -126,7 +106,7 @@ class Served(Holding):
         self.only_streams = self.streams and not overrides(self.model, "predict")
         # Between a call and its place in the queue, or its answer, lies a hop to another thread.
         self._comes_late = any(overrides(self.model, each) for each in ("prepare", "finish"))
-        placement = _placement(self.model, config)
+        placement = placement_of(self.model, config)
         # A file that was exported with a fixed number of rows runs at that number only.
         sizes: tuple[int, ...] = config.batch_sizes or getattr(self.model, "batch_sizes", ())
         if self._has_rows:
@@ -135,7 +115,7 @@ class Served(Holding):
             self.max_batch_size, most, sizes = 0, 1, ()  # 0 is v2's word for it
         self._is_ready = False
         self.clock: Callable[[], float] = time.monotonic
-        self.batcher: Batcher[Any, Any] = _batcher(
+        self.batcher: Batcher[Any, Any] = batcher_of(
             self.model,
             config,
             max_batch_size=most,
@@ -253,7 +233,7 @@ class Served(Holding):
 
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
-        started, rows = self.clock(), _rows(inputs) if self._has_rows else 1
+        started, rows = self.clock(), rows_of(inputs) if self._has_rows else 1
         if ask.account is not None:
             ask.pay(max(rows, 1))
         try:
@@ -384,7 +364,7 @@ class Served(Holding):
         self, signature: Signature, inputs: Mapping[str, Array], ask: Ask
     ) -> Mapping[str, Array]:
         self._check_answers()
-        if _rows(inputs) > _MANY_ROWS:
+        if rows_of(inputs) > _MANY_ROWS:
             values = await run_in_thread(signature.input.values, inputs)
         else:
             values = signature.input.values(inputs)
@@ -454,31 +434,19 @@ class Served(Holding):
 
     # ---- starting
 
-    def _read_signature(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        if not any(overrides(self.model, method) for method in ("predict", "stream")):
-            raise ConfigError(f"{type(self.model).__name__} does not define predict()")
-        if isinstance(self.model, Model):
-            self.signature = signature_of(self.model)
-            return self.signature.inputs, self.signature.outputs
-        for which in ("inputs", "outputs"):
-            if not getattr(self.model, which):
-                raise ConfigError(
-                    f"{type(self.model).__name__} must declare its {which} on the class, rows "
-                    f'first: {which} = [headway.Tensor("x", "float32", (-1, 4))]'
-                )
-        return self.model.inputs, self.model.outputs
-
     async def _warm_up(self, beside: Beside | None) -> None:
         decode = self.signature.input.decode if self.signature is not None else self._row
         samples: Sequence[Any]
         if self._home.samples is not None:
             samples = await run_in_thread(samples_from, self._home.samples, decode)
         else:
-            samples = self._samples()
+            samples = samples_for(
+                self.model, self.signature, self.inputs, only_streams=self.only_streams
+            )
         plan = WarmUp(
             samples,
             self.config.warm_up_s,
-            self._table_store(),
+            self._home.table_store(self.config, self.model, self.max_batch_size),
             is_strict=self._home.samples is not None,
             beside=beside,
         )
@@ -487,139 +455,9 @@ class Served(Holding):
             self.costs = warmth.table
             self.max_batch_size = min(self.max_batch_size, warmth.max_rows or self.max_batch_size)
 
-    def _table_store(self) -> TableStore | None:
-        files = self._home.files or model_files(self.model)
-        places = [] if self._home.folder is None else [self._home.folder / tables.NAME]
-        if self._home.cache_dir is not None:
-            places.append(tables.in_cache(self._home.cache_dir, self.name, files))
-        if not (files and places):
-            return None
-        kind = type(self.model)
-        settings = {
-            # One file may hold several models: what one takes says nothing about another.
-            "model": f"{self.config.target} {kind.__module__}.{kind.__qualname__}",
-            "rows": [self.max_batch_size, *self.config.batch_sizes],
-            "workers": self.config.workers,
-            "options": self.config.options,
-        }
-        return TableStore(files=files, settings=settings, places=places)
-
     def _row(self, value: Any) -> dict[str, Array]:
-        row = _as_row(value, self.inputs)
+        row = as_row(value, self.inputs)
         return row if self._has_rows else without_rows(row)
 
     def _rows_first(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return tensors if self._has_rows else with_rows(tensors)
-
-    def _samples(self) -> list[Any]:
-        """Typical values, cheap ones first: the model's own, or made from its signature."""
-        own: Callable[[], list[Any]] | None = getattr(self.model, "samples", None)
-        if own is not None:
-            return list(own())
-        if self.signature is not None:
-            if self.only_streams:
-                return []
-            return self.signature.input.samples(varies=overrides(self.model, "size"))
-        samples = samples_of(self._rows_first(self.inputs))
-        if self._has_rows:
-            return list(samples)
-        return [without_rows(each) for each in samples]
-
-
-def model_files(model: "Model[Any, Any] | TensorModel") -> list[Path]:
-    """What the model is made of: its own `files()`, else the module that it is written in."""
-    own: Callable[[], Sequence[str | Path]] | None = getattr(model, "files", None)
-    if own is not None:
-        return [Path(each) for each in own()]
-    file = getattr(sys.modules.get(type(model).__module__), "__file__", None)
-    return [] if file is None else [Path(file)]
-
-
-def _check_dtypes(tensors: Sequence[Tensor]) -> None:
-    for tensor in tensors:
-        try:
-            numpy.dtype(tensor.array_dtype)
-        except TypeError as error:
-            raise ConfigError(
-                f"tensor {tensor.name!r}: dtype {tensor.dtype!r} is not a name of numpy's, such as "
-                "float32, int64, bool, object (for texts), nor bfloat16"
-            ) from error
-
-
-def _batcher(
-    model: "Model[Any, Any] | TensorModel",
-    config: ModelConfig,
-    *,
-    make: Callable[[], Any] | None,
-    **others: Any,
-) -> Batcher[Any, Any]:
-    """`others`: what takes the place of the configuration's."""
-    settings = {name: getattr(config, name) for name in _LEVERS}
-    said = {key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS}
-    options = BatcherOptions(**{**settings, **said, **others})
-    return Batcher.from_options(model, options, make=make)
-
-
-def _decorated(model: object) -> Mapping[str, Any]:
-    """What `@headway.batched(…)` said, where the model is a function."""
-    options: Mapping[str, Any] = getattr(model, "batcher_options", {})
-    return options
-
-
-def _with_decorator(config: ModelConfig, model: object) -> ModelConfig:
-    """The function's own settings count where the configuration has nothing but defaults."""
-    defaults = msgspec.structs.fields(ModelConfig)
-    said = _decorated(model)
-    changes = {
-        field.name: said[field.name]
-        for field in defaults
-        if field.name in said
-        and field.name != "name"
-        and getattr(config, field.name) == default_of(field)
-    }
-    return msgspec.structs.replace(config, **changes) if changes else config
-
-
-def _placement(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> Placement:
-    is_async = runner_for(model, config.name).is_async
-    if config.worker == "inline" and not is_async and overrides(model, "stream"):
-        raise ConfigError(
-            f"{config.name} streams: write it as `async def` to run it inline", field="worker"
-        )
-    needs_process = "worker_memory_mb" if config.worker_memory_mb is not None else ""
-    needs_process = needs_process or ("pin" if config.pin else "")
-    if model.uses and (config.worker == "process" or needs_process):
-        raise ConfigError(
-            f"{config.name} calls other models, which a process of its own cannot reach",
-            field=needs_process or "worker",
-        )
-    return place(
-        config.name,
-        config.worker,
-        is_async=is_async,
-        workers=config.workers,
-        is_python=not type(model).__module__.startswith("headway.") and not model.uses,
-        needs_process=needs_process,
-        has_processes=HAS_PROCESSES,
-    )
-
-
-def _rows(inputs: Mapping[str, Array]) -> int:
-    first = next(iter(inputs.values()), None)
-    return len(first) if first is not None and first.ndim else 0
-
-
-def _as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
-    """One row of every input, from JSON: `{"x": […]}`, or just `[…]` where there is one input."""
-    names = {tensor.name for tensor in inputs}
-    if not (isinstance(value, Mapping) and value.keys() == names):
-        if isinstance(value, Mapping) or len(inputs) > 1:
-            raise InvalidInput(f"an object with {sorted(names)} is expected")
-        value = {inputs[0].name: value}
-    row = {}
-    for tensor in inputs:
-        try:
-            row[tensor.name] = array_of(value[tensor.name], tensor.array_dtype)[None]
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidInput(f"input {tensor.name!r}: {error}") from error
-    return row

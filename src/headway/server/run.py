@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import HeadwayError
 from headway.hosting.generation.served import ServedGenerator
-from headway.hosting.hosted import ModelHome, Served
+from headway.hosting.home import ModelHome
+from headway.hosting.hosted import Served
 from headway.hosting.kept import Kept
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import served_models
 from real_server import HERE, Server
 
+from headway import testing
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
+from headway.server.auth.keys import hash_of
 from headway.server.run import make_app
 
 SHORT, LONG = 5, 300  # examples for each route and phase
@@ -72,7 +75,7 @@ def test_each_model_has_its_own_route_with_its_own_schemas(server: Server) -> No
 def test_every_route_is_described(server: Server) -> None:
     """But for those that are for people, programs of another kind, or the server's own operator."""
     others = re.compile(
-        r"/docs|/chat|/openapi\.json|/metrics|/admin/.*|/v1/predict/\{model\}(/batch)?"
+        r"/|/docs|/chat|/openapi\.json|/metrics|/admin/.*|/v1/predict/\{model\}(/batch)?"
     )
     known = {
         (method.upper(), path)
@@ -101,8 +104,10 @@ def test_operations_have_names_of_their_own(server: Server) -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_model_that_only_streams_has_no_plain_route(server: Server) -> None:
-    assert "/v1/predict/letters" not in document(server)["paths"]
+def test_a_model_that_only_streams_takes_one_value_at_a_time(server: Server) -> None:
+    paths = document(server)["paths"]
+    assert "/v1/predict/letters" in paths
+    assert "/v1/predict/letters/batch" not in paths
 
 
 def test_every_reference_leads_somewhere(server: Server) -> None:
@@ -158,3 +163,41 @@ def test_the_page_is_complete_in_itself(server: Server) -> None:
     assert "https://" not in answer.text
     assert answer.text.count("openapi.json") >= 2
     assert 'id="key"' in answer.text, "where there are keys, it asks for one"
+
+
+def test_a_browser_is_led_to_the_page_and_a_program_told_what_there_is(server: Server) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    led = server.http.get("/", headers=browser)
+    assert (led.status_code, led.headers["location"]) == (307, "docs")
+    page = server.http.get("/", headers=browser, follow_redirects=True)
+    assert (page.status_code, page.url.path) == (200, "/docs")
+    told = server.http.get("/").json()
+    assert told["name"] == "headway"
+    assert "upper" in told["models"]
+    assert told["docs"] == "docs"
+
+
+def test_routes_that_no_model_here_answers_are_marked(server: Server) -> None:
+    found = document(server)
+    marked = {
+        path
+        for path, operations in found["paths"].items()
+        for operation in operations.values()
+        if operation.get("x-headway-unanswered")
+    }
+    assert {"/v1/chat/completions", "/v1/rerank", "/v1/audio/transcriptions"} <= marked
+    assert not {path for path in marked if path.startswith(("/v1/predict", "/v2/models"))}
+    first = found["x-headway-models"][0]
+    operations = [each["post"]["operationId"] for each in found["paths"].values() if "post" in each]
+    assert first["operation"] in operations
+
+
+def test_without_a_key_the_root_names_no_model() -> None:
+    class Upper(served_models.Upper):
+        pass
+
+    key = "hw-" + "a" * 40
+    with testing.client(Upper, api_keys={"acme": hash_of(key)}) as client:
+        assert client.http.get("/").json()["models"] == []
+        shown = client.http.get("/", headers={"Authorization": f"Bearer {key}"}).json()
+        assert shown["models"] == ["upper"]

@@ -77,7 +77,7 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-batch-size", "0"], "headway: --max-batch-size: Expected `int` >= 1"),
+        (["--max-queue", "0"], "headway: --max-queue: Expected `int` >= 1"),
         (
             ["--max-bach-size", "1"],
             "unrecognized arguments: --max-bach-size; did you mean --max-batch-size?",

@@ -12,7 +12,8 @@ from headway import ModelFailed, Tensor
 from headway.config import ModelConfig
 from headway.core import CostTable
 from headway.errors import ConfigError
-from headway.hosting.hosted import ModelHome, Served
+from headway.hosting.home import ModelHome
+from headway.hosting.hosted import Served
 from headway.hosting.registry import Ask
 from headway.hosting.warm_up import Beside
 from headway.testing import now

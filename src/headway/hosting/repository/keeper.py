@@ -11,7 +11,7 @@ import msgspec
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.handles import Stages, Uses
-from headway.hosting.hosted import ModelHome
+from headway.hosting.home import ModelHome
 from headway.hosting.kept import Kept
 from headway.hosting.registry import (
     IndexEntry,

@@ -13,7 +13,7 @@ import msgspec
 from headway.config import ModelConfig
 from headway.core.operating.lifecycle import Offer, VersionPolicy
 from headway.errors import InvalidInput
-from headway.hosting.hosted import ModelHome
+from headway.hosting.home import ModelHome
 from headway.hosting.repository.building import build_version
 from headway.hosting.repository.folder import ModelFolder
 from headway.hosting.repository.settings import overridden

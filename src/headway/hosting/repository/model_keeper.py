@@ -20,7 +20,7 @@ from headway.errors import (
     NotReady,
     QueueFull,
 )
-from headway.hosting.hosted import ModelHome
+from headway.hosting.home import ModelHome
 from headway.hosting.kept import Kept
 from headway.hosting.registry import (
     IndexEntry,

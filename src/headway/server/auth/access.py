@@ -21,7 +21,7 @@ _MEMORY = r"/v2/(system|cuda)sharedmemory"
 # The first that fits counts. The page of /docs says nothing of the models: for their description it
 # asks with a key.
 _ROUTES = [
-    (Access.OPEN, "GET", rf"/docs|/chat|/v2/health/\w+|{_MODEL}/ready"),
+    (Access.OPEN, "GET", rf"/|/docs|/chat|/v2/health/\w+|{_MODEL}/ready"),
     (Access.METRICS, "GET", r"/metrics"),
     (Access.READ, "GET", r"/v2|/v2/models|/v2/models/stats|/v1/models(/\{model\})?|/openapi\.json"),
     (Access.READ, "GET", rf"{_MODEL}(/config|/stats|/trace/setting)?"),

@@ -20,18 +20,17 @@ from headway.server.api.openai.asking import (
     language_of,
     too_long,
 )
-from headway.server.api.openai.events import DONE, Events, event_of, gathered
+from headway.server.api.openai.events import DONE, answered, event_of
 from headway.server.api.openai.logprobs import completion_logprobs
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.inference import Inference
-from headway.server.net.messages import Answer, Headers, Request, Response, StreamResponse
+from headway.server.net.messages import Answer, Headers, Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/completions", "completions"),
 ]
 _MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
-_EVENTS = (("Cache-Control", "no-cache"),)
 
 
 class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,15 +64,7 @@ async def _answer(request: Request, asked: CompletionRequest, served: ServedMode
     usage = Usage(len(generation.prompts), sum(map(len, generation.prompts)), asked.n)
     writer = CompletionWriter(asked, generation, served.name, language, usage, ask)
     stream = cast(ServedStream, served.stream(generation, ask))
-    try:
-        if asked.stream:
-            events = Events(stream, writer)
-            await events.start()
-            return StreamResponse(events, headers=_EVENTS)
-        pieces = await gathered(stream)
-    except InputTooLarge as error:
-        raise too_long(error) from None
-    return writer.whole(pieces)
+    return await answered(stream, writer, as_events=asked.stream)
 
 
 async def _generation(asked: CompletionRequest, language: Language) -> Generation:

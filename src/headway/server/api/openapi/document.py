@@ -12,6 +12,7 @@ import msgspec
 
 from headway.hosting.registry import ServedModel
 from headway.model import Tensor
+from headway.server.api import kinds
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
 from headway.server.api.openai.handlers import EmbeddingsRequest
@@ -19,6 +20,7 @@ from headway.server.api.openai.images import ImagesRequest
 from headway.server.api.openai.rerank import RerankRequest
 from headway.server.api.openai.tokens import DetokenizeRequest, TokenizeRequest
 from headway.server.api.openapi import schemas
+from headway.server.api.openapi.answering import mark_unanswered
 from headway.server.api.openapi.examples import example_of
 from headway.server.api.openapi.generating import COMPONENTS as GENERATING
 from headway.server.api.openapi.generating import generating
@@ -61,6 +63,7 @@ def document_of(
         paths |= {path: {"post": operation} for path, operation in of_model.items()}
         components |= own
     paths |= _openai(served) | _rerank(served) | _v2(served)
+    mark_unanswered(paths, served)
     document = {
         "openapi": "3.1.0",
         "info": {
@@ -73,10 +76,19 @@ def document_of(
             {"name": "openai", "description": "As OpenAI's clients speak"},
             {"name": "v2", "description": "KServe v2 / Open Inference Protocol, as Triton has it"},
         ],
+        "x-headway-models": [_shown(model) for model in served],
         "paths": paths,
         "components": {"schemas": components, "parameters": schemas.PARAMETERS},
     }
     return with_keys(document) if has_keys else document
+
+
+def _shown(model: ServedModel) -> dict[str, Any]:
+    """What /docs shows first: its name, and where it is called."""
+    operation = f"predict_{model.name}"
+    if kinds.generates(model):
+        operation = "chat"
+    return {"name": model.name, "version": model.version, "operation": operation}
 
 
 def with_keys(document: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from typing import Any
 
 from headway.server.api.openapi.schemas import IMAGE, Schema
 
-_BYTES = "aGVsbG8="  # "hello"
 _MOST_DEPTH = 8  # of a schema that contains itself
 
 
@@ -62,17 +61,22 @@ class _Examples:
 
     def _text(self, schema: Schema) -> str:
         if "contentEncoding" in schema:
-            return IMAGE if "contentMediaType" in schema else _BYTES
+            return IMAGE  # of all files the likeliest
         text: str = _FORMATS.get(schema.get("format", ""), "hello")
         least: int = schema.get("minLength", 0)
         most: int = schema.get("maxLength", len(text) + 1)
         return (text + "o" * (least - len(text)))[: max(least, most)]
 
     def _number(self, schema: Schema) -> Any:
-        least = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
-        value = max(1, least)
-        most = schema.get("maximum", schema.get("exclusiveMaximum", value + 1) - 1)
-        return min(value, most) if "maximum" in schema or "exclusiveMaximum" in schema else value
+        """1 where that is allowed, else the nearest bound, or the middle of two."""
+        low, high = schema.get("minimum"), schema.get("maximum")
+        above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+        if above is not None and below is not None and schema.get("type") == "number":
+            return (above + below) / 2
+        least = low if above is None else above + 1
+        most = high if below is None else below - 1
+        value = 1 if least is None else max(1, least)
+        return value if most is None else min(value, most)
 
     def _list(self, schema: Schema) -> list[Any]:
         first = [self.of(each) for each in schema.get("prefixItems", ())]  # of a tuple

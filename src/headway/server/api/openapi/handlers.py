@@ -10,6 +10,7 @@ from headway.server.models import Models
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("GET", "/", "root"),
     ("GET", "/openapi.json", "openapi"),
     ("GET", "/docs", "docs"),
 ]
@@ -29,6 +30,15 @@ class OpenAPI:
         self._version = version
         self._has_keys = has_keys
         self._page = resources.files(__package__).joinpath(_PAGE).read_bytes()
+
+    async def root(self, request: Request) -> Response:
+        """A browser is led to the page; a program is told what there is."""
+        if "text/html" in request.headers.get("accept", ""):
+            return Response(status=307, content_type="text/plain", headers=(("Location", "docs"),))
+        names = self._models.names(request.caller)  # none to whoever shows no key
+        links = {"docs": "docs", "openapi": "openapi.json", "ready": "v2/health/ready"}
+        found = {"name": "headway", "version": self._version, "models": names, **links}
+        return Response(msgspec.json.encode(found))
 
     async def openapi(self, request: Request) -> Response:
         models = self._models.answering(request.caller)

@@ -41,14 +41,15 @@ _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
 def ask_of(parameters: Mapping[str, Scalar], request: Request) -> Ask:
     """A parameter goes before a header; of two timeouts the shorter counts. The tenant is the
     key's, where there are keys, whatever the request says."""
-    return ask_from(parameters, request.headers, request.caller)
+    headers, caller = request.headers, request.caller
+    if not parameters and type(headers) is WireHeaders and not headers.has_own:
+        return PLAIN if caller is None else caller.plain
+    return ask_from(parameters, headers, caller)
 
 
 def ask_from(
     parameters: Mapping[str, Scalar], headers: Mapping[str, str], caller: Caller | None
 ) -> Ask:
-    if not parameters and type(headers) is WireHeaders and not headers.has_own:
-        return PLAIN if caller is None else caller.plain
     check_count(len(parameters))
     _check_headers(headers)
     priority = _priority(parameters, headers)

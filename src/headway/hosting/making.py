@@ -1,0 +1,109 @@
+"""A model and its settings become a batcher: what it takes, where it runs, which settings count."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy
+
+from headway.config import ModelConfig, default_of
+from headway.core.operating.placing import Placement, place
+from headway.errors import ConfigError
+from headway.model import Model, Tensor, TensorModel, overrides
+from headway.runtime.batcher import Batcher
+from headway.runtime.calling.choosing import runner_for
+from headway.runtime.options import BatcherOptions
+from headway.runtime.workers import HAS_PROCESSES
+from headway.signature import Signature, signature_of
+
+_SETTINGS = {field.name for field in msgspec.structs.fields(ModelConfig)}
+_LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _SETTINGS]
+_NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
+
+
+def read_signature(
+    model: "Model[Any, Any] | TensorModel",
+) -> tuple[Signature | None, Sequence[Tensor], Sequence[Tensor]]:
+    """From its hints, or as a tensor model declares it: then there is none but its tensors."""
+    if not any(overrides(model, method) for method in ("predict", "stream")):
+        raise ConfigError(f"{type(model).__name__} does not define predict()")
+    if isinstance(model, Model):
+        signature = signature_of(model)
+        return signature, signature.inputs, signature.outputs
+    for which in ("inputs", "outputs"):
+        if not getattr(model, which):
+            raise ConfigError(
+                f"{type(model).__name__} must declare its {which} on the class, rows "
+                f'first: {which} = [headway.Tensor("x", "float32", (-1, 4))]'
+            )
+    return None, model.inputs, model.outputs
+
+
+def check_dtypes(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        try:
+            numpy.dtype(tensor.array_dtype)
+        except TypeError as error:
+            raise ConfigError(
+                f"tensor {tensor.name!r}: dtype {tensor.dtype!r} is not a name of numpy's, such as "
+                "float32, int64, bool, object (for texts), nor bfloat16"
+            ) from error
+
+
+def batcher_of(
+    model: "Model[Any, Any] | TensorModel",
+    config: ModelConfig,
+    *,
+    make: Callable[[], Any] | None,
+    **others: Any,
+) -> Batcher[Any, Any]:
+    """`others`: what takes the place of the configuration's."""
+    settings = {name: getattr(config, name) for name in _LEVERS}
+    said = {key: value for key, value in _decorated(model).items() if key in _NOT_SETTINGS}
+    options = BatcherOptions(**{**settings, **said, **others})
+    return Batcher.from_options(model, options, make=make)
+
+
+def _decorated(model: object) -> Mapping[str, Any]:
+    """What `@headway.batched(…)` said, where the model is a function."""
+    options: Mapping[str, Any] = getattr(model, "batcher_options", {})
+    return options
+
+
+def with_decorator(config: ModelConfig, model: object) -> ModelConfig:
+    """The function's own settings count where the configuration has nothing but defaults."""
+    defaults = msgspec.structs.fields(ModelConfig)
+    said = _decorated(model)
+    changes = {
+        field.name: said[field.name]
+        for field in defaults
+        if field.name in said
+        and field.name != "name"
+        and getattr(config, field.name) == default_of(field)
+    }
+    return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def placement_of(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> Placement:
+    is_async = runner_for(model, config.name).is_async
+    if config.worker == "inline" and not is_async and overrides(model, "stream"):
+        raise ConfigError(
+            f"{config.name} streams: write it as `async def` to run it inline", field="worker"
+        )
+    needs_process = "worker_memory_mb" if config.worker_memory_mb is not None else ""
+    needs_process = needs_process or ("pin" if config.pin else "")
+    if model.uses and (config.worker == "process" or needs_process):
+        raise ConfigError(
+            f"{config.name} calls other models, which a process of its own cannot reach",
+            field=needs_process or "worker",
+        )
+    return place(
+        config.name,
+        config.worker,
+        is_async=is_async,
+        workers=config.workers,
+        is_python=not type(model).__module__.startswith("headway.") and not model.uses,
+        needs_process=needs_process,
+        has_processes=HAS_PROCESSES,
+    )

@@ -1,0 +1,53 @@
+"""Rows of named arrays, and values that a model is timed with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headway.errors import InvalidInput
+from headway.hosting.batch_axis import with_rows, without_rows
+from headway.hosting.registry import Array
+from headway.hosting.warm_up import samples_of
+from headway.model import Model, Tensor, TensorModel, overrides
+from headway.signature import Signature, array_of
+
+
+def rows_of(inputs: Mapping[str, Array]) -> int:
+    first = next(iter(inputs.values()), None)
+    return len(first) if first is not None and first.ndim else 0
+
+
+def as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
+    """One row of every input, from JSON: `{"x": […]}`, or just `[…]` where there is one input."""
+    names = {tensor.name for tensor in inputs}
+    if not (isinstance(value, Mapping) and value.keys() == names):
+        if isinstance(value, Mapping) or len(inputs) > 1:
+            raise InvalidInput(f"an object with {sorted(names)} is expected")
+        value = {inputs[0].name: value}
+    row = {}
+    for tensor in inputs:
+        try:
+            row[tensor.name] = array_of(value[tensor.name], tensor.array_dtype)[None]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidInput(f"input {tensor.name!r}: {error}") from error
+    return row
+
+
+def samples_for(
+    model: "Model[Any, Any] | TensorModel",
+    signature: Signature | None,
+    inputs: Sequence[Tensor],
+    *,
+    only_streams: bool,
+) -> list[Any]:
+    """Typical values, cheap ones first: the model's own, or made from its signature."""
+    own: Callable[[], list[Any]] | None = getattr(model, "samples", None)
+    if own is not None:
+        return list(own())
+    if signature is not None:
+        if only_streams:
+            return []
+        return signature.input.samples(varies=overrides(model, "size"))
+    has_rows = getattr(model, "batch_axis", True)
+    if has_rows:
+        return list(samples_of(inputs))
+    return [without_rows(each) for each in samples_of(with_rows(inputs))]
