@@ -30,6 +30,10 @@ class EngineOptions:
     block_size: int = 16
     threads: int | None = None
     use_transformers: bool = False
+    quantization: str = "none"  # fp8: on a GPU, the layers' weights in 8-bit floats
+    adapter_slots: int | None = None  # None: 8, but on a GPU only with `adapters`
+    max_adapter_rank: int | None = None  # None: 64, on a GPU 16
+    adapters: bool = False  # some will be loaded: a GPU keeps memory and graphs for them
     device: str = "auto"  # cpu or cuda; auto: cuda where there is one
     # For benchmarks.
     random_weights: bool = False  # no file of weights is read
@@ -41,6 +45,8 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         from headway.engine.gpu.starting import start_on_gpu
 
         return start_on_gpu(folder, options, _context(folder, options))
+    if options.quantization != "none":
+        raise ConfigError("fp8 weights need a GPU", field="quantization")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     dtype = dtype_of(options.dtype)
@@ -70,8 +76,9 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         max_sequences=options.max_sequences,
         step_tokens=max(options.step_tokens, options.max_sequences + 1),
         chunking=options.chunking,
+        adapter_slots=8 if options.adapter_slots is None else options.adapter_slots,
     )
-    return Runner(decoder, limits)
+    return Runner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
 
 
 def _context(folder: Path, options: EngineOptions) -> int:

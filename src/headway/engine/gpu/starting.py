@@ -2,11 +2,13 @@
 ready."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from headway.core.generation.limits import Limits
 from headway.engine.decoders import llama
+from headway.engine.gpu.adapters import DeviceAdapters
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.runner import GpuRunner
 from headway.engine.gpu.warming import warm_mixed
@@ -37,6 +39,12 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
         else read_tensors(folder)
     )
     decoder = GpuDecoder(config, tensors, dtype=dtype, device="cuda", max_context=context)
+    if options.quantization == "fp8":
+        if dtype is not torch.bfloat16:
+            raise ConfigError("fp8 computes in bfloat16", field="dtype")
+        decoder.quantise()
+        torch.cuda.empty_cache()  # what the weights were goes to the cache
+    adapters = _adapters(options, config, dtype)  # before the cache: it takes what is left
     step_tokens = max(options.step_tokens, _STEP_TOKENS)
     block_bytes = decoder.shape.block_bytes(_BLOCK_SIZE, dtype)
     blocks = _room(options, config, step_tokens, dtype) // block_bytes
@@ -49,11 +57,33 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
         max_sequences=options.max_sequences,
         step_tokens=step_tokens,
         chunking=options.chunking,
+        adapter_slots=_slots(options),
     )
-    runner = GpuRunner(decoder, limits)
+    runner = GpuRunner(decoder, limits, adapters)
     runner.warm_up()
     warm_mixed(runner)
     return runner
+
+
+def _slots(options: EngineOptions) -> int:
+    if options.adapter_slots is not None:
+        return options.adapter_slots
+    return 8 if options.adapters else 0
+
+
+def _adapters(
+    options: EngineOptions, config: dict[str, Any], dtype: torch.dtype
+) -> DeviceAdapters | None:
+    if not _slots(options):
+        return None
+    return DeviceAdapters(
+        config,
+        slots=_slots(options),
+        sequences=options.max_sequences,
+        max_rank=options.max_adapter_rank or 16,
+        dtype=dtype,
+        device="cuda",
+    )
 
 
 def _room(options: EngineOptions, config: object, step_tokens: int, dtype: torch.dtype) -> int:

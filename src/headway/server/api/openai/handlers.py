@@ -45,12 +45,16 @@ class OpenAI:
         self._created = int(time.time())
 
     async def models(self, request: Request) -> Response:
-        data = [self._entry(name) for name in self._inference.models.names(request.caller)]
+        models = self._inference.models
+        data = [self._entry(name) for name in models.names(request.caller)]
+        adapters = models.adapters(request.caller)
+        data += [self._entry(name, parent) for name, parent in adapters.items()]
         return Response(msgspec.json.encode({"object": "list", "data": data}))
 
     async def model(self, request: Request, model: str) -> Response:
         self._inference.models.find_ready(request.caller, model)
-        return Response(msgspec.json.encode(self._entry(model)))
+        parent = self._inference.models.adapters(request.caller).get(model, "")
+        return Response(msgspec.json.encode(self._entry(model, parent)))
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
@@ -71,8 +75,9 @@ class OpenAI:
         more = () if ask.story is None else ask.story.headers()
         return Response(await encode_json(answer, plain_of), headers=more)
 
-    def _entry(self, name: str) -> dict[str, object]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
+    def _entry(self, name: str, parent: str = "") -> dict[str, object]:
+        entry = {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
+        return {**entry, "parent": parent} if parent else entry
 
 
 async def decoded(request: Request, kind: type[Asked]) -> Asked:

@@ -13,6 +13,7 @@ import msgspec
 from headway.hosting.registry import ServedModel
 from headway.model import Tensor
 from headway.server.api import kinds
+from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
 from headway.server.api.openai.handlers import EmbeddingsRequest
@@ -55,6 +56,7 @@ def document_of(
     components = dict(schemas.COMPONENTS)
     kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
     kinds += [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest]
+    kinds += [LoadLoraRequest, UnloadLoraRequest]
     components |= msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
     components |= MEDIA | GENERATING
     paths: dict[str, dict[str, Operation]] = {}
