@@ -1,8 +1,10 @@
 """Generation on one GPU, random weights in bf16: `python -m benchmarks.generation_gpu [stage …]`.
 
 Stages: `right` (small model in float32 against transformers), `decode` (one step through the paged
-engine, context 512), `jobs` (256 requests at once). Each builds, checks and times; a few minutes.
-vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken apart.
+engine, context 512), `jobs` (256 requests at once); `logits`, `adapters-right`, `adapters`,
+`adapters-swap`, `fp8-tune` and `fp8` are in `generation_gpu_adapters.py`. Each builds, checks and
+times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken
+apart.
 """
 
 import argparse
@@ -13,6 +15,8 @@ from typing import Any
 
 import torch
 
+from benchmarks import generation_gpu_adapters as more
+from benchmarks.llama_shapes import SHAPES as ALL_SHAPES
 from benchmarks.report import Bar, Report, machine
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
@@ -22,28 +26,7 @@ from headway.core.generation.step import Decode, Step
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.runner import GpuRunner, Running
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "1B": {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "vocab_size": 128256,
-        "tie_word_embeddings": True,
-    },
-    "8B": {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 128256,
-        "tie_word_embeddings": False,
-    },
-}
+SHAPES = {name: ALL_SHAPES[name] for name in ("1B", "8B")}
 # Of its own runs on such a machine (vLLM 0.24.0), not beside ours.
 VLLM = {
     "1B": {1: 506, 32: 11_966, 128: 27_850, 256: 32_778, "mixed": 17_491, "long": 24_482},
@@ -125,14 +108,14 @@ def decode(name: str) -> Report:
     )
 
 
-def _step_s(runner: GpuRunner, count: int) -> float:
-    """The best of three runs of so many steps, each handed over before the last has ended."""
+def _step_s(runner: GpuRunner, count: int, rounds: int = 3) -> float:
+    """The best of so many runs of 128 steps, each handed over before the last has ended."""
     per_sequence = -(-(CONTEXT + STEPS) // BLOCK)
     # As if their prompts had been computed; blocks lie anywhere, as in a cache that is in use.
     blocks = torch.randperm(runner.limits.blocks, dtype=torch.int32)[: count * per_sequence]
     runner._tables[:count, :per_sequence] = blocks.view(count, per_sequence).cuda()
     best = float("inf")
-    for _ in range(3):
+    for _ in range(rounds):
         torch.cuda.synchronize()
         started = time.perf_counter()
         running: Running | None = None
@@ -327,20 +310,38 @@ def _gap(model: Any, prompt: list[int], text: list[int]) -> float:
     return float((logits.max(-1).values - chosen).max())
 
 
+def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:  # noqa: C901  a list of stages
+    limits = Limits(blocks=128 * 24, block_size=BLOCK, **{**LIMITS, "max_sequences": 128})
+    match stage:
+        case "right":
+            yield right()
+        case "decode" | "jobs":
+            yield from ({"decode": decode, "jobs": jobs}[stage](name) for name in shapes)
+        case "logits":
+            yield from (more.logits(name, SHAPES[name]) for name in shapes)
+        case "adapters-right":
+            yield more.adapters_right()
+        case "adapters":
+            yield more.adapters(decoder_of("8B"), SHAPES["8B"], limits, _step_s)
+        case "adapters-swap":
+            yield more.swap(decoder_of("8B"), SHAPES["8B"], limits)
+        case "fp8-tune":
+            yield more.fp8_tune(SHAPES["8B"])
+        case "fp8":
+            yield more.fp8(decoder_of("8B"), limits, _step_s)
+        case _:
+            raise SystemExit(f"there is no stage {stage}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stages", nargs="*", default=["right", "decode", "jobs"])
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=SHAPES)
     options = parser.parse_args()
     for stage in options.stages:
-        reports = (
-            [right()]
-            if stage == "right"
-            else [{"decode": decode, "jobs": jobs}[stage](name) for name in options.shapes]
-        )
-        for report in reports:
+        for report in reports_of(stage, options.shapes):
             print(report.to_markdown(), flush=True)
-        torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
     print(f"- {torch.cuda.get_device_name()}, torch {torch.__version__}; {machine()}")
 
 

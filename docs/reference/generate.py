@@ -89,6 +89,8 @@ def _told(operation: Any, path: str, handler: Any) -> tuple[str, str]:
         "/metrics": "Figures for Prometheus",
         "/admin/models": "Every model and version, with its state",
         "/admin/models/{model}/unload": "Unload a model; what it has begun is finished",
+        "/admin/models/{model}/adapters": "The adapters that a language model has loaded",
+        "/admin/models/{model}/adapters/{adapter}/unload": "Unload an adapter",
         "/admin/drain": "Whether the server is draining; posted, it drains or stops draining",
     }
     return "", known.get(path, document)

@@ -149,9 +149,28 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         Literal["auto", "float32", "bfloat16"],
         Meta(description="what a language model computes in"),
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "fp8"],
+        Meta(description="fp8: the layers' weights in 8-bit floats; needs a GPU"),
+    ] = "none"
     share_prefixes: Annotated[
         bool, Meta(description="cached beginnings of prompts are shared among tenants, too")
     ] = False
+    adapters: Annotated[
+        dict[str, str], Meta(description="LoRA adapters: what clients call each, and its folder")
+    ] = {}
+    adapter_folder: Annotated[
+        str, Meta(description="watched: every PEFT folder in it is an adapter of that name")
+    ] = ""
+    adapter_slots: (
+        Annotated[int, Meta(ge=1, description="most adapters in one step; absent: 8")] | None
+    ) = None
+    max_adapters: Annotated[
+        int, Meta(ge=1, description="most adapters loaded at once; they are kept in memory")
+    ] = 256
+    max_adapter_rank: (
+        Annotated[int, Meta(ge=1, description="highest rank; absent: 64, on a GPU 16")] | None
+    ) = None
 
     def __post_init__(self) -> None:
         if self.unload_after_s is not None and self.load != "on-request":
@@ -160,7 +179,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 # Of a language model: the other fields of a model say how requests are batched, and are not for it.
 GENERATION = frozenset(
-    ["max_context", "max_sequences", "step_tokens", "kv_cache_gib", "dtype", "share_prefixes"]
+    [
+        *("max_context", "max_sequences", "step_tokens", "kv_cache_gib", "dtype"),
+        *("share_prefixes", "adapters", "adapter_folder", "adapter_slots", "max_adapters"),
+        *("max_adapter_rank", "quantization"),
+    ]
 )
 _BOTH = frozenset(
     [

@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headway.core.generation.sampling import Sampling
@@ -22,6 +23,7 @@ from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
 from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
+from headway.runtime.adapters import AdapterBook
 from headway.runtime.generating import GenerationLoad, GenerationThread, Output
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class Generator:
     `max_context` bounds prompt and answer together, `max_sequences` how many run at once,
     `step_tokens` how many tokens one step computes, `kv_cache_gib` the memory for the cache.
     Without `share_prefixes`, answers to one prompt still share its blocks, but nothing else does.
+    `adapters` are LoRA adapters by name, folders as PEFT saves them; `adapter_slots` of them are in
+    a step together.
     """
 
     def __init__(
@@ -72,6 +76,10 @@ class Generator:
         dtype: str = "auto",
         share_prefixes: bool = True,
         threads: int | None = None,
+        quantization: str = "none",
+        adapters: Mapping[str, str | Path] | None = None,
+        adapter_slots: int | None = None,
+        max_adapter_rank: int | None = None,
     ) -> None:
         self._target = target
         self._options: dict[str, Any] = {
@@ -81,9 +89,15 @@ class Generator:
             "kv_cache_gib": kv_cache_gib,
             "dtype": dtype,
             "threads": threads,
+            "quantization": quantization,
+            "adapter_slots": adapter_slots,
+            "max_adapter_rank": max_adapter_rank,
+            "adapters": bool(adapters or adapter_slots),
         }
-        self._share_prefixes = share_prefixes
+        self._adapters = dict(adapters or {})
         self._ids = itertools.count()
+        self._book = AdapterBook(target)
+        self._share_prefixes = share_prefixes
         self._streams: dict[int, asyncio.Queue[Output]] = {}
         self._thread: GenerationThread | None = None
         self._text: ChatText | None = None
@@ -92,6 +106,12 @@ class Generator:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._start)
+        try:
+            for name, folder in self._adapters.items():
+                await self._book.load_at_start(name, folder)
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,6 +134,7 @@ class Generator:
 
         self._thread = GenerationThread(make_engine, self._report)
         self._thread.start()
+        self._book.connect(self._thread)
         self._max_context = self._thread.limits.max_context
 
     @property
@@ -122,6 +143,24 @@ class Generator:
         if self._thread is None:
             raise Closed("the generator has not started: use `async with`")
         return self._thread.load
+
+    # ---- adapters
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names that `adapter` may have."""
+        return [each.name for each in self._book.entries()]
+
+    async def load_adapter(self, name: str, folder: str | Path) -> None:
+        """Answers go on meanwhile. One that has the name already is replaced.
+
+        Raises ConfigError for a folder that cannot be used.
+        """
+        await self._book.load(name, folder, replaces=True)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Answers under way go on to their end. Raises UnknownModel."""
+        await self._book.unload(name)
 
     # ---- asking
 
@@ -161,7 +200,8 @@ class Generator:
         """An answer piece by piece. The prompt is a text, token ids, or a chat's messages.
 
         Takes the fields of `Sampling` (temperature, top_p, seed, …), `max_tokens`, `min_tokens`,
-        `stop` (texts that end the answer), `ignore_eos`, `priority`, `tenant`, `deadline_ms`.
+        `stop` (texts that end the answer), `ignore_eos`, `priority`, `tenant`, `deadline_ms`,
+        `adapter`.
         """
         request = await self._request(prompt, wishes)
         async for piece in self._pieces(request):
@@ -189,7 +229,8 @@ class Generator:
         if self._text is None:
             raise Closed("the generator has not started: use `async with`")
         ids = await asyncio.to_thread(self.tokens_of, prompt)
-        wishes = {"share_prefixes": self._share_prefixes, **wishes}
+        adapter = self._book.key_of(wishes.pop("adapter", ""))
+        wishes = {"share_prefixes": self._share_prefixes, "adapter": adapter, **wishes}
         request = _Request(next(self._ids), ids, self._text.stop_ids, self._max_context, wishes)
         for token in request.sampling.logit_bias:
             self._token_id(token, "logit_bias")
@@ -259,6 +300,7 @@ class _Request:
             priority=_priority(wishes.pop("priority", "normal")),
             tenant=wishes.pop("tenant", ""),
             deadline=math.inf if deadline_ms is None else now + deadline_ms / 1e3,
+            adapter=wishes.pop("adapter"),
             salt="" if share_prefixes else f"{number}",
         )
         wishes.setdefault("seed", secrets.randbits(63))

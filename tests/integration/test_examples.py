@@ -20,6 +20,8 @@ SHOWS = {
     "fan_out_threads": ["320 words from 32 threads", "words each on average"],
     "map_lines": ["{'line': 1, 'result': 5}", "{'line': 3, 'result': 3}", '"lines": 0'],
     "model": ["'Great': positive (+2.0)", "'Bad , very bad': negative (-3.0)"],
+    "pipeline_detect": ["2 crops in one batch", "['tall', 'wide']"],
+    "pipeline_search": ["Trains leave every ten minutes"],
     "priorities_and_deadlines": [
         "the first batch was ['urgent', 'bulk 0', 'bulk 1', 'bulk 2']",
         "'gold 2'",

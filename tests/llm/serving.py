@@ -42,14 +42,19 @@ def serving(
                 ready.set_result((served, stop))
                 await stop.wait()
         except BaseException as error:
-            if not ready.done():
-                ready.set_exception(error)
-            raise
+            if ready.done():
+                raise
+            ready.set_exception(error)  # whoever waits for it is told, and nobody else
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
     thread.start()
-    served, stop = ready.result(MOST_S)
+    try:
+        served, stop = ready.result(MOST_S)
+    except BaseException:
+        thread.join(MOST_S)
+        loop.close()
+        raise
 
     def run(call: Callable[[], Awaitable[T]]) -> T:
         async def calling() -> T:
@@ -70,10 +75,10 @@ def serving(
 async def _served(
     folder: Path, kind: type[LanguageModel], settings: dict[str, Any]
 ) -> AsyncIterator[Serving]:
+    server = ServerConfig(port=0, grpc_port=0, drain_s=1, **settings.pop("server", {}))
     options = {"max_sequences": 8, "kv_cache_gib": 0.01, "dtype": "float32", **settings}
     config = ModelConfig(name="tiny", target=str(folder), **options)
     model = ServedGenerator(config, kind(str(folder), threads=1))
-    server = ServerConfig(port=0, grpc_port=0, drain_s=1)
     observing = Observing(server)
     observing.watch_generator(model)
     registry = Registry()

@@ -191,12 +191,12 @@ def test_an_engine_that_cannot_come_back_is_given_up(own_folder: Path) -> None:
             served.run(lambda: text_of(served, "ab"))
 
 
-def test_a_load_that_fails_says_why(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"kv_cache_gib: .*no block"),
-        serving(build("llama", tmp_path), kv_cache_gib=1e-7),
-    ):
-        pass
+async def test_a_load_that_fails_says_why(folder: Path) -> None:
+    config = ModelConfig(name="tiny", target=str(folder), kv_cache_gib=1e-7)
+    model = ServedGenerator(config, LanguageModel(str(folder), threads=1))
+    with pytest.raises(ConfigError, match=r"kv_cache_gib: .*no block"):
+        await model.load()
+    await model.close(drain_s=1)
 
 
 def test_a_method_of_the_engine_is_called_between_steps(served: Serving) -> None:
@@ -286,3 +286,25 @@ def test_errors_keep_their_fields_between_processes(served: Serving) -> None:
     answer = httpx.post(f"{served.url}/v2/models/tiny/generate", json=body)
     assert answer.status_code == 413
     assert "256" in answer.json()["error"]
+
+
+def test_a_file_of_prompts_is_mapped_and_gone_on_with(folder: Path, tmp_path: Path) -> None:
+    lines = [{"prompt": "ab", **WISHES, "max_tokens": 9}, {"prompt": "x", "colour": 1}, "hello"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    command = [sys.executable, "-m", "headway", "map", str(folder), "in.jsonl", "out.jsonl"]
+    command += ["--kv-cache-gib", "0.01", "--dtype", "float32", "--json"]
+
+    def run() -> tuple[int, Any]:
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=MOST_S, check=False
+        )
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    code, summary = run()
+    assert (code, summary["lines"], summary["failed"]) == (1, 3, 1)
+    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [each["line"] for each in answers] == [1, 2, 3]
+    assert "colour" in answers[1]["error"]["message"]
+    assert isinstance(answers[2]["result"], str)
+    assert run()[1]["resumed_after_line"] == 3

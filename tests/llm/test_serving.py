@@ -384,7 +384,15 @@ async def test_a_keys_tenant_goes_with_every_answer(folder: Path) -> None:
         route = "/v1/chat/completions"
         first = await app.handle(Request("POST", route, "", headers, body, "1"))
         second = await app.handle(Request("POST", route, "", headers, body, "2"))
+        few = KeyConfig(id="b", hash=hash_, tenant="acme", tokens_per_minute=30.0)
+        app = make_app(registry, config, guard=Guard(config, (few,)))
+        body = json.dumps({**CHAT, "max_tokens": 10}).encode()
+        answers = [
+            await app.handle(Request("POST", route, "", headers, body, str(number)))
+            for number in range(2)
+        ]
     finally:
         await model.close(drain_s=1)
     assert (first.status, second.status) == (200, 429)
-    assert [each.tenant for each in asked] == ["acme"]
+    assert {each.tenant for each in asked} == {"acme"}
+    assert [each.status for each in answers] == [200, 429]  # each reserves more than half of them

@@ -40,6 +40,7 @@ def limits(draw: st.DrawFn) -> Limits:
         max_sequences=max_sequences,
         step_tokens=max_sequences + draw(st.sampled_from([1, 3, 8, 40])),
         max_queue=draw(st.sampled_from([4, 50])),
+        adapter_slots=draw(st.sampled_from([1, 2, 8])),
         chunking=draw(st.booleans()),
         tenant_weights=draw(st.sampled_from([{}, {"a": 3.0}])),
         ageing_s=draw(st.sampled_from([0.5, 10.0])),
@@ -69,7 +70,7 @@ class GenerationMachine(RuleBasedStateMachine):
         priority=st.sampled_from(Priority),
         tenant=st.sampled_from(["", "a", "b"]),
         lasts=st.sampled_from([None, None, None, 0.1, 3.0]),
-        adapter=st.sampled_from(["", "", "x"]),
+        adapter=st.sampled_from(["", "", "x", "y", "z"]),
         salt=st.sampled_from(["", "", "s"]),
         count=st.sampled_from([1, 1, 2, 3]),
     )
@@ -153,9 +154,15 @@ class GenerationMachine(RuleBasedStateMachine):
         self.engine.lose()
         self.scheduler.reset()
 
+    @rule(adapter=st.sampled_from(["x", "y", "z"]))
+    def unload(self, adapter: str) -> None:
+        """As when it is loaded again under the same name: whoever runs, runs on."""
+        self.scheduler.forget_adapter(adapter)
+
     # ---- what holds
 
     def check(self, step: Step) -> None:
+        assert all(0 <= each.slot < self.limits.adapter_slots for each in step.placed)
         if self.limits.chunking:
             assert step.tokens <= self.limits.step_tokens
         assert len(step.decode) + len(step.prefill) <= self.limits.max_sequences

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headway.config import Config, keys_of
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.api.openapi.examples import example_of
-from headway.server.api.openapi.schemas import IMAGE, Schema
+from headway.server.api.openapi.schemas import Schema
 
 if TYPE_CHECKING:
     from headway.server.run import Addresses
@@ -85,8 +85,6 @@ def _openai(model: ServedModel, url: str, key: str) -> str:
 def _example(model: ServedModel) -> str:
     """One value of it, as JSON that it takes."""
     schemas: Callable[[], tuple[Schema, Schema]] | None = getattr(model, "json_schemas", None)
-    if [tensor.name for tensor in model.inputs] == ["image"]:
-        return json.dumps(IMAGE)
     return json.dumps(None if schemas is None else example_of(schemas()[0]))
 
 

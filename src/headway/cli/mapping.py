@@ -13,7 +13,10 @@ from headway.cli.serve import add_flag, is_repository, name_for
 from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from headway.config import ModelConfig
+    from headway.hosting.hosted import Served
     from headway.offline.mapping import Tally
     from headway.offline.output import Output
 
@@ -27,15 +30,18 @@ lines of like length, in as little memory for a large file as for a small one.
   headway map app:Sentiment reviews.jsonl scores.jsonl --max-batch-size 256
 
 Each line of the input is one value as JSON, as the model's plain route takes it: "a text", 3.0,
-[1, 2], {"x": 1}; blank lines are left out. Each line of the output answers one of the input, in the
-same order: {"line": 7, "result": …}, or {"line": 7, "error": {"code": …, "message": …}}.
+[1, 2], {"x": 1}; blank lines are left out. Of a language model it is a prompt (a text, or a chat's
+messages), or an object with wishes beside it: {"prompt": "Once", "max_tokens": 40}. Each line of
+the output answers one of the input, in the same order: {"line": 7, "result": …}, or
+{"line": 7, "error": {"code": …, "message": …}}.
 
 Killed, it goes on where it was when the same command is given again: no line is lost, none is
 answered twice. OUT.headway, beside the output, says which model and input it was made with.
 It ends with 0 if every line has its result, with 1 if more failed than --max-errors allows (none).
 """
 _BATCHING = ("max_batch_size", "max_batch_cost", "batch_sizes", "workers")
-_FLAGS = (*_BATCHING, "warm_up", "warm_up_s", "options")
+_GENERATION = ("max_context", "max_sequences", "step_tokens", "kv_cache_gib", "dtype")
+_FLAGS = (*_BATCHING, *_GENERATION, "warm_up", "warm_up_s", "options")
 _AHEAD = 16  # batches; the scheduler looks at eight of them to choose one
 
 
@@ -93,24 +99,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output") -> int:
+    from headway.cli.map_generation import answer_of, generator_of
     from headway.hosting.home import ModelHome
     from headway.hosting.hosted import Served
-    from headway.hosting.registry import PLAIN
     from headway.hosting.tables import cache_dir_of
+    from headway.models import catalogue
     from headway.offline.lines import lines_of
     from headway.offline.mapping import map_lines
-    from headway.server.api.predict import json_of
 
-    home = ModelHome(cache_dir=cache_dir_of(""))
-    served = Served(config, home=home, adjust=_for_throughput)
-
-    async def answer(value: Any) -> bytes:
-        return json_of(await served.predict(value, PLAIN))
-
+    served: Any
+    if catalogue.generates(config.target):
+        served = generator_of(config)
+        answer = answer_of(served)
+    else:
+        served = Served(config, home=ModelHome(cache_dir=cache_dir_of("")), adjust=_for_throughput)
+        answer = _answer_of(served)
     batches = _Batches()
     await served.start()
     try:
-        served.batcher.observe(batches)
+        served.observe(batches)
         started = time.monotonic()
         with arguments.source.open("rb") as file, _Progress(arguments.source) as progress:
             tally = await map_lines(
@@ -138,6 +145,16 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
     _tell(arguments, summary, tally)
     failed = output.failed + tally.failed
     return 1 if failed > (arguments.max_errors or 0) else 0
+
+
+def _answer_of(served: "Served") -> "Callable[[Any], Awaitable[bytes]]":
+    from headway.hosting.registry import PLAIN
+    from headway.server.api.predict import json_of
+
+    async def answer(value: Any) -> bytes:
+        return json_of(await served.predict(value, PLAIN))
+
+    return answer
 
 
 class _Batches:

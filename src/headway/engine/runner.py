@@ -10,12 +10,16 @@ import torch
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.step import Step
+from headway.engine.adapters.peft import Sizes, Weights
+from headway.engine.adapters.products import Adapting, Products
+from headway.engine.adapters.table import AdapterTable
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Shape, Tables
 from headway.engine.decoders import llama
 from headway.engine.inputs import inputs_of
 from headway.engine.sampling import Row, Sampled, sample
-from headway.engine.weights import read_config, read_tensors
+from headway.engine.weights import random_tensors, read_config, read_tensors
+from headway.errors import ConfigError
 
 
 class Matcher(Protocol):
@@ -31,23 +35,40 @@ class Decoder(Protocol):
     dtype: torch.dtype
     vocabulary: int
 
+    @property
+    def adaptable(self) -> Sizes: ...
+
+    def packed(self, weights: Weights) -> Products: ...
+
     def __call__(
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
         attention: PlainAttention,
         rows: torch.Tensor,
+        adapting: Adapting | None = None,
     ) -> torch.Tensor: ...
 
 
 def load(
-    folder: Path, *, dtype: torch.dtype, max_context: int, use_transformers: bool = False
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    max_context: int,
+    use_transformers: bool = False,
+    random_weights: bool = False,
 ) -> Decoder:
     """The folder's model: our own definition where it is one of Llama's kin."""
     config = read_config(folder)
     if llama.runs(config) and not use_transformers:
-        tensors = read_tensors(folder)
+        tensors = (
+            random_tensors(config, dtype=dtype, device="cpu")
+            if random_weights
+            else read_tensors(folder)
+        )
         return llama.LlamaDecoder(config, tensors, dtype=dtype, max_context=max_context)
+    if random_weights:
+        raise ConfigError("is for models of Llama's kind", field="options.random_weights")
     from headway.engine.decoders.transformers import TransformersDecoder
 
     return TransformersDecoder(folder, dtype=dtype)
@@ -78,13 +99,21 @@ class _Done:
 class Runner:
     depth = 1  # steps at a time
 
-    def __init__(self, decoder: Decoder, limits: Limits, *, device: str = "cpu") -> None:
+    def __init__(
+        self, decoder: Decoder, limits: Limits, *, device: str = "cpu", max_adapter_rank: int = 64
+    ) -> None:
         self._decoder = decoder
         self.limits = limits
         self.vocabulary = decoder.vocabulary
         self._cache = KvCache(decoder.shape, limits, dtype=decoder.dtype, device=device)
         self._tables = Tables(limits, device=device)
         self._known: dict[int, _Known] = {}
+        self.adapters = AdapterTable(
+            decoder,
+            slots=limits.adapter_slots,
+            sequences=limits.max_sequences,
+            max_rank=max_adapter_rank,
+        )
         self.matcher_of: Callable[[str], Matcher] | None = None  # for answers of a given form
 
     def add(
@@ -115,7 +144,10 @@ class Runner:
         with torch.inference_mode():
             inputs = inputs_of(step, self._tables, self.limits.block_size)
             attention = PlainAttention(self._cache, inputs)
-            logits = self._decoder(inputs.ids, inputs.positions, attention, inputs.sampled)
+            adapting = self.adapters.begin(step)
+            logits = self._decoder(
+                inputs.ids, inputs.positions, attention, inputs.sampled, adapting
+            )
             if not len(inputs.sampled):
                 return Sampled([], [])
             sampled = sample(logits, self._rows(step))

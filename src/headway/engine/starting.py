@@ -30,7 +30,14 @@ class EngineOptions:
     block_size: int = 16
     threads: int | None = None
     use_transformers: bool = False
+    quantization: str = "none"  # fp8: on a GPU, the layers' weights in 8-bit floats
+    adapter_slots: int | None = None  # None: 8, but on a GPU only with `adapters`
+    max_adapter_rank: int | None = None  # None: 64, on a GPU 16
+    adapters: bool = False  # some will be loaded: a GPU keeps memory and graphs for them
     device: str = "auto"  # cpu or cuda; auto: cuda where there is one
+    # For benchmarks.
+    random_weights: bool = False  # no file of weights is read
+    chunking: bool = True  # False: a prompt is computed in one step, whoever waits meanwhile
 
 
 def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
@@ -38,12 +45,18 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         from headway.engine.gpu.starting import start_on_gpu
 
         return start_on_gpu(folder, options, _context(folder, options))
+    if options.quantization != "none":
+        raise ConfigError("fp8 weights need a GPU", field="quantization")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     dtype = dtype_of(options.dtype)
     context = _context(folder, options)
     decoder = load(
-        folder, dtype=dtype, max_context=context, use_transformers=options.use_transformers
+        folder,
+        dtype=dtype,
+        max_context=context,
+        use_transformers=options.use_transformers,
+        random_weights=options.random_weights,
     )
     wanted = options.kv_cache_gib
     free = _free_bytes() // 4
@@ -62,8 +75,10 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         max_context=context,
         max_sequences=options.max_sequences,
         step_tokens=max(options.step_tokens, options.max_sequences + 1),
+        chunking=options.chunking,
+        adapter_slots=8 if options.adapter_slots is None else options.adapter_slots,
     )
-    return Runner(decoder, limits)
+    return Runner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
 
 
 def _context(folder: Path, options: EngineOptions) -> int:

@@ -416,6 +416,8 @@ class Served(Holding):
         options: dict[str, Any] = {}
         if ask is PLAIN:
             return options
+        if ask.adapter:
+            raise InvalidInput(f"Headway-Adapter: model {self.name!r} has no adapters")
         if ask.priority != "normal":
             options["priority"] = ask.priority
         if ask.deadline_ms is not None:

@@ -33,6 +33,7 @@ class Ask:
     parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
     story: Story | None = None  # told what became of the request, where somebody asked
     account: Account | None = None  # of the caller's key; it pays for the rows
+    adapter: str = ""  # of a language model: whose weights are added to its own
 
     def pay(self, rows: int) -> None:
         """Called by every model for what it is asked to do. Raises QuotaExceeded."""
@@ -221,6 +222,14 @@ class Registry:
         kept = self.keeper.names() if self.keeper is not None else ()
         return sorted({*self._models, *kept})
 
+    def adapters(self) -> dict[str, str]:
+        """Names that answer like models, each with the model whose adapter it is."""
+        found: dict[str, str] = {}
+        for name, model in sorted(self._models.items()):
+            for each in getattr(model, "adapter_names", tuple)():
+                found.setdefault(each, name)
+        return {name: found[name] for name in sorted(found) if name not in self._models}
+
     def answering(self) -> list[ServedModel]:
         """Of every model the version that answers where none is asked for."""
         return [model for _, model in sorted(self._models.items())]
@@ -233,7 +242,7 @@ class Registry:
         ]
 
     def get(self, name: str, version: str = "") -> ServedModel:
-        model = self._find(name, version)
+        model = self._find(name, version) or self._adapted(name)
         if model is None:
             raise self._why_not(name, version)
         return model
@@ -248,6 +257,8 @@ class Registry:
     def find_ready(self, name: str, version: str = "") -> ServedModel | None:
         """The same; None: it loads when it is asked for, so ask `wait_ready`."""
         model = self._models.get(name) if not version else self._find(name, version)
+        if model is None:
+            model = self._adapted(name)
         if model is None:
             if self.keeper is not None and self.keeper.why_not(name, version) is None:
                 return None
@@ -302,6 +313,15 @@ class Registry:
         if not version:
             return self._models.get(name)
         return self._versions.get(name, {}).get(version)
+
+    def _adapted(self, name: str) -> ServedModel | None:
+        """A model with its adapter of this name. Looked for where no model has the name."""
+        for _, model in sorted(self._models.items()):
+            adapted = getattr(model, "adapted", None)
+            found: ServedModel | None = None if adapted is None else adapted(name)
+            if found is not None:
+                return found
+        return None
 
     def _why_not(self, name: str, version: str) -> HeadwayError:
         if self.keeper is None:

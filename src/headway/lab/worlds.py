@@ -6,7 +6,7 @@ and a judgement says how `auto` did there beside every fixed setting.
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from headway.core import Firing
 from headway.lab import workload
-from headway.lab.oracle import Fixed, best_of, score_grid
+from headway.lab.oracle import Fixed, Score, best_of, score_grid
 from headway.lab.profiles import (
     KneeProfile,
     Noise,
@@ -171,10 +171,13 @@ class Judgement:
     best: str = ""
 
 
-def judge(world: World, seed: int, requests: int, caps: Sequence[int] | None = None) -> Judgement:
+def judge(
+    world: World, seed: int, requests: int, fixed: Mapping[Fixed, Score] | None = None
+) -> Judgement:
+    """`fixed`: what the fixed settings make of that sample, where it is known already."""
     scenario = world.scenario(seed, requests)
     plain = replace(scenario, slo_s=None)
-    grid = score_grid(scenario, caps=caps or all_caps(world.curve.max_rows))
+    grid = fixed or score_grid(scenario, caps=all_caps(world.curve.max_rows))
     ours = simulate(plain, plain.policy(Firing.AUTO))
     p99_s, mean_s = ours.percentile_s(99), ours.mean_s
     best = grid[best_of(grid)]

@@ -187,6 +187,12 @@ def maker(target: str) -> Callable[..., AnyModel]:
     )
 
 
+def generates(target: str) -> bool:
+    """Whether it is a language model. Raises what `maker` raises."""
+    found = maker(target)
+    return isinstance(found, functools.partial) and found.func is LanguageModel
+
+
 def is_model_folder(path: Path) -> bool:
     """Whether the folder is one model itself, not a repository of many."""
     return is_saved_model(path) or bool(_programs_in(path))

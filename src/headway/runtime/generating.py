@@ -4,12 +4,15 @@ One report a step for all sequences, never one a token. Knows no text: prompts a
 token ids here. The loop runs in a process of its own (`generation/`), or in a thread of this one.
 """
 
+import contextlib
+import itertools
 import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from headway.core.generation.limits import Limits
@@ -21,6 +24,13 @@ from headway.core.generation.step import Step
 from headway.core.items import Wait
 from headway.errors import Closed, HeadwayError, ModelFailed
 from headway.runtime.calling.faults import is_out_of_memory, release_memory
+from headway.runtime.generation.adapting import (
+    AdapterRead,
+    AdapterStore,
+    LoadAdapter,
+    LoadedAdapters,
+    UnloadAdapter,
+)
 
 _log = logging.getLogger(__name__)
 _MOST_FAILURES = 3  # steps in a row: then it is the engine that is broken, not a step
@@ -50,6 +60,9 @@ class StepRunner(Protocol):
 
     limits: Limits
     vocabulary: int  # token ids are below it
+
+    @property
+    def adapters(self) -> AdapterStore: ...
 
     def add(
         self,
@@ -111,10 +124,14 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-Command: TypeAlias = Submit | Cancel | Weigh | Call
+Command: TypeAlias = Submit | Cancel | Weigh | Call | LoadAdapter | UnloadAdapter | AdapterRead
 
 
 class Inbox(Protocol):
+    def post(self, command: Command) -> None:
+        """From any thread of the engine's own process: `wait_commands` answers it."""
+        ...
+
     def wait_commands(self, until: float) -> list[Command] | None:
         """Those that have come; where there are none, wait for some until then. None: stop."""
         ...
@@ -140,9 +157,21 @@ class EngineLoop:
         self._inbox = inbox
         self._send = report
         self.unfinished: set[int] = set()
+        self._adapters = LoadedAdapters(
+            lambda: engine.adapters,
+            self._scheduler,
+            post=inbox.post,
+            returns=self._returns,
+            enter=self._obey,
+        )
         self._under_way: deque[tuple[Step, float, RunningStep]] = deque()
         self._completed_at = 0.0
         self._failures = 0
+
+    def close(self) -> None:
+        """After `run`: what still waits for an adapter is unfinished, too."""
+        self._adapters.close()
+        self.unfinished.update(self._adapters.held)
 
     @property
     def load(self) -> GenerationLoad:
@@ -175,6 +204,9 @@ class EngineLoop:
                 self._report(self._attempt(self._complete, self._under_way[0][0]))
             until = action.until if isinstance(action, Wait) and not self._under_way else -math.inf
 
+    def _returns(self, number: int, result: Any) -> None:
+        self._report([], (number, result))
+
     def _report(self, outputs: list[Output], returned: tuple[int, Any] | None = None) -> None:
         self._send(Report(outputs, self.load, returned))
 
@@ -185,6 +217,8 @@ class EngineLoop:
             self._enter(*command)
         elif isinstance(command, Cancel):
             self._cancel(command.sequence)
+        elif isinstance(command, LoadAdapter | UnloadAdapter | AdapterRead):
+            self._adapters.obey(command)
         elif isinstance(command, Weigh):
             weights = self._scheduler.limits.tenant_weights
             assert isinstance(weights, dict)
@@ -194,7 +228,10 @@ class EngineLoop:
             self._call(command)
 
     def _enter(self, sequence: Asked, sampling: Sampling, resumed: tuple[int, ...] | None) -> None:
+        if sequence.adapter and self._adapters.holds(sequence, Submit(sequence, sampling, resumed)):
+            return
         try:
+            self._adapters.check(sequence.adapter)
             self._scheduler.submit(sequence, resumed)
         except HeadwayError as error:
             self._report([Output(sequence.id, error=error)])
@@ -206,12 +243,14 @@ class EngineLoop:
             self._report([Output(sequence.id, error=ModelFailed(f"it cannot be begun: {error}"))])
             return
         self.unfinished.add(sequence.id)
+        self._adapters.entered(sequence)
 
     def _cancel(self, sequence: int) -> None:
         """Whoever cancels is told the end in any case, of one that never came here, too."""
         if sequence in self.unfinished:
             self._scheduler.cancel(sequence)
         else:
+            self._adapters.release(sequence)
             self._report([Output(sequence, finished=never_ran(sequence))])
 
     def _call(self, command: Call) -> None:
@@ -220,7 +259,7 @@ class EngineLoop:
             result = getattr(self._engine, command.method)(*command.arguments)
         except Exception as error:  # noqa: BLE001  whoever called is told
             result = error
-        self._report([], (command.number, result))
+        self._returns(command.number, result)
 
     # ---- steps
 
@@ -260,6 +299,7 @@ class EngineLoop:
         return outputs
 
     def _end(self, finished: Finished) -> Output:
+        self._adapters.left(finished.sequence)
         self.unfinished.discard(finished.sequence)
         self._engine.drop(finished.sequence)
         return Output(finished.sequence, finished=finished)
@@ -278,6 +318,7 @@ class EngineLoop:
         failed.__cause__ = error
         for sequence in hit:
             self._scheduler.cancel(sequence)
+            self._adapters.left(sequence)
             self.unfinished.discard(sequence)
         return [Output(each, error=failed) for each in sorted(hit)]
 
@@ -309,6 +350,8 @@ class GenerationThread:
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._tell_end: Callable[[BaseException | None], None] = lambda failure: None
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, Future[Any]] = {}  # to commands
         self._thread = threading.Thread(target=self._main, name="headway-generation", daemon=True)
 
     def start(self) -> None:
@@ -358,12 +401,35 @@ class GenerationThread:
     def weigh(self, weights: Mapping[str, float]) -> None:
         self._tell(Weigh(dict(weights)))
 
+    def load_adapter(self, adapter: str, folder: str) -> "Future[Any]":
+        """Resolved when sequences may name it."""
+        number = next(self._numbers)
+        return self._ask(number, LoadAdapter(number, adapter, folder))
+
+    def unload_adapter(self, adapter: str) -> "Future[Any]":
+        number = next(self._numbers)
+        return self._ask(number, UnloadAdapter(number, adapter))
+
+    def post(self, command: Command) -> None:
+        """From the loop's own helpers."""
+        with contextlib.suppress(Closed):
+            self._tell(command)
+
     def close(self, timeout_s: float = 30.0) -> None:
         """Stop after the running step. Whoever has not ended gets `Closed`."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
         self._thread.join(timeout_s)
+
+    def _ask(self, number: int, command: Command) -> "Future[Any]":
+        answer = self._answers[number] = Future()
+        try:
+            self._tell(command)
+        except Closed:
+            del self._answers[number]
+            raise
+        return answer
 
     def _tell(self, command: Command) -> None:
         with self._changed:
@@ -404,10 +470,27 @@ class GenerationThread:
         with self._changed:
             self._is_closing = True
             queued = {each.sequence.id for each in self._commands if isinstance(each, Submit)}
+        self._loop.close()
         self._report(
             [Output(each, error=closed) for each in sorted(self._loop.unfinished | queued)]
         )
+        for answer in list(self._answers.values()):
+            _resolve(answer, closed)
         self._tell_end(self._failure)
 
     def _reported(self, report: Report) -> None:
+        if report.returned is not None:
+            number, result = report.returned
+            answer = self._answers.pop(number, None)
+            if answer is not None:
+                _resolve(answer, result)
         self._report(report.outputs)
+
+
+def _resolve(answer: "Future[Any]", result: Any) -> None:
+    if not answer.set_running_or_notify_cancel():
+        return
+    if isinstance(result, BaseException):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)

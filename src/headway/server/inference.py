@@ -125,7 +125,10 @@ class Inference:
             raise InvalidInput(
                 f"model_name is {asked.model_name!r}, the route's is {served.name!r}"
             )
-        outputs = await served.infer(self.checked(served, asked), ask)
+        signature = self.signature_of(served)
+        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
+        check_outputs(asked, signature)
+        outputs = await served.infer(inputs, ask)
         if is_large_answer(asked, outputs):
             return await background.run(
                 lambda steps: self.encode(served, asked, outputs, encode, steps)
@@ -133,11 +136,10 @@ class Inference:
         return self.encode(served, asked, outputs, encode)
 
     def checked(self, served: ServedModel, asked: InferRequest) -> Mapping[str, Array]:
-        """The inputs, as the model takes them. Raises InvalidInput, InputTooLarge."""
+        """The inputs of a stream, as the model takes them. Raises InvalidInput, InputTooLarge."""
         signature = self.signature_of(served)
-        inputs = signature.check_inputs(asked.inputs, asked.datatypes)
         check_outputs(asked, signature)
-        return inputs
+        return signature.check_inputs(asked.inputs, asked.datatypes)
 
     def encode(
         self,

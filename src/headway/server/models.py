@@ -50,6 +50,12 @@ class Models:
         names = self.registry.names()
         return names if caller is None else caller.names_among(names)
 
+    def adapters(self, caller: Caller | None) -> dict[str, str]:
+        """Of language models: the names of adapters, each with its model."""
+        found = self.registry.adapters()
+        names = found if caller is None else caller.names_among(list(found))
+        return {name: found[name] for name in names}
+
     def answering(self, caller: Caller | None) -> list[ServedModel]:
         """Of every model the version that answers where none is asked for."""
         return _of(caller, self.registry.answering())

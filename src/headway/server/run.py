@@ -23,7 +23,7 @@ from headway.models.chat.model import LanguageModel
 from headway.server import notify
 from headway.server.api import admin, cohere, draining, huggingface, instances, metrics, predict
 from headway.server.api.chat_page import handlers as chat_page
-from headway.server.api.openai import audio, chat, completions, images, rerank, tokens
+from headway.server.api.openai import adapters, audio, chat, completions, images, rerank, tokens
 from headway.server.api.openai import handlers as openai
 from headway.server.api.openapi import handlers as openapi
 from headway.server.api.v2 import handlers as v2
@@ -248,6 +248,7 @@ def families_of(
         (chat_page.ROUTES, chat_page.ChatPage()),
         (completions.ROUTES, completions.Completions(inference)),
         (tokens.ROUTES, tokens.Tokens(inference)),
+        (adapters.ROUTES, adapters.LoraAdapters(models)),
         (rerank.ROUTES, rerank.Reranking(inference)),
         (audio.ROUTES, audio.Audio(inference)),
         (images.ROUTES, images.Images(inference)),

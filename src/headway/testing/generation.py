@@ -39,6 +39,8 @@ class FakeEngine:
         self._cells: dict[tuple[int, int], _Cell] = {}
         self._tables: dict[int, list[int]] = {}
         self._last: dict[int, int] = {}  # the token last sampled, by slot
+        self._adapters: dict[int, str] = {}  # by their slot
+        self._adapter_slots: dict[int, int] = {}  # of sequences, by their slot
         self.computed = 0  # tokens
 
     def add(self, sequence: Sequence) -> None:
@@ -50,9 +52,11 @@ class FakeEngine:
 
     def run(self, step: Step) -> list[int]:
         """The sampled tokens, in the order of `step.sampled`."""
+        self._adapters.update(step.placed)
         for prefill in step.prefill:
             if prefill.is_first:
                 self._tables[prefill.slot] = []
+                self._adapter_slots[prefill.slot] = prefill.adapter
             self._tables[prefill.slot] += prefill.blocks
             for offset, token in enumerate(prefill.tokens):
                 self._write(prefill.sequence, prefill.slot, prefill.position + offset, token)
@@ -72,11 +76,14 @@ class FakeEngine:
         self._cells.clear()
         self._tables.clear()
         self._last.clear()
+        self._adapters.clear()
 
     def _write(self, sequence_id: int, slot: int, position: int, token: int) -> None:
         sequence = self._sequences[sequence_id]
+        adapter = self._adapters.get(self._adapter_slots[slot], "")
+        assert adapter == sequence.adapter, f"{adapter!r} is in the slot, not {sequence.adapter!r}"
         index, offset = divmod(position, self._block_size)
-        cell = _Cell(token, position, sequence.adapter, sequence.salt)
+        cell = _Cell(token, position, adapter, sequence.salt)
         self._cells[self._tables[slot][index], offset] = cell
         self.computed += 1
 

@@ -1,96 +1,96 @@
+"""Who comes because of our answers, and how long to hold a batch for them."""
+
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.batching.linger import GapHistogram, Linger
-
-ALWAYS_PAYS = {"batch_s": 0.010, "row_s": 0.0}
-
-
-def best_wait(
-    gaps: GapHistogram, items: int, *, cap_s: float, batch_s: float, row_s: float
-) -> float:
-    return gaps.best_wait(items, cap_s, batch_s, row_s, credit=0.5)
+from headway.core.batching.linger import Linger
+from headway.core.batching.returns import Returns
 
 
-def histogram(*gaps_s: float) -> GapHistogram:
-    made = GapHistogram()
-    for gap_s in gaps_s:
-        made.add(gap_s)
+def watching(workers: int = 1) -> Linger:
+    return Linger(lambda times: None, workers)
+
+
+def returns(*delays_s: float, batches: int = 20) -> Returns:
+    """After every batch, so many callers came back so much later."""
+    made = Returns()
+    for turn in range(batches):
+        made.learn(float(turn), [turn + delay_s for delay_s in delays_s])
     return made
 
 
-def test_without_any_gap_seen_it_does_not_wait() -> None:
-    assert best_wait(GapHistogram(), 1, cap_s=0.010, **ALWAYS_PAYS) == 0.0
+def best_wait(
+    made: Returns,
+    *,
+    since_s: float = 0.0,
+    items: int = 1,
+    missing: int = 1,
+    most_s: float = 0.010,
+    patient_s: float = 0.010,
+    saved_s: float = 0.010,
+) -> float:
+    return made.best_wait(
+        since_s, items, missing, most_s=most_s, patient_s=patient_s, saved_s=saved_s
+    )
 
 
-def test_it_waits_a_little_longer_than_the_gaps_it_has_seen() -> None:
-    wait = best_wait(histogram(*[0.0005] * 50), 1, cap_s=0.010, **ALWAYS_PAYS)
-    assert 0.0005 <= wait <= 0.0010
+def test_before_anybody_has_come_back_it_does_not_wait() -> None:
+    assert best_wait(Returns()) == 0.0
 
 
-@pytest.mark.parametrize("gap_s", [0.00002, 0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015])
-def test_the_wait_outlasts_the_gap_it_was_learned_from(gap_s: float) -> None:
-    """Pinned: the edges were those below each gap, so it gave up just before company came."""
-    wait = best_wait(histogram(*[gap_s] * 50), 1, cap_s=0.010, **ALWAYS_PAYS)
-    assert gap_s <= wait <= 2.0 * gap_s
+@pytest.mark.parametrize("delay_s", [0.00002, 0.0001, 0.0003, 0.0005, 0.001, 0.0015])
+def test_the_wait_outlasts_the_returns_it_was_learned_from(delay_s: float) -> None:
+    assert delay_s <= best_wait(returns(delay_s)) <= 2.0 * delay_s
 
 
-def test_arrivals_at_the_same_moment_are_the_shortest_gap_there_is() -> None:
-    """Pinned: a gap of nothing was filed as one of half a second."""
-    assert 0.0 < best_wait(histogram(*[0.0] * 50), 1, cap_s=0.010, **ALWAYS_PAYS) <= 0.0001
+def test_callers_who_are_back_at_once_are_waited_for_a_moment() -> None:
+    assert 0.0 < best_wait(returns(0.0)) <= 0.0001
 
 
-def test_it_does_not_wait_for_what_comes_too_late() -> None:
-    assert best_wait(histogram(*[1.0] * 50), 1, cap_s=0.010, **ALWAYS_PAYS) == 0.0
+def test_nobody_is_waited_for_who_comes_too_late() -> None:
+    assert best_wait(returns(1.0)) == 0.0
 
 
-def test_it_never_waits_longer_than_its_cap() -> None:
-    assert best_wait(histogram(*[0.0005] * 50), 1, cap_s=0.0004, **ALWAYS_PAYS) <= 0.0004
+def test_it_never_waits_longer_than_it_may() -> None:
+    assert best_wait(returns(0.0005), most_s=0.0004, patient_s=0.0004) <= 0.0004
 
 
-def test_it_does_not_wait_where_a_larger_batch_saves_nothing() -> None:
-    gaps = histogram(*[0.0005] * 50)
-    assert best_wait(gaps, 1, cap_s=0.010, batch_s=0.010, row_s=0.010) == 0.0
+def test_for_the_last_of_many_it_waits_if_all_are_here_soon() -> None:
+    made = returns(*[0.0001 * number for number in range(1, 21)])
+    wait = best_wait(made, since_s=0.0015, items=19, saved_s=0.002)
+    assert wait >= 0.0005
 
 
-def test_the_more_wait_the_less_it_pays() -> None:
-    gaps = histogram(*[0.002] * 50)
-    assert best_wait(gaps, 1, cap_s=0.010, **ALWAYS_PAYS) > 0.0
-    assert best_wait(gaps, 40, cap_s=0.010, **ALWAYS_PAYS) == 0.0
+def test_where_not_all_will_be_here_in_time_those_who_are_here_count() -> None:
+    made = returns(*[0.002 * number for number in range(1, 21)])
+    assert best_wait(made, items=10, missing=10, saved_s=0.0005) == 0.0
 
 
-def test_old_gaps_fade() -> None:
-    gaps = histogram(*[0.0005] * 1000, *[1.0] * 1000)
-    assert best_wait(gaps, 1, cap_s=0.010, **ALWAYS_PAYS) == 0.0
+def test_old_returns_fade() -> None:
+    made = returns(0.0005, batches=500)
+    for turn in range(300):
+        made.learn(1000.0 + turn, [1001.0 + turn])
+    assert best_wait(made) == 0.0
 
 
-def test_a_million_gaps_overflow_nothing() -> None:
-    gaps = histogram(*[0.0005] * 20_000, 0.0, -1.0, 1e9)
-    assert gaps.total < 1e15
-    assert best_wait(gaps, 1, cap_s=0.010, **ALWAYS_PAYS) > 0.0
-
-
-def test_gaps_after_completions_and_after_arrivals_are_told_apart() -> None:
-    """Answered clients come back after 0.5 ms; nobody follows within the next second."""
-    linger = Linger()
-    for turn in range(100):
-        linger.completed(turn * 1.0, ran_s=0.01)
-        linger.arrived(turn * 1.0 + 0.0005, 1)
-    assert linger.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) == 0.0, "after an arrival: nobody"
-    linger.completed(100.0, ran_s=0.01)
-    assert linger.best_wait(1, cap_s=0.010, **ALWAYS_PAYS) >= 0.0005, "after a completion: soon"
+def test_many_batches_overflow_nothing() -> None:
+    made = returns(0.0005, batches=5_000)
+    made.learn(1e6, [1e6, 1e6 - 1.0, 1e9])
+    assert 0.0005 <= best_wait(made) <= 0.001
 
 
 def test_everyone_is_the_most_seen_at_once_lately() -> None:
-    linger = Linger()
+    linger = watching()
     for here in (1, 5, 3):
         linger.arrived(0.0, here)
     assert linger.everyone == 5
 
 
 def test_callers_who_left_are_forgotten_after_two_windows() -> None:
-    linger = Linger()
+    linger = watching()
     linger.arrived(0.0, 100)
     for turn in range(32):
         linger.arrived(float(turn), 2)
@@ -98,20 +98,35 @@ def test_callers_who_left_are_forgotten_after_two_windows() -> None:
     assert linger.everyone == 2
 
 
-def test_callers_that_come_back_together_are_worth_a_longer_wait() -> None:
-    """Twenty are answered and return as one, 1 ms later: too late for one, not for twenty."""
+def test_where_the_same_number_is_here_time_and_again_callers_wait_for_their_answers() -> None:
+    linger = watching()
+    for turn in range(8):
+        for here in range(1, 9):
+            linger.arrived(turn + here / 1000, here)
+        linger.completed(turn + 0.5, ran_s=0.01)
+    assert linger.is_closed
 
-    def wait_for(clump: int) -> float:
-        linger = Linger()
-        for turn in range(50):
-            linger.completed(turn * 0.011, ran_s=0.010)
-            for _ in range(clump):
-                linger.arrived(turn * 0.011 + 0.001, 30)
-        linger.completed(50 * 0.011, ran_s=0.010)
-        return linger.best_wait(20, cap_s=0.003, batch_s=0.010, row_s=0.0)
 
-    assert wait_for(1) == 0.0
-    assert wait_for(20) >= 0.001
+@pytest.mark.parametrize("mean", [1.2, 5.0, 30.0])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_independent_arrivals_are_not_taken_for_a_closed_loop(mean: float, workers: int) -> None:
+    draw, linger = random.Random(7), watching(workers)
+    closed = 0
+    for turn in range(1_000):
+        here = sum(draw.random() < mean / 100 for _ in range(100))  # as good as Poisson
+        for number in range(1, here + 1):
+            linger.arrived(turn + number / 1000, number)
+        linger.completed(turn + 0.5, ran_s=0.01)
+        closed += linger.is_closed
+    assert closed <= 20
+
+
+def test_one_client_that_asks_again_and_again_is_no_crowd() -> None:
+    linger = watching()
+    for turn in range(50):
+        linger.arrived(turn + 0.1, 1)
+        linger.completed(turn + 0.5, ran_s=0.01)
+    assert not linger.is_closed
 
 
 @given(
@@ -123,17 +138,20 @@ def test_several_at_once_teach_the_same_as_one_by_one(
     gaps: list[float], here: int, seen: int
 ) -> None:
     times = [1.0 + sum(gaps[: i + 1]) for i in range(len(gaps))]
-    one_by_one, together = Linger(), Linger()
+    one_by_one, together = watching(), watching()
     for linger in (one_by_one, together):
         linger.arrived(0.5, seen)
         linger.completed(0.9, ran_s=0.01)
     for number, time in enumerate(times, 1):
         one_by_one.arrived(time, here + number)
     together.arrived_together(times, here)
-    for items in (1, 4, 16):
-        waits = [
-            linger.best_wait(items, cap_s=1.0, batch_s=0.01, row_s=0.0)
-            for linger in (one_by_one, together)
-        ]
-        assert waits[0] == waits[1]
+    for linger in (one_by_one, together):
+        linger.completed(2.0, ran_s=0.01)
+        linger.completed(3.0, ran_s=0.01)
+    waits = [
+        linger.return_wait(3.0, 4, 2, most_s=1.0, patient_s=1.0, saved_s=0.01)
+        for linger in (one_by_one, together)
+    ]
+    assert waits[0] == waits[1]
     assert one_by_one.everyone == together.everyone
+    assert one_by_one.rate_rps == together.rate_rps

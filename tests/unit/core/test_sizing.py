@@ -65,7 +65,7 @@ def test_a_free_worker_leaves_rows_to_others_that_are_free_as_soon() -> None:
     submitted(scheduler, 24)
     rows = [fired(scheduler, 0.0).rows for _ in range(3)]
     assert max(rows) <= 8
-    assert isinstance(scheduler.next_action(0.0), Run)
+    assert sum(rows) >= 18
 
 
 def test_a_worker_takes_all_where_the_others_are_busy_for_longer_than_that() -> None:
@@ -73,10 +73,12 @@ def test_a_worker_takes_all_where_the_others_are_busy_for_longer_than_that() -> 
     submitted(scheduler, 1)
     first = fired(scheduler, 0.0)
     submitted(scheduler, 1, 0.0005, 100)
-    fired(scheduler, 0.0005)
+    held = scheduler.next_action(0.0005)
+    assert isinstance(held, Wait), "one item more would save nearly as much as it costs"
+    fired(scheduler, held.until)
     scheduler.finish(first, 0.0018, ran_s=0.0018)
-    submitted(scheduler, 1, 0.0018, 200)
-    assert fired(scheduler, 0.0018).rows == 1
+    submitted(scheduler, 6, 0.0018, 200)
+    assert fired(scheduler, 0.0030).rows == 6
 
 
 # ---- stragglers and floods

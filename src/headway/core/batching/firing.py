@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from headway.core.batching.linger import Linger
 from headway.core.batching.pool import Pool
+from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 from headway.core.faults.memory import Fitting
@@ -18,7 +19,10 @@ from headway.core.queueing.queue import Lane, Queue
 
 WORTH_A_WAIT = 0.15  # of the time of all together is saved: less is not worth a wait
 LIKELY = 85.0  # percent of batches take no longer than a batch that is held reckons with
-LATE_PATIENCE = 0.3  # of the cap: how long to linger before those who have waited already
+
+LEAST_WAIT_S = 1e-5  # less is no wait
+SOON = 0.7  # of the longest wait: how long to hold until everyone is here
+LATE_PATIENCE = 0.3  # of the longest wait: how long to hold those who have waited already
 
 
 class Fire(NamedTuple):
@@ -91,17 +95,16 @@ class StaticRule:
 
 
 class AutoRule:
-    """Fire when idle, unless lingering is expected to pay.
+    """Fire when idle, unless waiting is expected to pay.
 
-    It pays where arrivals follow each other (fan-out) or follow our answers (closed loops); the
-    gaps seen lately say so. Everyone seen lately is here: nobody to wait for.
+    How long it pays to wait for others is rehearsed with the latest arrivals. In a closed loop,
+    where arrivals follow our answers, callers are held for until everyone is here.
     """
 
     def __init__(self, policy: Policy, costs: Costs, linger: Linger, fitting: Fitting) -> None:
         self.linger_cap_s = 0.0
         self.running_items = 0
         self.running_batches = 0
-        self.last_fired_at = -math.inf
         self.workers = policy.workers  # those that are there
         self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
@@ -113,6 +116,7 @@ class AutoRule:
         self._hold = HoldUntil(-math.inf)  # the last answer, valid until something arrives
         self._hold_arrivals = -1
         self.sizing: Sizing
+        self.rehearsal: Rehearsal
         self.pool: Pool
 
     def decide(
@@ -125,51 +129,61 @@ class AutoRule:
             return Fire(lane, full)
         if self._max_wait_s == 0.0 or len(queue.lanes) > 1:
             return Fire(lane, FireReason.IDLE)
-        if self.workers > 1:
-            next_departure = self._next_departure(queue, lane, now)
-            if self.pool.is_unequal:
-                next_departure = max(next_departure, self._faster_at(lane, now))
-            if now < next_departure:
-                return HoldUntil(next_departure)
-            if self.workers - self.running_batches > 1:
-                return Fire(lane, FireReason.IDLE)  # a newcomer finds a free worker, too
+        if self.pool.is_unequal:
+            faster_at = self._faster_at(queue, lane, now)
+            if now < faster_at:
+                return HoldUntil(faster_at)
+        if not self._linger.is_closed:
+            return self._window(queue, lane, now, idle_since)
+        if self.workers - self.running_batches > 1:
+            return Fire(lane, FireReason.IDLE)  # a newcomer finds a free worker, too
         if lane.items + self.running_items >= self._linger.everyone:
             return Fire(lane, FireReason.EVERYONE)
-        return self._linger_or_fire(queue, lane, now, idle_since)
+        return self._hold_for_returns(queue, lane, now, idle_since)
 
-    def _faster_at(self, lane: Lane, now: float) -> float:
+    def _window(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> Fire | HoldUntil:
+        """Until the oldest has waited as long as the rehearsal says."""
+        oldest = lane.oldest()
+        assert oldest is not None
+        rehearsal = self.rehearsal
+        rehearsal.size, rehearsal.item_rows = lane.mean_size, lane.rows / lane.items
+        window_s = self.linger_cap_s = self._window_s(lane)
+        due = oldest.arrived_at + window_s
+        if now < due:
+            due = min(due, now + self._slack_s(queue, lane, oldest, now))
+            if now < due:
+                return HoldUntil(due)
+        return Fire(lane, FireReason.LINGER if idle_since < now else FireReason.IDLE)
+
+    def _window_s(self, lane: Lane) -> float:
+        setting = self.rehearsal.setting
+        if setting is not None:
+            return setting.window_s
+        if not self.running_batches or self._saved_s(lane, 1) <= 0.0:
+            return 0.0
+        # Workers that all start with one item each would leave everybody else behind.
+        alone_s = self._costs.predict(1, lane.mean_size) or 0.0
+        return min(alone_s / self.workers, self._max_wait_s)
+
+    def _faster_at(self, queue: Queue, lane: Lane, now: float) -> float:
         """A slow worker is left idle where a faster one will be done sooner, and the faster ones
         keep up without it."""
         pool, size = self.pool, lane.mean_size
         if not self.sizing.keeps_up(pool.faster_power(), size):
             return -math.inf
         batch_s = self._costs.predict(min(lane.rows, self._max_rows), size) or 0.0
-        return pool.better_at(now, batch_s)
-
-    def _next_departure(self, queue: Queue, lane: Lane, now: float) -> float:
-        """Workers that take turns do more than workers that start together.
-
-        A batch smaller than what keeps the workers up with the load leaves no sooner after the
-        last one than such a batch takes to come together; the fewer of them run, the sooner.
-        """
-        if not self.running_batches:
-            return -math.inf
-        rows, spacing_s = self.sizing.sustaining(lane.mean_size)
-        if lane.rows >= rows:
-            return -math.inf
         oldest = lane.oldest()
         assert oldest is not None
-        latest = now + self._slack_s(queue, lane, oldest, now)
-        return min(
-            self.last_fired_at
-            + min(spacing_s * self.running_batches / self.workers, self._max_wait_s),
-            latest,
-        )
+        return min(pool.better_at(now, batch_s), now + self._slack_s(queue, lane, oldest, now))
 
     def _is_full(self, lane: Lane) -> FireReason | None:
         if lane.rows >= self._max_rows:
             return FireReason.FULL
-        if lane.rows >= self._costs.best_rows(lane.mean_size):
+        setting = self.rehearsal.setting
+        if setting is not None and not self._linger.is_closed:
+            if lane.rows >= setting.cap_rows:
+                return FireReason.KNEE
+        elif lane.rows >= self._costs.best_rows(lane.mean_size):
             return FireReason.KNEE
         if lane.size_rows >= self._max_cost:
             return FireReason.BUDGET
@@ -177,41 +191,38 @@ class AutoRule:
             return FireReason.BUDGET
         return None
 
-    def _linger_or_fire(
+    def _hold_for_returns(
         self, queue: Queue, lane: Lane, now: float, idle_since: float
     ) -> Fire | HoldUntil:
-        if self._hold_arrivals == self._linger.arrivals:  # nobody came meanwhile
-            return self._hold if now < self._hold.until else Fire(lane, FireReason.LINGER)
-        cap_s = self._cap_s(queue, lane, now, idle_since)
-        wait = self._best_wait(lane, cap_s)
-        wait = self.linger_cap_s = max(wait, self._return_wait(queue, lane, now, idle_since))
-        if wait <= 0.0:
+        """For callers who come again after their answers: as long as a batch saved is worth."""
+        if self._hold_arrivals == self._linger.arrivals and now < self._hold.until:
+            return self._hold  # nobody came meanwhile
+        wait = self.linger_cap_s = self._return_wait(queue, lane, now, idle_since)
+        if wait <= LEAST_WAIT_S:
             lingered = idle_since < now
             return Fire(lane, FireReason.LINGER if lingered else FireReason.IDLE)
         self._hold_arrivals = self._linger.arrivals
         self._hold = HoldUntil(now + wait)
         return self._hold
 
-    def _best_wait(self, lane: Lane, cap_s: float) -> float:
-        size = lane.mean_size
-        batch_s = self._costs.predict(lane.rows, size)
-        if batch_s is None or cap_s <= 0.0 or not self._saved_s(lane, 1):
-            return 0.0
-        larger_s = self._costs.predict(lane.rows + 1, size)
-        row_s = 0.0 if larger_s is None else max(0.0, larger_s - batch_s)
-        # Of several workers the next is free sooner: a newcomer saves less.
-        return self._linger.best_wait(lane.items, cap_s, batch_s / self.workers, row_s)
-
     def _return_wait(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
-        """For callers who come again after their answers: as long as a batch saved is worth."""
         missing = self._linger.everyone - lane.items - self.running_items
         oldest = lane.oldest()
         saved_s = self._saved_s(lane, missing)
         if missing <= 0 or saved_s <= 0.0 or oldest is None:
             return 0.0
-        longest_s = min(saved_s, self._max_wait_s) - (now - idle_since)
-        most_s = min(longest_s, self._slack_s(queue, lane, oldest, now))
-        return self._linger.return_wait(now, lane.items, most_s, saved_s)
+        most_s = min(saved_s, self._max_wait_s)
+        idle_s, slack_s = now - idle_since, self._slack_s(queue, lane, oldest, now)
+        # Whoever has just missed a batch waits not much longer than for that one: p99 is theirs.
+        patient_s = max(most_s - (now - oldest.arrived_at), LATE_PATIENCE * most_s - idle_s)
+        return self._linger.return_wait(
+            now,
+            lane.items,
+            missing,
+            most_s=min(SOON * most_s - idle_s, slack_s),
+            patient_s=min(patient_s, slack_s),
+            saved_s=saved_s,
+        )
 
     def _saved_s(self, lane: Lane, joining: int) -> float:
         """What is saved where so many join instead of running by themselves; 0 where that is
@@ -224,18 +235,6 @@ class AutoRule:
             return 0.0
         saved_s = apart_s + alone_s - together_s
         return saved_s if saved_s >= WORTH_A_WAIT * together_s else 0.0
-
-    def _cap_s(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
-        """No longer than one item takes alone, than the user says, than any deadline leaves."""
-        alone_s = self._costs.predict(1, lane.mean_size)
-        oldest = lane.oldest()
-        if alone_s is None or oldest is None:
-            return 0.0
-        most = min(alone_s, self._max_wait_s)
-        # Whoever has just missed a batch waits not much longer than for that one: p99 is theirs.
-        patience = most - (now - oldest.arrived_at)
-        cap = max(patience, LATE_PATIENCE * most - (now - idle_since))
-        return min(cap, self._slack_s(queue, lane, oldest, now))
 
     def _slack_s(self, queue: Queue, lane: Lane, oldest: Item, now: float) -> float:
         """How long the batch can be held with every deadline and the SLO still met."""

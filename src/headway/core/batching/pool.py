@@ -51,25 +51,13 @@ class Pool:
             self._times[each] /= mean
         self._is_unequal = max(times) > _UNEQUAL * min(times)
 
-    def others(self, now: float) -> list[tuple[float, float]]:
-        """Of every worker but the next: in how many seconds it will be free, and its times."""
-        chosen = self.next_worker()
-        ends = {batch.worker: _end(batch) for batch in self._running.values()}
-        return [
-            (max(0.0, ends.get(number, now) - now), self.times(number))
-            for number in self._numbers
-            if number != chosen
-        ]
-
     @property
-    def power(self) -> float:
-        """How many workers of the usual speed they are worth."""
-        if not self._is_unequal:
-            return float(max(1, len(self._numbers)))
-        return sum(1.0 / self.times(number) for number in self._numbers)
+    def speeds(self) -> tuple[float, ...]:
+        """By worker: how many times as long a batch takes."""
+        return tuple(self.times(number) for number in self._numbers)
 
     def faster_power(self) -> float:
-        """The same of those that are faster than the next."""
+        """How many workers of the usual speed those are worth that are faster than the next."""
         slow = self.times(self.next_worker())
         times = (self.times(number) for number in self._numbers)
         return sum(1.0 / each for each in times if each * _UNEQUAL < slow)

@@ -1,24 +1,20 @@
-"""Who comes back after an answer, and when: callers that send again once they are answered.
+"""When callers who wait for their answers ask again: how long after an answer they come back.
 
-For every batch that ends it is counted how many arrive how long afterwards. Arrivals that have
-nothing to do with answers are spread evenly; callers in a closed loop are not. What lies above an
-even spread is expected to come again after the next batch: several at once, and as late as they
-think, which the gap to a single next arrival does not tell.
+For every batch that ends it is counted how many arrive how long afterwards. Of callers who are
+known to be missing, that says how soon each will be here.
 """
 
 import bisect
 import math
-import statistics
 
 _SHORTEST = -16  # the first bin ends at 2**-16.5 s (11 µs), the last at 2**5 s
 _BINS = 2 * (6 - _SHORTEST)
-_EDGES = tuple(2.0 ** (i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
+_EDGES = tuple(math.pow(2.0, i / 2 + _SHORTEST - 0.5) for i in range(_BINS))
 _HALF = math.sqrt(0.5)
 _DECAY = 0.97  # about the last 30 batches
 _MOST = 64  # arrivals looked at for one batch
-_EVEN = 1.3  # times an even spread: less is chance
-_LEAST = 0.05  # of an arrival: fewer are chance, too
-_KNOWN = 8  # batches before anything is expected
+_ALL = 0.1  # of a caller is still missing: all are here
+_KNOWN = 2  # batches before anything is expected
 
 
 class Returns:
@@ -26,14 +22,12 @@ class Returns:
 
     def __init__(self) -> None:
         self._counts = [0.0] * (_BINS + 1)
-        self._batches = 0.0
         self._weight = 1.0
         self._seen = 0
 
     def learn(self, ended_at: float, arrivals: list[float]) -> None:
         """After the batch that ended then, these arrived until the next one ended."""
         weight = self._weight = self._weight * (1 / _DECAY)
-        self._batches += weight
         self._seen += 1
         if arrivals:
             if len(arrivals) == 1:
@@ -43,7 +37,6 @@ class Returns:
                 self._count(ended_at, sorted(arrivals[::stride]), weight * stride)
         if weight > 1e12:
             self._counts = [count / weight for count in self._counts]
-            self._batches /= weight
             self._weight = 1.0
 
     def _count(self, ended_at: float, arrivals: list[float], weight: float) -> None:
@@ -56,41 +49,51 @@ class Returns:
             before = upto
         counts[last] += weight * (len(arrivals) - before)
 
-    def best_wait(self, since_s: float, items: int, most_s: float, saved_s: float) -> float:
+    def best_wait(
+        self,
+        since_s: float,
+        items: int,
+        missing: int,
+        *,
+        most_s: float,
+        patient_s: float,
+        saved_s: float,
+    ) -> float:
         """How much longer it pays to hold a batch of so many items, `since_s` after the last
-        answer; 0: not at all. Each that joins saves `saved_s`, of which the wait takes its part.
+        answer; 0: not at all.
+
+        Until all of the missing are here, if that is within `most_s`: whoever is left behind waits
+        for a whole batch, and is the tail. Otherwise, within `patient_s`, as long as those who join
+        save more (`saved_s` each) than all others lose: those who are here, and those who will find
+        the worker busy.
         """
         if self._seen < _KNOWN or most_s <= 0.0:
             return 0.0
-        first, last = _bin(since_s), _bin(since_s + most_s)
-        even = self._even(last)
+        first = _bin(since_s)
+        if first >= _BINS:
+            return 0.0
+        begin_s = _EDGES[first - 1] if first else 0.0
+        # Of one caller's returns: those that would be later than now.
+        counts = [self._counts[first] * (_EDGES[first] - since_s) / (_EDGES[first] - begin_s)]
+        counts += self._counts[first + 1 :]
+        later = sum(counts)
+        if later <= 0.0:
+            return 0.0
         best_wait, best_gain = 0.0, 0.0
-        expected, weighted = 0.0, 0.0
-        low = since_s
-        for i in range(first, min(last + 1, _BINS)):
-            high = _EDGES[i]
+        share, joined_s, low = 0.0, 0.0, since_s
+        for count, high in zip(counts, _EDGES[first:], strict=False):
             wait = high - since_s
             if wait > most_s:
                 break
-            start = _EDGES[i - 1] if i else 0.0
-            share = (high - low) / (high - start)
-            count = self._counts[i] / self._batches * share - _EVEN * even * (high - low)
-            if count > _LEAST:
-                expected += count
-                weighted += count * ((low + high) / 2 - since_s)
+            share += count / later
+            if (1.0 - share) * missing <= _ALL:
+                return wait
+            joined_s += missing * count / later * (saved_s - (low + high) / 2 + since_s)
             low = high
-            gain = expected * (saved_s - wait) + weighted - items * wait
-            if gain > best_gain:
+            gain = joined_s - (items + (1.0 - share) * missing) * wait
+            if gain > best_gain and wait <= patient_s:
                 best_wait, best_gain = wait, gain
         return best_wait
-
-    def _even(self, last: int) -> float:
-        """Arrivals a second that come however long ago the last answer was."""
-        bins = range(max(1, last - 8), min(last + 1, _BINS))
-        if not bins:
-            return 0.0
-        rates = [self._counts[i] / (_EDGES[i] - _EDGES[i - 1]) for i in bins]
-        return float(statistics.median(rates)) / self._batches
 
 
 def _bin(gap_s: float) -> int:

@@ -13,6 +13,7 @@ from headway.core.batching.firing import AutoRule, Fire, HoldUntil, Rule, Static
 from headway.core.batching.linger import Linger
 from headway.core.batching.planning import shelf_of
 from headway.core.batching.pool import Pool
+from headway.core.batching.rehearsal import Rehearsal, rows_to_take
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.memory import Fitting, Misfit
@@ -57,7 +58,8 @@ class Scheduler:
             may_be_plain=policy.slo_s is None and not policy.batch_sizes,
             shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
         )
-        self._linger = Linger()
+        self._rehearsal = Rehearsal(policy, self.costs)
+        self._linger = Linger(self._rehearsal.arrived, policy.workers)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
@@ -67,6 +69,7 @@ class Scheduler:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._auto = AutoRule(policy, self.costs, self._linger, self._fitting)
         self._sizing = self._auto.sizing = Sizing(policy, self.costs, self._linger)
+        self._auto.rehearsal = self._rehearsal
         self._rule = self._choose_rule()
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
@@ -159,7 +162,7 @@ class Scheduler:
             usual_s = self.costs.predict(batch.padded_rows, batch.size)
             if usual_s:
                 pool.observe(batch.worker, ran_s / usual_s)
-                self._sizing.workers = pool.power
+                self._rehearsal.speeds = pool.speeds
             ran_s /= pool.times(batch.worker)
         self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
@@ -209,7 +212,9 @@ class Scheduler:
         self._pool.set(numbers)
         self._workers = len(numbers)
         count = max(1, len(numbers))
-        self._admission.workers = self._auto.workers = self._sizing.workers = count
+        self._linger.workers = count
+        self._rehearsal.speeds = (1.0,) * count
+        self._admission.workers = self._auto.workers = count
 
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
@@ -239,18 +244,20 @@ class Scheduler:
             action = self._retry(now)
             if action is not None:
                 return action
-        if not queue.items:
-            self._idle_since = None
-            return self._wait_for_deadline() if self._suspects.cases else _NOTHING_TO_DO
-        if len(self._running) >= self._workers:
-            self._idle_since = None
-            return self._wait_for_deadline()
+        if not queue.items or len(self._running) >= self._workers:
+            return self._nothing_to_start(now)
         if self._idle_since is None:
             self._idle_since = now
         verdict = self._decide(now)
         if not isinstance(verdict, Fire):
             return Wait(min(verdict.until, self._next_deadline()))
         return self._fire(verdict, now)
+
+    def _nothing_to_start(self, now: float) -> Wait:
+        self._idle_since = None
+        if self._learns:
+            self._rehearsal.step(now)
+        return self._wait_for_deadline()
 
     def _retry(self, now: float) -> Run | Refuse | None:
         """Those whose worker was lost keep their place: before all but higher classes."""
@@ -280,7 +287,7 @@ class Scheduler:
 
     def _fire(self, fire: Fire, now: float) -> Action:
         lane, reason = fire
-        cap_rows = self._lane_cap(lane, now)
+        cap_rows = self._lane_cap(lane)
         if self._fitting.limits:
             cap_rows = min(cap_rows, self._fitting.rows_at(0))  # those with a size: the composer
         if isinstance(lane, PlainLane):
@@ -344,7 +351,6 @@ class Scheduler:
         self._running_items += len(items)
         self._auto.running_items = self._running_items
         self._auto.running_batches += 1
-        self._auto.last_fired_at = now
         self._idle_since = None
         return Run(batch)
 
@@ -395,15 +401,17 @@ class Scheduler:
         """The most rows of one item; a larger request is to be split."""
         return min(self.cap_rows, self._fitting.rows_at(size))
 
-    def _lane_cap(self, lane: Lane, now: float) -> int:
+    def _lane_cap(self, lane: Lane) -> int:
         """How many rows leave now, at most."""
         if self._rule is not self._auto:
             return self.policy.max_batch_size
-        if self._workers == 1:
-            return self._sizing.rows_to_take(lane.rows, lane.mean_size)
-        times = self._pool.times(self._pool.next_worker())
-        others = self._pool.others(now)
-        return self._sizing.rows_beside(lane.rows, lane.mean_size, times, others)
+        size, best = lane.mean_size, self.costs.best_rows(lane.mean_size)
+        setting = self._rehearsal.setting
+        is_open = setting is not None and not self._linger.is_closed
+        if setting is not None and is_open and not size and not self.costs.is_trial(best, size):
+            return rows_to_take(lane.rows, setting.cap_rows, best, self._workers)
+        free = 1 if is_open else self._workers - len(self._running)
+        return self._sizing.rows_to_take(lane.rows, size, free)
 
     @property
     def queued_items(self) -> int:

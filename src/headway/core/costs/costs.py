@@ -22,16 +22,20 @@ from headway.core.costs.sizes import (
     segments,
     size_class,
     smoothed,
+    steadied,
 )
 from headway.core.costs.table import CostTable
 
 TRUSTED_SAMPLES = 3  # a cell seen fewer times than this is a rumour (first calls are slow)
 _PROBED_SAMPLES = 50  # what a probe counts for, against single observations
+_UNSTEADY_SAMPLES = 5  # … where batches of one size take now more and now less:
+_STEADY = 0.05  # up to this spread they do not
 _GUESSED_SAMPLES = 4  # what a line between two cells counts for
 _SCALE_RATE = 0.05  # of each observation goes into the speed of the whole model …
 _REFINE_RATE = 0.01  # … and of what is left, this much into its own cell
 _OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
 _ERRORS_KEPT = 256
+_STRAYS_KNOWN = 16  # of those, to be believed rather than the table's
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
 _REDRAW_EVERY = 256  # and of the curves for planning, of which there are many
 _DEFAULT_SIZES = tuple(2**power for power in range(4, 21))  # where nobody probed but items differ
@@ -45,12 +49,13 @@ _TRIAL_ROWS = 1.5  # of the best size: closer ones are not worth a trial
 
 
 class _Cell:
-    __slots__ = ("samples", "seconds", "seen_at")
+    __slots__ = ("last_s", "samples", "seconds", "seen_at")
 
     def __init__(self, seconds: float, samples: int, seen_at: int) -> None:
         self.seconds = seconds
         self.samples = samples
         self.seen_at = seen_at  # by the number of batches observed
+        self.last_s = 0.0  # what the last batch took; 0: none was seen
 
     def refine(self, seconds: float, *, is_trial: bool = False) -> None:
         self.samples += 1
@@ -81,6 +86,7 @@ class Costs:
         self._cells: dict[tuple[int, int], _Cell] = {}  # by rows, and by index into sizes
         self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._ordered_errors: list[float] = []
+        self._strays: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._observed = 0
         self.version = 0  # of what is derived from the cells: anew whenever they are looked at
         self._scale = 1.0  # how much slower the model is now than the cells say, at any size
@@ -102,12 +108,15 @@ class Costs:
         beyond = (rows for rows in probe_rows(self._max_rows, coarse=True) if rows > table.rows[-1])
         self._rows, self._sizes = (*table.rows, *beyond), table.sizes
         self._was_probed = True
+        self._errors = deque(table.errors, maxlen=_ERRORS_KEPT)
+        self._ordered_errors = []
+        is_steady = self.spread < _STEADY
+        samples = _PROBED_SAMPLES if is_steady else _UNSTEADY_SAMPLES
         self._cells = {
-            (table.rows[i], j): _Cell(seconds, _PROBED_SAMPLES, self._observed)
+            (table.rows[i], j): _Cell(seconds, samples, self._observed)
             for i, row in enumerate(table.seconds)
             for j, seconds in enumerate(row)
         }
-        self._errors = deque(table.errors, maxlen=_ERRORS_KEPT)
         self._scale = 1.0
         self._curves.clear()
         self._forget_derived()
@@ -143,6 +152,17 @@ class Costs:
         if len(ordered) < 2:
             return 0.0
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+    def recent_ratios(self) -> list[float]:
+        """What batches took, to what was predicted: of the latest, in their order."""
+        return [1.0 + error for error in self._errors]
+
+    @property
+    def spread(self) -> float:
+        """How far apart the times of like batches are: 0.1 is 10 %. Stragglers do not count."""
+        if len(self._strays) >= _STRAYS_KNOWN:
+            return sorted(self._strays)[len(self._strays) // 2]
+        return (self.error_at(84.0) - self.error_at(16.0)) / 2
 
     def margin_s(self, rows: int, size: int = 0) -> float:
         """What to add so that a prediction holds at the percentile asked for."""
@@ -227,6 +247,9 @@ class Costs:
             if predicted is not None and at == rows:
                 known, samples = predicted / self._scale, _GUESSED_SAMPLES
             cell = self._cells[at, j] = _Cell(known, samples, 0)
+        if cell.last_s:
+            self._strays.append(abs(at_cell / cell.last_s - 1.0))
+        cell.last_s = at_cell
         cell.refine(at_cell, is_trial=(at, j) == self._trial)
         cell.seen_at = self._observed
 
@@ -303,7 +326,8 @@ class Costs:
             ]
             if self._sizes is None:
                 cells = self._cells
-                points = smoothed(points, [cells[rows, 0].samples for rows, _ in points])
+                samples = [cells[rows, 0].samples for rows, _ in points]
+                points = smoothed(steadied(points, samples, self.spread), samples)
             self._points_by_size[size] = points
         return points
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
 _BATCH_SHARE = 1 / 3  # of what a batch takes whatever is in it counts in a plan
+_KNOWN_WITHIN = 0.03
+_LEAST_POINTS = 3  # through two, a line says nothing new
 
 Points = list[tuple[int, float]]
 
@@ -42,6 +44,36 @@ def smoothed(points: Points, weights: Sequence[float]) -> Points:
         return points
     levels = (seconds for seconds, _, count in blocks for _ in range(int(count)))
     return [(rows, seconds) for (rows, _), seconds in zip(points, levels, strict=True)]
+
+
+def steadied(points: Points, weights: Sequence[float], spread: float) -> Points:
+    """Points that were seen too rarely for how much batch times vary, drawn towards the line
+    through all of them: of many noisy sizes, the best would be the luckiest.
+
+    Each point counts for as many batches as it was seen, the line for as many as it takes to know
+    a mean of that spread to within `_KNOWN_WITHIN`.
+    """
+    enough = (spread / _KNOWN_WITHIN) ** 2
+    if enough < 1.0 or len(points) < _LEAST_POINTS:
+        return points
+    # Least squares of relative errors: a batch that takes twice as long varies twice as much.
+    w = [weight / seconds**2 for (_, seconds), weight in zip(points, weights, strict=True)]
+    total = sum(w)
+    mean_rows = sum(wi * rows for wi, (rows, _) in zip(w, points, strict=True)) / total
+    mean_s = sum(wi * seconds for wi, (_, seconds) in zip(w, points, strict=True)) / total
+    across = sum(wi * (rows - mean_rows) ** 2 for wi, (rows, _) in zip(w, points, strict=True))
+    along = sum(
+        wi * (rows - mean_rows) * (seconds - mean_s)
+        for wi, (rows, seconds) in zip(w, points, strict=True)
+    )
+    row_s = max(0.0, along / across) if across else 0.0
+    first_s = mean_s - row_s * mean_rows
+    if first_s < 0.0:
+        row_s, first_s = mean_s / mean_rows, 0.0
+    return [
+        (rows, (weight * seconds + enough * (first_s + row_s * rows)) / (weight + enough))
+        for (rows, seconds), weight in zip(points, weights, strict=True)
+    ]
 
 
 def line_through(points: Points, max_rows: int) -> list[float]:

@@ -14,6 +14,7 @@ class Limits:
     max_sequences: int = 64  # running at once
     step_tokens: int = 512  # computed in one step
     max_queue: int = 4096  # sequences waiting
+    adapter_slots: int = 8  # adapters in one step; 0: the engine knows none
     chunking: bool = True  # False: a prompt is computed in one step
     max_stretch: float = 1.8  # a prompt's chunk makes a step of decodes at most so much longer
     tenant_weights: Mapping[str, float] = field(default_factory=dict)  # absent: 1
@@ -25,6 +26,8 @@ class Limits:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"must be a whole number from 1 on, not {value!r}", field=name)
+        if self.adapter_slots < 0:
+            raise ConfigError(f"must not be negative: {self.adapter_slots}", field="adapter_slots")
         if self.step_tokens <= self.max_sequences:
             raise ConfigError(
                 f"must be more than max_sequences ({self.max_sequences}), for every running "

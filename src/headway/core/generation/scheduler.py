@@ -13,6 +13,7 @@ import math
 from bisect import insort
 from collections.abc import Sequence as Tokens
 
+from headway.core.generation.adapters import AdapterSlots
 from headway.core.generation.limits import Limits
 from headway.core.generation.pace import Pace
 from headway.core.generation.sequence import Finished, FinishReason, Progress, Sequence
@@ -33,6 +34,7 @@ class GenerationScheduler:
         self._running: list[tuple[tuple[int, float, int], Progress]] = []  # most senior first
         self._all: dict[int, Progress] = {}
         self._slots = list(range(limits.max_sequences - 1, -1, -1))
+        self._adapters = AdapterSlots(limits.adapter_slots)
         self._begun: dict[int, Progress] = {}  # running; their prompts are not yet computed
         self._deadlines = Deadlines(self._all)
         self._ended: list[Finished] = []  # for the next step to name
@@ -85,6 +87,8 @@ class GenerationScheduler:
             raise InvalidInput("the prompt has no tokens")
         if sequence.max_tokens < 1:
             raise InvalidInput(f"max_tokens must be at least 1, not {sequence.max_tokens}")
+        if sequence.adapter and not self.limits.adapter_slots:
+            raise InvalidInput("adapter: this engine was started without adapters")
         if sequence.deadline <= sequence.arrived_at:
             raise DeadlineExceeded("the deadline had passed before the sequence was queued")
         asked = len(sequence.prompt) + sequence.max_tokens
@@ -125,6 +129,10 @@ class GenerationScheduler:
                 self._tables.register(progress)
         return ended
 
+    def forget_adapter(self, adapter: str) -> None:
+        """It was unloaded. Its sequences have ended, or will."""
+        self._adapters.forget(adapter)
+
     def reset(self) -> None:
         """The engine was lost, and every block's content: all start again from what is known."""
         self._in_flight.clear()
@@ -133,6 +141,7 @@ class GenerationScheduler:
         for progress in self._all.values():
             progress.pending = 0
         self._tables.prefixes.forget()
+        self._adapters.lose()
 
     # ---- one step
 
@@ -140,6 +149,8 @@ class GenerationScheduler:
         self._expire(now)
         plan = _Plan(now)
         self._decode(plan)
+        if self._waiting.adapters:
+            self._claim_slots(now)
         if self._begun or len(self._waiting):
             plan.left = self._budget(len(plan.decode), now)
             self._prefill(now, plan)
@@ -153,6 +164,7 @@ class GenerationScheduler:
             prefill=tuple(_prefill_of(*each) for each in plan.prompts.values()),
             preempted=tuple(plan.preempted),
             finished=finished,
+            placed=self._adapters.placed(),
         )
         if step.has_work:
             self._in_flight[step.id] = step.sampled
@@ -163,7 +175,7 @@ class GenerationScheduler:
         if not self.limits.chunking or not decodes:
             return left
         prompts = list(self._begun.values())
-        head = self._waiting.head(now)
+        head = self._head(now)
         if head is not None:
             prompts.append(head[0])
         lateness = max(
@@ -248,7 +260,7 @@ class GenerationScheduler:
     def _admit(self, now: float, kind: Priority, plan: "_Plan", shortest: float) -> None:
         """Let in who is next, while the budget, the slots and the blocks last."""
         while plan.left > 0:
-            head = self._waiting.head(now)
+            head = self._head(now)
             if head is None or head[1] is not kind or head[0].pending:
                 return
             progress = head[0]
@@ -264,6 +276,17 @@ class GenerationScheduler:
                 cached = self._tables.cached(progress)
             self._start(progress, kind, cached, now)
             self._grant([progress], plan)
+
+    def _head(self, now: float) -> tuple[Progress, Priority] | None:
+        """Who is next, of those whose adapter has a slot or finds one."""
+        may_start = self._adapters.can_take if self._waiting.adapters else None
+        return self._waiting.head(now, may_start)
+
+    def _claim_slots(self, now: float) -> None:
+        def is_aged(adapter: str) -> bool:
+            return now - self._waiting.oldest(adapter) > self.limits.ageing_s
+
+        self._adapters.claim(self._waiting.adapters, is_aged)
 
     def _may_begin(self, tokens: int, plan: "_Plan") -> bool:
         """Without chunks a prompt waits until it has the step to itself, or fits into it."""
@@ -282,6 +305,7 @@ class GenerationScheduler:
             progress.admitted_at = now
             progress.cached_tokens = min(progress.computed, len(sequence.prompt))
         progress.slot = self._slots.pop()
+        progress.adapter_slot = self._adapters.take(sequence.adapter)
         progress.is_new = True
         progress.seniority = (kind, sequence.arrived_at, sequence.id)
         insort(self._running, (progress.seniority, progress), key=lambda entry: entry[0])
@@ -352,7 +376,8 @@ class GenerationScheduler:
         self._begun.pop(progress.sequence.id, None)
         self._tables.close(progress)
         self._slots.append(progress.slot)
-        progress.slot = -1
+        self._adapters.give(progress.sequence.adapter)
+        progress.slot = progress.adapter_slot = -1
         progress.is_decoding = False
 
     def _end(self, progress: Progress, reason: FinishReason) -> Finished:
@@ -392,6 +417,7 @@ def _prefill_of(progress: Progress, start: int) -> Prefill:
         _new_blocks(progress),
         is_first,
         progress.is_decoding,
+        progress.adapter_slot,
     )
 
 

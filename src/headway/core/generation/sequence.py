@@ -20,7 +20,7 @@ class Sequence(NamedTuple):
     priority: Priority = Priority.NORMAL
     tenant: str = ""
     deadline: float = math.inf  # the caller's own; nobody wants the answer afterwards
-    adapter: str = ""
+    adapter: str = ""  # whose weights are added to the model's; sequences share blocks within one
     salt: str = ""  # sequences share cached blocks only within one salt
 
 
@@ -55,6 +55,8 @@ class Progress:
     """
 
     __slots__ = (
+        "account",
+        "adapter_slot",
         "admitted_at",
         "blocks",
         "cached_tokens",
@@ -77,6 +79,8 @@ class Progress:
 
     def __init__(self, sequence: Sequence, root: bytes) -> None:
         self.sequence = sequence
+        tenant, adapter = sequence.tenant, sequence.adapter
+        self.account = f"{tenant}\0{adapter}" if adapter else tenant  # to which it is charged
         self.seniority = (sequence.priority, sequence.arrived_at, sequence.id)
         self.tokens: list[int] = list(sequence.prompt)
         self.pending = 0
@@ -85,6 +89,7 @@ class Progress:
         self.blocks: list[int] = []  # its table; empty unless it is running
         self.new_blocks: list[int] = []  # of the table, not yet named by a step
         self.slot = -1
+        self.adapter_slot = -1
         self.is_new = False  # no step has named its slot yet
         self.root = root  # the key that its first block's key is chained to
         self.keys: list[bytes] = []  # of its full blocks, as far as they were asked for

@@ -20,6 +20,13 @@ class Decode(NamedTuple):
     blocks: tuple[int, ...]  # appended to its table
 
 
+class Placed(NamedTuple):
+    """Put an adapter into a slot, over what was there."""
+
+    slot: int
+    adapter: str
+
+
 class Prefill(NamedTuple):
     """Compute known tokens of a sequence: a chunk of its prompt, or what preemption lost."""
 
@@ -30,6 +37,7 @@ class Prefill(NamedTuple):
     blocks: tuple[int, ...]
     is_first: bool  # the slot is this sequence's from now on; its table starts with `blocks`
     is_last: bool  # a token is sampled after it
+    adapter: int = -1  # the slot of its adapter, for as long as it runs; negative: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,7 @@ class Step:
     prefill: tuple[Prefill, ...]
     preempted: tuple[int, ...]  # their blocks are free; they come back as a prefill
     finished: tuple[Finished, ...]  # cancelled or late since the last step
+    placed: tuple[Placed, ...] = ()  # adapters that come into slots, before anything is computed
 
     @property
     def has_work(self) -> bool:

@@ -1,12 +1,14 @@
 """Sequences that wait for a slot or for blocks, and who of them is next.
 
 Classes are strict, but for what `Ageing` owes to lower ones. Within a class tenants share by
-weight: each is charged for the tokens computed for it, as they come. Within a tenant, first come
+weight: each is charged for the tokens computed for it, as they come. A tenant's adapters share its
+weight evenly, so that a burst on one does not hold up the others. Within an adapter, first come
 first served; a preempted sequence returns to its old place.
 """
 
 import heapq
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 from headway.core.generation.sequence import Progress
 from headway.core.items import Priority
@@ -16,8 +18,8 @@ from headway.core.queueing.priority import Ageing
 _Entry = tuple[float, int, Progress]  # arrival, id
 
 
-class _Tenant(Account):
-    """A tenant's account in one class, with its sequences that wait, the first first."""
+class _Line(Account):
+    """The account of a tenant's adapter in one class, with its sequences that wait in order."""
 
     __slots__ = ("line",)
 
@@ -28,23 +30,28 @@ class _Tenant(Account):
 
 class _Class:
     def __init__(self, weights: Mapping[str, float]) -> None:
-        self.shares = Shares(weights, _Tenant)
+        self.shares = Shares(weights, _Line)
         self.turns = Turns(self.shares)
         self.arrivals: list[_Entry] = []
 
 
 class Waiting:
     def __init__(self, weights: Mapping[str, float], ageing_s: float) -> None:
-        self._classes = tuple(_Class(weights) for _ in Priority)
+        self._weights = weights
+        self._shares: dict[str, float] = {}  # weights of accounts
+        self._classes = tuple(_Class(self._shares) for _ in Priority)
         self._ageing = Ageing(ageing_s, len(Priority))
         self._live: dict[int, Progress] = {}
         self.tenants: dict[str, int] = {}  # their sequences that wait or run; never 0
+        self._accounts: dict[str, dict[str, int]] = {}  # the same by account, of each tenant
+        self._of_adapter: dict[str, set[str]] = {}  # accounts, of whichever tenant
+        self.adapters: dict[str, int] = {}  # sequences that wait for one; never 0
 
     def __len__(self) -> int:
         return len(self._live)
 
     def weight(self, tenant: str) -> float:
-        return self._classes[0].shares.weight(tenant)
+        return self._weights.get(tenant, 1.0)
 
     # ---- coming and going
 
@@ -52,6 +59,12 @@ class Waiting:
         """A newcomer."""
         tenant = progress.sequence.tenant
         self.tenants[tenant] = self.tenants.get(tenant, 0) + 1
+        accounts = self._accounts.setdefault(tenant, {})
+        name = progress.account
+        accounts[name] = accounts.get(name, 0) + 1
+        if accounts[name] == 1:
+            self._reweigh(tenant)
+            self._of_adapter.setdefault(progress.sequence.adapter, set()).add(name)
         self.push(progress)
 
     def leave(self, progress: Progress) -> bool:
@@ -61,6 +74,10 @@ class Waiting:
         if not self.tenants[tenant]:
             del self.tenants[tenant]
         was_waiting = self._remove(progress)
+        accounts = self._accounts[tenant]
+        accounts[progress.account] -= 1
+        if not accounts[progress.account]:
+            self._close(progress)
         if not self.tenants:
             for each in self._classes:
                 each.shares.forget()
@@ -70,50 +87,121 @@ class Waiting:
         """It waits, for the first time or again."""
         sequence = progress.sequence
         kind = self._classes[sequence.priority]
-        account = kind.shares.account(sequence.tenant)
+        account = kind.shares.account(progress.account)
         entry = (sequence.arrived_at, sequence.id, progress)
         self._live[sequence.id] = progress
         heapq.heappush(account.line, entry)
         heapq.heappush(kind.arrivals, entry)
         kind.shares.enter(account, 1)
         kind.turns.add(account)
+        if sequence.adapter:
+            self.adapters[sequence.adapter] = self.adapters.get(sequence.adapter, 0) + 1
 
     def admitted(self, progress: Progress) -> None:
         """It runs."""
         priority = progress.sequence.priority
         shares = self._classes[priority].shares
-        shares.advance(shares.place(shares.account(progress.sequence.tenant)))
+        shares.advance(shares.place(shares.account(progress.account)))
         self._remove(progress)
         self._ageing.served([int(each is priority) for each in Priority])
 
     def charge(self, progress: Progress, tokens: int) -> None:
         """So many tokens are computed for it."""
         shares = self._classes[progress.sequence.priority].shares
-        shares.charge(shares.account(progress.sequence.tenant), tokens)
+        shares.charge(shares.account(progress.account), tokens)
 
     def _remove(self, progress: Progress) -> bool:
         if self._live.pop(progress.sequence.id, None) is None:
             return False
         shares = self._classes[progress.sequence.priority].shares
-        shares.leave(shares.account(progress.sequence.tenant), 1)
+        shares.leave(shares.account(progress.account), 1)
+        adapter = progress.sequence.adapter
+        if adapter:
+            self.adapters[adapter] -= 1
+            if not self.adapters[adapter]:
+                del self.adapters[adapter]
         return True
+
+    def _close(self, progress: Progress) -> None:
+        """It was the last of its account."""
+        name, tenant, adapter = (
+            progress.account,
+            progress.sequence.tenant,
+            progress.sequence.adapter,
+        )
+        del self._accounts[tenant][name], self._shares[name]
+        self._reweigh(tenant)
+        self._of_adapter[adapter].discard(name)
+        if not self._of_adapter[adapter]:
+            del self._of_adapter[adapter]
+
+    def _reweigh(self, tenant: str) -> None:
+        """Its accounts have become more or fewer: together they have its weight."""
+        names = self._accounts[tenant]
+        if not names:
+            del self._accounts[tenant]
+        for name in names:
+            weight = self._shares[name] = self.weight(tenant) / len(names)
+            for each in self._classes:
+                account = each.shares.accounts.get(name)
+                if account is not None:
+                    each.shares.active_weight += (weight - account.weight) * bool(account.held)
+                    account.weight = weight
 
     # ---- who is next
 
-    def head(self, now: float) -> tuple[Progress, Priority] | None:
-        """Who is next, and the class that it counts as: the aged count as the highest."""
+    def head(
+        self, now: float, may_start: Callable[[str], bool] | None = None
+    ) -> tuple[Progress, Priority] | None:
+        """Who is next, and the class that it counts as: the aged count as the highest.
+
+        Sequences whose adapter may not start are passed over.
+        """
         if not self._live:
             return None
         for priority in reversed(Priority):
-            oldest = self._first(self._classes[priority].arrivals)
+            oldest = self._oldest(self._classes[priority].arrivals, may_start)
             if oldest and self._ageing.may_lead(priority, oldest.sequence.arrived_at, now):
                 return oldest, Priority.HIGH
         for priority in Priority:
-            account = self._classes[priority].turns.first()
+            turns = self._classes[priority].turns
+            account = turns.first(None if may_start is None else self._is_out(may_start))
             progress = self._first(account.line) if account else None
             if progress is not None:
                 return progress, priority
         return None
+
+    def oldest(self, adapter: str) -> float:
+        """When the first of its sequences came that wait."""
+        found = math.inf
+        for name in self._of_adapter.get(adapter, ()):
+            for each in self._classes:
+                account = each.shares.accounts.get(name)
+                first = self._first(account.line) if account is not None else None
+                if first is not None:
+                    found = min(found, first.sequence.arrived_at)
+        return found
+
+    def _oldest(
+        self, arrivals: list[_Entry], may_start: Callable[[str], bool] | None
+    ) -> Progress | None:
+        oldest = self._first(arrivals)
+        if oldest is None or may_start is None or may_start(oldest.sequence.adapter):
+            return oldest
+        live = (each for each in arrivals if self._live.get(each[1]) is each[2])
+        found = min(
+            (each for each in live if may_start(each[2].sequence.adapter)),
+            default=None,
+            key=lambda each: each[:2],
+        )
+        return None if found is None else found[2]
+
+    def _is_out(self, may_start: Callable[[str], bool]) -> Callable[[_Line], bool]:
+        def is_out(account: _Line) -> bool:
+            first = self._first(account.line)
+            return first is not None and not may_start(first.sequence.adapter)
+
+        return is_out
 
     def _first(self, line: list[_Entry]) -> Progress | None:
         """The first that still waits; whoever left is forgotten on the way."""

@@ -142,10 +142,13 @@ class Turns(Generic[A]):
             self._noted.add(account.name)
             heapq.heappush(self._heap, (self._shares.place(account), account.name))
 
-    def first(self) -> A | None:
-        """Of the tenants with something waiting, the one that has used least for its weight."""
+    def first(self, is_out: Callable[[A], bool] | None = None) -> A | None:
+        """Of the tenants with something waiting, the one that has used least for its weight; those
+        that are out are passed over, and keep their place."""
         heap, shares = self._heap, self._shares
-        while heap:
+        passed: list[tuple[float, str]] = []
+        found = None
+        while heap and found is None:
             noted, name = heap[0]
             account = shares.accounts.get(name)
             if account is None or not account.held:
@@ -153,7 +156,12 @@ class Turns(Generic[A]):
                 self._noted.discard(name)
                 continue
             place = shares.place(account)
-            if place <= noted:
-                return account
-            heapq.heapreplace(heap, (place, name))
-        return None
+            if place > noted:
+                heapq.heapreplace(heap, (place, name))
+            elif is_out is not None and is_out(account):
+                passed.append(heapq.heappop(heap))
+            else:
+                found = account
+        for entry in passed:
+            heapq.heappush(heap, entry)
+        return found

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from headway.engine.adapters.peft import LowRank, Sizes, Weights
+from headway.engine.adapters.products import Adapting, Product, packed
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import Shape
 from headway.engine.decoders.rotary import SUPPORTED, pair_neighbours, rope_of, rotate, rotations
@@ -40,6 +42,7 @@ class LlamaDecoder:
         heads = config["num_attention_heads"]
         kv_heads = config.get("num_key_value_heads") or heads
         features = config.get("head_dim") or config["hidden_size"] // heads
+        self._config = config
         self.vocabulary: int = config["vocab_size"]
         self.shape = Shape(config["num_hidden_layers"], kv_heads, features)
         self.dtype = dtype
@@ -63,13 +66,59 @@ class LlamaDecoder:
         positions: torch.Tensor,
         attention: PlainAttention,
         rows: torch.Tensor,
+        adapting: Adapting | None = None,
     ) -> torch.Tensor:
         """The logits after these rows."""
         hidden = self._embedding[ids]
         by = self._rotations[positions][:, None]
         for layer in self._layers:
-            hidden = layer(hidden, by, attention)
+            hidden = layer(hidden, by, attention, adapting)
         return self._head(self._norm(hidden[rows]))
+
+    @property
+    def adaptable(self) -> Sizes:
+        return {
+            module: sizes
+            for layer in range(self.shape.layers)
+            for product in modules_of(self._config, layer).values()
+            for module, sizes in product.items()
+        }
+
+    def packed(self, weights: Weights) -> dict[str, Product]:
+        features = self.shape.head_size
+        weights = {
+            name: LowRank(each.down, pair_neighbours(each.up, features))
+            if name.endswith(("q_proj", "k_proj"))
+            else each
+            for name, each in weights.items()
+        }
+        found = {}
+        for layer in range(self.shape.layers):
+            for product, modules in modules_of(self._config, layer).items():
+                widths = [(name, out) for name, (_, out) in modules.items()]
+                made = packed(weights, widths, self.dtype)
+                if made is not None:
+                    found[f"{layer}.{product}"] = made
+        return found
+
+
+def modules_of(config: Mapping[str, Any], layer: int) -> dict[str, dict[str, tuple[int, int]]]:
+    """A layer's products, and of each the modules in it: in and out by transformers' names."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    heads = config["num_attention_heads"]
+    size = config.get("head_dim") or hidden // heads
+    queries, keys = heads * size, (config.get("num_key_value_heads") or heads) * size
+    attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
+    return {
+        "qkv": {
+            f"{attention}.q_proj": (hidden, queries),
+            f"{attention}.k_proj": (hidden, keys),
+            f"{attention}.v_proj": (hidden, keys),
+        },
+        "out": {f"{attention}.o_proj": (queries, hidden)},
+        "gate_up": {f"{mlp}.gate_proj": (hidden, inner), f"{mlp}.up_proj": (hidden, inner)},
+        "down": {f"{mlp}.down_proj": (inner, hidden)},
+    }
 
 
 class _Given:
@@ -116,12 +165,14 @@ class _Layer:
         self._heads = heads
         self._rotated = heads + shape.kv_heads
         self._features = shape.head_size
-        self._qkv = linear(self._stacked(given, "weight"), self._biases(given), dtype)
         bias = given.take("self_attn.o_proj.bias") if "self_attn.o_proj.bias" in given else None
-        self._out = linear(given.take("self_attn.o_proj.weight"), bias, dtype)
         gate_up = [given.take(f"mlp.{each}_proj.weight") for each in ("gate", "up")]
-        self._gate_up = linear(torch.cat(gate_up), None, dtype)
-        self._down = linear(given.take("mlp.down_proj.weight"), None, dtype)
+        self._products = {
+            "qkv": linear(self._stacked(given, "weight"), self._biases(given), dtype),
+            "out": linear(given.take("self_attn.o_proj.weight"), bias, dtype),
+            "gate_up": linear(torch.cat(gate_up), None, dtype),
+            "down": linear(given.take("mlp.down_proj.weight"), None, dtype),
+        }
         self._before = _Norm(given.take("input_layernorm.weight"), dtype, epsilon)
         self._between = _Norm(given.take("post_attention_layernorm.weight"), dtype, epsilon)
         self._head_norms = None
@@ -133,9 +184,14 @@ class _Layer:
             self._head_norms = [_Norm(each, dtype, epsilon) for each in norms]
 
     def __call__(
-        self, hidden: torch.Tensor, by: torch.Tensor, attention: PlainAttention
+        self,
+        hidden: torch.Tensor,
+        by: torch.Tensor,
+        attention: PlainAttention,
+        adapting: Adapting | None,
     ) -> torch.Tensor:
-        heads = self._qkv(self._before(hidden)).view(len(hidden), -1, self._features)
+        heads = self._multiply("qkv", self._before(hidden), adapting)
+        heads = heads.view(len(hidden), -1, self._features)
         rotated = heads[:, : self._rotated]
         if self._head_norms is not None:
             parts = rotated[:, : self._heads], rotated[:, self._heads :]
@@ -145,9 +201,14 @@ class _Layer:
         rotated = rotate(rotated, by)
         queries, keys = rotated[:, : self._heads], rotated[:, self._heads :]
         attended = attention(self._index, queries, keys, heads[:, self._rotated :])
-        hidden = self._out(attended.view(len(hidden), -1)).add_(hidden)
-        gate, up = self._gate_up(self._between(hidden)).chunk(2, dim=-1)
-        return self._down(F.silu(gate).mul_(up)).add_(hidden)
+        hidden = self._multiply("out", attended.view(len(hidden), -1), adapting).add_(hidden)
+        gate_up = self._multiply("gate_up", self._between(hidden), adapting)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self._multiply("down", F.silu(gate).mul_(up), adapting).add_(hidden)
+
+    def _multiply(self, name: str, x: torch.Tensor, adapting: Adapting | None) -> torch.Tensor:
+        out = self._products[name](x)
+        return out if adapting is None else adapting.add(f"{self._index}.{name}", x, out)
 
     def _stacked(self, given: _Given, kind: str) -> torch.Tensor:
         query, key, value = (given.take(f"self_attn.{each}_proj.{kind}") for each in "qkv")

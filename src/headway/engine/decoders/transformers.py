@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from headway.engine.adapters.peft import Sizes, Weights
+from headway.engine.adapters.products import Adapting, Product, packed
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import Shape
 from headway.errors import ConfigError
@@ -41,6 +43,38 @@ class TransformersDecoder:
         self.vocabulary: int = config.vocab_size
         self.shape = Shape(config.num_hidden_layers, kv_heads, features)
         self.dtype = dtype
+        self._adapting: Adapting | None = None  # of the step that runs
+        self._adapted: set[str] = set()  # modules that ask for it
+
+    @property
+    def adaptable(self) -> Sizes:
+        """Every product that has a row for each token: experts and the head have not."""
+        head = self._model.get_output_embeddings()
+        return {
+            name: _sizes(module)
+            for name, module in self._model.named_modules()
+            if type(module).__name__ in ("Linear", "Conv1D")
+            and module is not head
+            and "expert" not in name
+        }
+
+    def packed(self, weights: Weights) -> dict[str, Product]:
+        found = {}
+        for name in weights:
+            if name not in self._adapted:
+                self._adapted.add(name)
+                self._model.get_submodule(name).register_forward_hook(self._hook(name))
+            made = packed(weights, [(name, weights[name].up.shape[0])], self.dtype)
+            assert made is not None
+            found[name] = made
+        return found
+
+    def _hook(self, name: str) -> Any:
+        def hook(module: Any, given: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+            if self._adapting is not None:
+                self._adapting.add(name, given[0].flatten(0, -2), out.flatten(0, -2))
+
+        return hook
 
     def __call__(
         self,
@@ -48,8 +82,10 @@ class TransformersDecoder:
         positions: torch.Tensor,
         attention: PlainAttention,
         rows: torch.Tensor,
+        adapting: Adapting | None = None,
     ) -> torch.Tensor:
         """The logits after these rows."""
+        self._adapting = adapting
         answer = self._model(
             input_ids=ids[None],
             position_ids=positions[None],
@@ -59,6 +95,12 @@ class TransformersDecoder:
         )
         logits: torch.Tensor = answer.logits[0]
         return logits
+
+
+def _sizes(module: Any) -> tuple[int, int]:
+    if type(module).__name__ == "Conv1D":  # GPT-2's: a Linear with its weight transposed
+        return module.weight.shape[0], module.weight.shape[1]
+    return module.in_features, module.out_features
 
 
 def _check(config: Any, folder: Path) -> None:

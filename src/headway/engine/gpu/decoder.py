@@ -7,7 +7,7 @@ no sequences: tokens, places and tables come in as tensors.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
@@ -15,13 +15,21 @@ from torch.nn import functional
 from headway.engine.cache import Shape
 from headway.engine.decoders.rotary import rope_of, rotations
 from headway.engine.gpu.kernels.activation import silu_and_multiply
-from headway.engine.gpu.kernels.eight_bit import EightBit
+from headway.engine.gpu.kernels.eight_bit import Projection, RowScaled
 from headway.engine.gpu.kernels.norm import rms_norm
 from headway.engine.gpu.kernels.rotary import rotate_and_store
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # queries, keys, values
-# Layer, projection, x, out: adds to `out` what the rows' adapters say.
-Adapt = Callable[[int, str, torch.Tensor, torch.Tensor], None]
+
+
+class Adapt(Protocol):
+    """What the rows' adapters add to a layer's product: begun before it, finished after it."""
+
+    def start(self, layer: int, product: str, x: torch.Tensor) -> torch.Tensor: ...
+
+    def finish(self, layer: int, product: str, parts: torch.Tensor, out: torch.Tensor) -> None: ...
+
+
 Tensors = Iterator[tuple[str, torch.Tensor]]
 PROJECTIONS = ("qkv", "out", "gate_up", "down")
 
@@ -29,7 +37,7 @@ PROJECTIONS = ("qkv", "out", "gate_up", "down")
 @dataclass(slots=True)
 class _Layer:
     norm: torch.Tensor
-    qkv: Any  # a matrix, or an EightBit
+    qkv: Any  # a matrix, or a Projection
     qkv_bias: torch.Tensor | None
     qk_norms: tuple[torch.Tensor, torch.Tensor] | None
     out: Any
@@ -69,11 +77,11 @@ class GpuDecoder:
         head = given.pop("lm_head.weight", None)
         self._head = self._embedding if head is None or config.get("tie_word_embeddings") else head
 
-    def quantise(self) -> None:
-        """From now on the layers' weights are 8-bit floats."""
+    def quantise(self, kind: Callable[[torch.Tensor], Projection] = RowScaled) -> None:
+        """From now on the layers' weights are 8-bit floats. The head's stay."""
         for layer in self._layers:
             for which in PROJECTIONS:
-                setattr(layer, which, EightBit(getattr(layer, which)))
+                setattr(layer, which, kind(getattr(layer, which)))
 
     def hidden(
         self,
@@ -121,12 +129,13 @@ class GpuDecoder:
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         weight = getattr(self._layers[number], which)
-        if isinstance(weight, EightBit):
-            out = weight(x) if bias is None else weight(x).add_(bias)
-        else:
+        parts = None if adapt is None else adapt.start(number, which, x)
+        if isinstance(weight, torch.Tensor):
             out = functional.linear(x, weight, bias)
-        if adapt is not None:
-            adapt(number, which, x, out)
+        else:
+            out = weight(x) if bias is None else weight(x).add_(bias)
+        if adapt is not None and parts is not None:
+            adapt.finish(number, which, parts, out)
         return out
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ launched kernel by kernel, for its matrix products keep the device busy longer t
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.step import Step
+from headway.engine.gpu.adapters import DeviceAdapters
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.inputs import MixedInputs
 from headway.engine.gpu.kernels.decode import decode_attention, splits_for
@@ -22,6 +23,7 @@ from headway.engine.gpu.kernels.inputs import decode_inputs, mixed_inputs
 from headway.engine.gpu.kernels.prefill import prefill_attention
 from headway.engine.gpu.kernels.sampling import sample as sample_on_device
 from headway.engine.sampling import Row, Sampled, sample
+from headway.errors import InvalidInput
 
 _IN_FLIGHT = 4  # steps whose host buffers are kept
 
@@ -87,7 +89,15 @@ class Running:
 class GpuRunner:
     depth = 2  # steps at a time: the next one is on its way while one runs
 
-    def __init__(self, decoder: GpuDecoder, limits: Limits) -> None:
+    def __init__(
+        self,
+        decoder: GpuDecoder,
+        limits: Limits,
+        adapters: DeviceAdapters | None = None,
+        *,
+        has_graphs: bool = True,
+    ) -> None:
+        """Without graphs a step of decodes is launched kernel by kernel: for comparison."""
         shape, device = decoder.shape, decoder.device
         self.limits = limits
         self.vocabulary = decoder.vocabulary
@@ -111,7 +121,9 @@ class GpuRunner:
         numbers = 3 * limits.step_tokens + 8 * slots + slots * columns
         self._buffers = _ring(numbers)
         self._results = _ring(slots)
-        self._graphs: dict[int, _Graph] = {}
+        self._adapters = adapters
+        self._has_graphs = has_graphs
+        self._graphs: dict[tuple[int, bool], _Graph] = {}  # by rows, and whether they have adapters
         self._known: dict[int, _Known] = {}
         self._unsettled: Running | None = None
 
@@ -134,24 +146,36 @@ class GpuRunner:
 
     # ---- graphs
 
-    def warm_up(self) -> None:
-        """Compile the kernels, and capture a graph for every batch size."""
-        pool = None
-        device = self._decoder.device
-        for rows in reversed(buckets_up_to(self._limits.max_sequences)):
-            graph = _Graph(rows, self._limits.max_sequences, device)
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self._decode(graph)
-            torch.cuda.current_stream().wait_stream(stream)
-            with torch.cuda.graph(graph.graph, pool=pool):
-                graph.logits = self._decode(graph)
-            pool = pool or graph.graph.pool()
-            self._graphs[rows] = graph
-        self._sizes = sorted(self._graphs)
+    @property
+    def adapters(self) -> DeviceAdapters:
+        if self._adapters is None:
+            raise InvalidInput("adapters: this engine was started without; set adapter_slots")
+        return self._adapters
 
-    def _decode(self, graph: "_Graph") -> torch.Tensor:
+    def warm_up(self, sizes: Sequence[int] = ()) -> None:
+        """Compile the kernels, and capture a graph for every batch size (or for these)."""
+        self._sizes = sorted(sizes or buckets_up_to(self._limits.max_sequences))
+        if self._adapters is not None:
+            self._adapters.warm_up(self._limits.step_tokens)
+        pool = None
+        for rows in reversed(self._sizes):
+            for is_adapted in (False, True) if self._adapters is not None else (False,):
+                graph = _Graph(rows, self._limits.max_sequences, self._decoder.device)
+                self._graphs[rows, is_adapted] = graph
+                if self._has_graphs:
+                    self._capture(graph, pool, is_adapted)
+                    pool = pool or graph.graph.pool()
+
+    def _capture(self, graph: "_Graph", pool: Any, is_adapted: bool) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._decode(graph, is_adapted)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph.graph, pool=pool):
+            graph.logits = self._decode(graph, is_adapted)
+
+    def _decode(self, graph: "_Graph", is_adapted: bool) -> torch.Tensor:
         decoder, given = self._decoder, graph.given
         slots, positions = given[0], given[1]
         rows = given.shape[1]
@@ -166,7 +190,8 @@ class GpuRunner:
                 q, k, v, self._tables, slots, lengths, self._scale, splits=splits
             )
 
-        states = decoder.hidden(ids, positions.clamp(min=0), places, self._cache, attend)
+        adapt = self.adapters.for_rows(slots) if is_adapted else None
+        states = decoder.hidden(ids, positions.clamp(min=0), places, self._cache, attend, adapt)
         logits = decoder.logits(states)
         self._draw(logits, slots, lengths, graph.tokens)
         return logits
@@ -195,8 +220,9 @@ class GpuRunner:
                 self._unsettled.settle()
                 self._unsettled = None
             self._note_samplings(step)
+            is_adapted = self._adapters is not None and self._adapters.begin(step)
             run = self._run_mixed if step.prefill else self._run_decode
-            tokens, logits = run(step)
+            tokens, logits = run(step, is_adapted)
             running = Running(self, step, tokens, logits)
             if running.chosen_by_host:
                 self._unsettled = running
@@ -210,11 +236,11 @@ class GpuRunner:
                 self._temperatures[part.slot] = temperature
                 self._seeds[part.slot] = known.sampling.seed
 
-    def _run_decode(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
+    def _run_decode(self, step: Step, is_adapted: bool) -> tuple[torch.Tensor, torch.Tensor]:
         decode = step.decode
         count = len(decode)
         rows = next(size for size in self._sizes if size >= count)
-        graph = self._graphs[rows]
+        graph = self._graphs[rows, is_adapted]
         host = self._buffers[0][: 3 * rows].view(3, rows)
         self._buffers.rotate(-1)
         numbers = host.numpy()
@@ -228,10 +254,13 @@ class GpuRunner:
                 numbers[2, index] = each.blocks[0]
                 self._lengths[each.slot] += 1
         graph.given.copy_(host, non_blocking=True)
-        graph.graph.replay()
+        if self._has_graphs:
+            graph.graph.replay()
+        else:
+            graph.logits = self._decode(graph, is_adapted)
         return graph.tokens, graph.logits
 
-    def _run_mixed(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
+    def _run_mixed(self, step: Step, is_adapted: bool) -> tuple[torch.Tensor, torch.Tensor]:
         decoder, page, decodes = self._decoder, self._limits.block_size, len(step.decode)
         inputs = MixedInputs(step, self._lengths).to(self._buffers[0], decoder.device)
         self._buffers.rotate(-1)
@@ -273,7 +302,8 @@ class GpuRunner:
             )
             return out
 
-        states = decoder.hidden(ids, positions, places, self._cache, attend)
+        adapt = self.adapters.for_rows(slots) if is_adapted else None
+        states = decoder.hidden(ids, positions, places, self._cache, attend, adapt)
         rows = inputs.rows.long()
         tokens = torch.empty(len(rows), dtype=torch.int32, device=decoder.device)
         logits = decoder.logits(states[rows])

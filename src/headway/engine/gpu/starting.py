@@ -2,15 +2,18 @@
 ready."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from headway.core.generation.limits import Limits
 from headway.engine.decoders import llama
+from headway.engine.gpu.adapters import DeviceAdapters
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.runner import GpuRunner
+from headway.engine.gpu.warming import warm_mixed
 from headway.engine.starting import EngineOptions
-from headway.engine.weights import read_config, read_tensors
+from headway.engine.weights import random_tensors, read_config, read_tensors
 from headway.errors import ConfigError
 
 _GIB = 1 << 30
@@ -30,9 +33,18 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
     dtype = _DTYPES.get(options.dtype)
     if dtype is None:
         raise ConfigError(f"{options.dtype!r} is not one of {', '.join(_DTYPES)}", field="dtype")
-    decoder = GpuDecoder(
-        config, read_tensors(folder), dtype=dtype, device="cuda", max_context=context
+    tensors = (
+        random_tensors(config, dtype=dtype, device="cuda")
+        if options.random_weights
+        else read_tensors(folder)
     )
+    decoder = GpuDecoder(config, tensors, dtype=dtype, device="cuda", max_context=context)
+    if options.quantization == "fp8":
+        if dtype is not torch.bfloat16:
+            raise ConfigError("fp8 computes in bfloat16", field="dtype")
+        decoder.quantise()
+        torch.cuda.empty_cache()  # what the weights were goes to the cache
+    adapters = _adapters(options, config, dtype)  # before the cache: it takes what is left
     step_tokens = max(options.step_tokens, _STEP_TOKENS)
     block_bytes = decoder.shape.block_bytes(_BLOCK_SIZE, dtype)
     blocks = _room(options, config, step_tokens, dtype) // block_bytes
@@ -44,10 +56,34 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
         max_context=context,
         max_sequences=options.max_sequences,
         step_tokens=step_tokens,
+        chunking=options.chunking,
+        adapter_slots=_slots(options),
     )
-    runner = GpuRunner(decoder, limits)
+    runner = GpuRunner(decoder, limits, adapters)
     runner.warm_up()
+    warm_mixed(runner)
     return runner
+
+
+def _slots(options: EngineOptions) -> int:
+    if options.adapter_slots is not None:
+        return options.adapter_slots
+    return 8 if options.adapters else 0
+
+
+def _adapters(
+    options: EngineOptions, config: dict[str, Any], dtype: torch.dtype
+) -> DeviceAdapters | None:
+    if not _slots(options):
+        return None
+    return DeviceAdapters(
+        config,
+        slots=_slots(options),
+        sequences=options.max_sequences,
+        max_rank=options.max_adapter_rank or 16,
+        dtype=dtype,
+        device="cuda",
+    )
 
 
 def _room(options: EngineOptions, config: object, step_tokens: int, dtype: torch.dtype) -> int:
@@ -55,6 +91,7 @@ def _room(options: EngineOptions, config: object, step_tokens: int, dtype: torch
     if options.kv_cache_gib is not None:
         return int(options.kv_cache_gib * _GIB)
     assert isinstance(config, dict)
+    torch.cuda.empty_cache()  # single matrices that were packed
     free, total = torch.cuda.mem_get_info()
     widest = max(2 * config["intermediate_size"], config["vocab_size"] // 8)
     step = 3 * step_tokens * widest * dtype.itemsize + _GIB

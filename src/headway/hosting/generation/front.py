@@ -6,13 +6,14 @@ whatever thread it is in); one turn of the event loop then serves every reader. 
 
 import asyncio
 import dataclasses
+import functools
 import itertools
 import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Finished, FinishReason
@@ -25,10 +26,12 @@ from headway.hosting.registry import Ask
 from headway.model import END
 from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
+from headway.runtime.adapters import AdapterBook, Answer
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
 from headway.runtime.generating import Output
 
 _SEEDS = 1 << 63
+_new_piece = cast("Callable[[tuple[Any, ...]], Piece]", functools.partial(tuple.__new__, Piece))
 
 
 class Engine(Protocol):
@@ -37,6 +40,10 @@ class Engine(Protocol):
     def submit(self, sequence: Asked, sampling: Sampling) -> None: ...
 
     def cancel(self, sequence: int) -> None: ...
+
+    def load_adapter(self, adapter: str, folder: str) -> Answer: ...
+
+    def unload_adapter(self, adapter: str) -> Answer: ...
 
 
 class Front:
@@ -47,6 +54,8 @@ class Front:
         text: ChatText,
         recorder: GenerationRecorder,
         *,
+        model: str,
+        max_adapters: int,
         is_shared: bool,
         idle: Callable[[], None],
     ) -> None:
@@ -61,9 +70,11 @@ class Front:
         self._answers: dict[int, _Answer] = {}  # by sequence
         self._requests: dict[StreamCall, _Request] = {}
         self._engine: Engine | None = None
+        self.adapters = AdapterBook(model, most=max_adapters)
 
     def connect(self, engine: Engine, *, max_context: int) -> None:
         self._engine, self._max_context = engine, max_context
+        self.adapters.connect(engine)
 
     @property
     def is_busy(self) -> bool:
@@ -73,6 +84,7 @@ class Front:
         """Queue its sequences. Their pieces come as one stream. Raises Closed, NotReady,
         QueueFull, QuotaExceeded."""
         assert self._engine is not None
+        adapter = self.adapters.key_of(ask.adapter)
         now = time.monotonic()
         unused = self._most_tokens(asked)
         if ask.account is not None:
@@ -84,6 +96,8 @@ class Front:
         for index in range(asked.count):
             number = next(self._ids)
             sequence = self._sequence(number, asked, index, ask, now)
+            if adapter:
+                sequence = sequence._replace(adapter=adapter)
             answer = _Answer(
                 index,
                 request,
@@ -156,45 +170,66 @@ class Front:
         company = sum(1 for each in outputs if each.token is not None)
         step: list[tuple[StreamCall, Any]] = []
         answers = self._answers
+        gaps: dict[float, int] = {}  # since when so many had no token
         for output in outputs:
-            answer = answers.get(output.sequence)
+            answer = answers.get(output[0])
             if answer is None:
                 continue  # its caller has left
-            entry = self._entry(answer, output, company, now)
-            call = answer.request.call
+            entry = self._entry(answer, output, company, now, gaps)
             if entry is not None:
-                step.append((call, entry))
-            if answer.is_over:
-                self._end(output.sequence, answer)
-                if not answer.request.sequences:
-                    step.append((call, END))
-                    self._forget(call)
+                step.append((answer.request.call, entry))
+            if answer.is_over and self._end(output.sequence, answer):
+                step.append((answer.request.call, END))
+        for since, count in gaps.items():
+            self._recorder.between_tokens.add(now - since, count)
         self._recorder.step(company)
         deliver_step(step)
-        for call, _ in step:
-            if call.is_done and call in self._requests:  # failed, or its reader is too slow
+        for call in [call for call, _ in step if call.is_done]:
+            if call in self._requests:  # failed, or its reader is too slow
                 self._withdraw(call)
 
     def _entry(
-        self, answer: "_Answer", output: Output, company: int, now: float
+        self, answer: "_Answer", output: Output, company: int, now: float, gaps: dict[float, int]
     ) -> "Piece | HeadwayError | None":
+        _, token, logprobs, finished, error = output
+        since = answer.since
         try:
-            piece = answer.take(output, company, now, self._recorder)
-        except HeadwayError as error:
-            return error
-        except Exception as error:  # noqa: BLE001  one answer's, not the step's
-            failed = ModelFailed(f"the answer's text cannot be made: {error}")
-            failed.__cause__ = error
-            return failed
-        if answer.is_to_cancel:  # the engine knows no text: this ends it
-            answer.is_to_cancel = False
-            self._cancel(output.sequence)
+            if since is None or finished is not None or error is not None or token is None:
+                piece = answer.take(output, company, now, self._recorder)
+            else:  # the hot path: a token that is neither the first nor the last
+                gaps[since] = gaps.get(since, 0) + 1
+                answer.since = now
+                piece = answer.middle(token, company, logprobs)
+        except HeadwayError as refused:
+            return refused
+        except Exception as bug:  # noqa: BLE001  one answer's, not the step's
+            return self._failed(answer, bug)
+        if answer.is_to_cancel:
+            self._stop(answer, output.sequence)
         return piece
 
-    def _end(self, sequence: int, answer: "_Answer") -> None:
+    def _failed(self, answer: "_Answer", error: Exception) -> ModelFailed:
+        answer.since = None
+        failed = ModelFailed(f"the answer's text cannot be made: {error}")
+        failed.__cause__ = error
+        return failed
+
+    def _stop(self, answer: "_Answer", sequence: int) -> None:
+        """The engine knows no text: this ends it."""
+        answer.is_to_cancel = False
+        answer.since = None  # no token of it is shown any more
+        self._cancel(sequence)
+
+    def _end(self, sequence: int, answer: "_Answer") -> bool:
+        """True: it was the last of its request."""
         del self._answers[sequence]
         answer.settle()
-        answer.request.sequences.discard(sequence)
+        request = answer.request
+        request.sequences.discard(sequence)
+        if request.sequences:
+            return False
+        self._forget(request.call)
+        return True
 
     def _forget(self, call: StreamCall) -> None:
         del self._requests[call]
@@ -242,8 +277,7 @@ class _Answer:
 
     __slots__ = (
         *("_arrived_at", "_batches", "_detokenizer", "_explains", "_first_at", "_index"),
-        *("_is_stopped", "_last_at", "_tokens", "is_over", "is_to_cancel", "request"),
-        "reservation",
+        *("_is_stopped", "_tokens", "is_over", "is_to_cancel", "request", "reservation", "since"),
     )
 
     def __init__(
@@ -259,7 +293,8 @@ class _Answer:
         self._index = index
         self._detokenizer = detokenizer
         self._arrived_at = now
-        self._first_at = self._last_at = 0.0
+        self._first_at = 0.0
+        self.since: float | None = None  # its last token came; None: before, and after a stop
         self._explains = explains
         self._batches: list[int] = []
         self._is_stopped = False  # by a stop string: what else comes is not shown
@@ -278,10 +313,10 @@ class _Answer:
             raise output.error
         token, finished = output.token, output.finished
         if token is not None and not self._is_stopped:
-            self._tokens += 1
-            self._record(company, now, recorder)
+            self._record(now, recorder)
             if finished is None:
-                return self._middle(token, output.logprobs)
+                return self.middle(token, company, output.logprobs)
+            self._count(company)
         if finished is None:
             return None  # it was on its way when a stop string was found
         return self._last(token, output.logprobs, finished, now, recorder)
@@ -294,23 +329,31 @@ class _Answer:
             used = prompt + self._tokens if self._tokens else 0
             account.refund_tokens(reserved - used, time.monotonic())
 
-    def _record(self, company: int, now: float, recorder: GenerationRecorder) -> None:
-        if self._last_at:
-            recorder.between_tokens.add(now - self._last_at)
+    def _record(self, now: float, recorder: GenerationRecorder) -> None:
+        if self.since is not None:
+            recorder.between_tokens.add(now - self.since)
         else:
             self._first_at = now
             recorder.first_token.add(now - self._arrived_at)
-        self._last_at = now
+        self.since = now
+
+    def _count(self, company: int) -> None:
+        self._tokens += 1
         if self._explains:
             self._batches.append(company)
 
-    def _middle(self, token: int, logprobs: Any) -> Piece | None:
-        text = self._detokenizer.step(token)
-        if self._detokenizer.is_stopped:
+    def middle(self, token: int, company: int, logprobs: Any = None) -> Piece | None:
+        """A token that is not the last. The hot path."""
+        self._tokens += 1
+        if self._explains:
+            self._batches.append(company)
+        detokenizer = self._detokenizer
+        text = detokenizer.step(token)
+        if detokenizer.has_stops and detokenizer.is_stopped:
             self._is_stopped = self.is_to_cancel = True
         if not text and logprobs is None:
             return None
-        return Piece(self._index, text, token, logprobs)
+        return _new_piece((self._index, text, token, logprobs, None, None, None))
 
     def _last(
         self,

@@ -21,6 +21,8 @@ from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place_engine
 from headway.errors import Closed, HeadwayError, InvalidInput
 from headway.hosting.explaining import Story
+from headway.hosting.generation.adapted import AdaptedModel
+from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapters
 from headway.hosting.generation.engine import EngineModel
 from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
@@ -33,6 +35,7 @@ from headway.hosting.warm_up import Beside
 from headway.model import Tensor
 from headway.models.chat.model import ENGINE_MODULE, LanguageModel
 from headway.observe.generation import GenerationNow, GenerationRecorder
+from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.streams import OpenStream
@@ -82,6 +85,7 @@ class ServedGenerator(Holding):
         self.placement = _placement(config)
         self._engine: GenerationThread | EngineProcess | None = None
         self._front: Front | None = None
+        self._adapter_folder: AdapterFolder | None = None
         self._is_ready = self._is_closed = False
 
     # ---- life
@@ -103,11 +107,20 @@ class ServedGenerator(Holding):
             "step_tokens": config.step_tokens or 512,
             "kv_cache_gib": config.kv_cache_gib,
             "dtype": config.dtype,
+            "quantization": config.quantization,
+            "adapter_slots": config.adapter_slots,
+            "max_adapter_rank": config.max_adapter_rank,
+            "adapters": bool(config.adapters or config.adapter_folder or config.adapter_slots),
         }
 
         engine = EngineModel(self.model, options, max_queue=config.max_queue, weights=self._weights)
         front = Front(
-            text, self.recorder, is_shared=config.share_prefixes, idle=self._look_whether_left
+            text,
+            self.recorder,
+            model=self.name,
+            max_adapters=config.max_adapters,
+            is_shared=config.share_prefixes,
+            idle=self._look_whether_left,
         )
         start = self._start_process if self.placement.kind == "process" else self._start_thread
         welcome = await start(engine, front)
@@ -123,6 +136,7 @@ class ServedGenerator(Holding):
         assert self._engine is not None
         front.connect(self._engine, max_context=limits.max_context)
         self._front = front
+        self._adapter_folder = await start_adapters(front.adapters, config)
         where = "a process of its own" if self.placement.kind == "process" else "a thread"
         _log.info(
             "%s runs in %s (%s): %d tokens of context, %d sequences, %d blocks",
@@ -172,6 +186,8 @@ class ServedGenerator(Holding):
     async def close(self, *, drain_s: float = 30.0) -> None:
         self._is_ready, self._is_closed = False, True
         await self._wait_left(asyncio.get_running_loop().time() + drain_s)
+        if self._adapter_folder is not None:
+            await self._adapter_folder.close()
         if self._engine is None:
             return
         if isinstance(self._engine, GenerationThread):
@@ -239,6 +255,23 @@ class ServedGenerator(Holding):
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return _SIGNATURE.input.json_schema(), _SIGNATURE.output.json_schema()
+
+    # ---- adapters
+
+    @property
+    def adapters(self) -> AdapterBook:
+        if self._front is None:
+            raise Closed(f"{self.name} is not loaded")
+        return self._front.adapters
+
+    def adapter_names(self) -> list[str]:
+        return [] if self._front is None else [each.name for each in self._front.adapters.entries()]
+
+    def adapted(self, name: str) -> AdaptedModel | None:
+        """The model as one adapter's name has it."""
+        if self._front is None or name not in self._front.adapters:
+            return None
+        return AdaptedModel(self, name)
 
     # ---- calling
 

@@ -25,11 +25,24 @@ def is_language_model(folder: Path) -> bool:
 class LanguageModel:
     """A folder of safetensors, a GGUF file, or `chat`. Nothing is read before `folder()`."""
 
-    def __init__(self, target: str, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        *,
+        threads: int | None = None,
+        random_weights: bool = False,
+        chunking: bool = True,
+    ) -> None:
+        """The last two are for benchmarks: no file of weights is read; a prompt is computed in one
+        step, whoever waits meanwhile."""
         if threads is not None and threads < 1:
             raise ConfigError(f"must be at least 1, not {threads}", field="threads")
         self._target = target
-        self._threads = threads
+        self._engine_options: dict[str, Any] = {
+            "threads": threads,
+            "random_weights": random_weights,
+            "chunking": chunking,
+        }
         self._folder: Path | None = None
 
     def folder(self) -> Path:
@@ -47,4 +60,4 @@ class LanguageModel:
             from headway.engine.starting import EngineOptions, start
         except ImportError as error:
             raise ConfigError("language models need pip install 'headway[llm]'") from error
-        return start(self.folder(), EngineOptions(**options, threads=self._threads))
+        return start(self.folder(), EngineOptions(**options, **self._engine_options))

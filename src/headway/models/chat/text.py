@@ -102,11 +102,13 @@ class Detokenizer:
 
         self._tokenizer = text.tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
+        self.has_stops = bool(stops)
         self._stops = StopStrings(stops)
 
     def step(self, token: int) -> str:
         """The text that can be shown now."""
-        return self._stops.step(self._stream.step(self._tokenizer, token) or "")
+        text: str = self._stream.step(self._tokenizer, token) or ""
+        return self._stops.step(text) if self.has_stops else text
 
     def finish(self) -> str:
         """What was held back, in case it became a stop string."""

@@ -33,7 +33,11 @@ def serve(
         inbox.send(packed(report))
 
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the front is gone
-        EngineLoop(engine, inbox, report).run()
+        loop = EngineLoop(engine, inbox, report)
+        try:
+            loop.run()
+        finally:
+            loop.close()
 
 
 class LineInbox:
@@ -47,6 +51,8 @@ class LineInbox:
         self._ready: SimpleQueue[Submit] = SimpleQueue()
         self._tasks: SimpleQueue[Submit] = SimpleQueue()
         self._compiler: threading.Thread | None = None
+        self._posted: SimpleQueue[Command] = SimpleQueue()
+        self._has_helpers = False  # threads that may wake it
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._arrivals = select.poll()
         self._arrivals.register(line.fileno(), select.POLLIN)
@@ -73,8 +79,8 @@ class LineInbox:
 
     def _take(self) -> list[Command]:
         commands: list[Command] = []
-        if self._compiling:
-            self._take_compiled(commands)
+        if self._has_helpers:
+            self._take_posted(commands)
         try:
             while True:
                 self._sort_in(self._line.receive().value, commands)
@@ -91,11 +97,24 @@ class LineInbox:
             self._compiling.pop(command.sequence, None)
         commands.append(command)
 
+    # ---- threads beside the loop
+
+    def post(self, command: Command) -> None:
+        self._has_helpers = True
+        self._posted.put(command)
+        os.eventfd_write(self._wake, 1)
+
+    def _take_posted(self, commands: list[Command]) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        while not self._posted.empty():
+            commands.append(self._posted.get())
+        if self._compiling:
+            self._take_compiled(commands)
+
     # ---- grammars
 
     def _take_compiled(self, commands: list[Command]) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
         while not self._ready.empty():
             command = self._ready.get()
             self._compiled.add(command.sampling.grammar)
@@ -106,6 +125,7 @@ class LineInbox:
 
     def _start_compiler(self) -> None:
         if self._compiler is None:
+            self._has_helpers = True
             self._compiler = threading.Thread(target=self._run_compiler, daemon=True)
             self._compiler.start()
 

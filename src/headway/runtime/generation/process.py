@@ -31,6 +31,7 @@ from headway.runtime.generating import (
     Weigh,
     never_ran,
 )
+from headway.runtime.generation.adapting import LoadAdapter, UnloadAdapter
 from headway.runtime.generation.line import Line, Watch
 from headway.runtime.generation.words import Step, Welcome, load_of, others_of, result_of
 from headway.runtime.workers.process import here
@@ -73,6 +74,8 @@ class EngineProcess:
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._recovery = Recovery()
         self._weights: dict[str, float] | None = None
+        self._adapters: dict[str, str] = {}  # folders, of all that a sequence may have
+        self._leaving: set[str] = set()  # of these, kept for sequences that go on
         self._watch = Watch(self._loop, options.execute_timeout_s, self._is_late)
         self._is_closing = False
         self._gave_up = ""
@@ -156,12 +159,38 @@ class EngineProcess:
 
     def call(self, method: str, *arguments: Any) -> "asyncio.Future[Any]":
         """Call a method of the engine, between two steps. The next engine knows nothing of it."""
+        return self._ask(lambda number: Call(number, method, arguments))
+
+    def load_adapter(self, adapter: str, folder: str) -> "asyncio.Future[Any]":
+        """Resolved when sequences may name it. Later engines are told, too."""
+
+        def note(answer: "asyncio.Future[Any]") -> None:
+            if not answer.cancelled() and answer.exception() is None:
+                self._adapters[adapter] = folder
+
+        answer = self._ask(lambda number: LoadAdapter(number, adapter, folder))
+        answer.add_done_callback(note)
+        return answer
+
+    def unload_adapter(self, adapter: str) -> "asyncio.Future[Any]":
+        if adapter in self._adapters:
+            self._leaving.add(adapter)
+            self._drop_if_unused(adapter)
+        return self._ask(lambda number: UnloadAdapter(number, adapter))
+
+    def _drop_if_unused(self, adapter: str) -> None:
+        if all(each.sequence.adapter != adapter for each in self._entries.values()):
+            del self._adapters[adapter]
+            self._leaving.discard(adapter)
+
+    def _ask(self, command: "Callable[[int], Command]") -> "asyncio.Future[Any]":
         self._check_open()
         if not self.is_up:
             raise NotReady(f"{self._name}: its engine is being started")
         number = next(self._numbers)
-        answer = self._calls[number] = self._loop.create_future()
-        self._say(Call(number, method, arguments))
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._calls[number] = answer
+        self._say(command(number))
         return answer
 
     def _check_open(self) -> None:
@@ -225,6 +254,8 @@ class EngineProcess:
         self.load = GenerationLoad(0, 0, word.limits.blocks, 0, self._preemptions)
         if self._weights is not None:
             self._say(Weigh(self._weights))
+        for adapter, folder in self._adapters.items():  # sequences wait until it is read
+            self._say(LoadAdapter(next(self._numbers), adapter, folder))
         for sequence in self._recovery.started():
             self._send(self._entries[sequence])
 
@@ -256,6 +287,8 @@ class EngineProcess:
     def _forget(self, entry: "_Entry") -> Change:
         self._sent.pop(entry.number, None)
         del self._entries[entry.sequence.id]
+        if entry.sequence.adapter in self._leaving:
+            self._drop_if_unused(entry.sequence.adapter)
         return self._recovery.end(entry.sequence.id)
 
     def _returned(self, number: int, result: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from headway.hosting.registry import IndexEntry
+from headway.server.api import adapting
 from headway.server.json.body import decode_fields
 from headway.server.models import Models
 from headway.server.net.messages import Request, Response
@@ -15,11 +16,18 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/admin/models/{model}/load", "load"),
     ("POST", "/admin/models/{model}/reload", "reload"),
     ("POST", "/admin/models/{model}/unload", "unload"),
+    ("GET", "/admin/models/{model}/adapters", "adapters"),
+    ("POST", "/admin/models/{model}/adapters/{adapter}/load", "load_adapter"),
+    ("POST", "/admin/models/{model}/adapters/{adapter}/unload", "unload_adapter"),
 ]
 
 
 class _LoadBody(msgspec.Struct, forbid_unknown_fields=True):
     config: dict[str, Any] = {}
+
+
+class _AdapterBody(msgspec.Struct, forbid_unknown_fields=True):
+    folder: str
 
 
 class Admin:
@@ -50,6 +58,21 @@ class Admin:
     async def unload(self, request: Request, model: str) -> Response:
         await self._models.unload(request.caller, model)
         return self._state(request, model)
+
+    async def adapters(self, request: Request, model: str) -> Response:
+        return _json({"adapters": adapting.lines_of(self._models.get(request.caller, model))})
+
+    async def load_adapter(self, request: Request, model: str, adapter: str) -> Response:
+        """A PEFT folder, also in place of one of that name; answers when requests may name it."""
+        body = await decode_fields(request, _AdapterBody)
+        served = self._models.get(request.caller, model)
+        await adapting.load_adapter(self._models, served, adapter, body.folder, replaces=True)
+        return _json({"adapters": adapting.lines_of(served)})
+
+    async def unload_adapter(self, request: Request, model: str, adapter: str) -> Response:
+        served = self._models.get(request.caller, model)
+        await adapting.unload_adapter(served, adapter)
+        return _json({"adapters": adapting.lines_of(served)})
 
     def _state(self, request: Request, model: str) -> Response:
         entries = [entry for entry in self._models.index(request.caller) if entry.name == model]

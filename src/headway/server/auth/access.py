@@ -37,7 +37,7 @@ _ROUTES = [
     (Access.INFER, "POST", r"/v1/(embeddings|audio/transcriptions|images/generations)"),
     (Access.INFER, "POST", r"/v1/(chat/)?completions|/tokenize|/detokenize"),
     # What others would notice: models that come and go, regions that are forgotten, levels of logs.
-    (Access.ADMIN, "GET|POST", r"/admin/.*"),
+    (Access.ADMIN, "GET|POST", r"/admin/.*|/v1/(un)?load_lora_adapter"),
     (Access.ADMIN, "POST", rf"/v2/repository/models/.*|{_MEMORY}/.*|/v2/logging|.*/trace/setting"),
 ]
 _RULES = [

@@ -102,6 +102,9 @@ class _CountedChunks:
     def __init__(self, chunks: AsyncIterator[bytes], end: Callable[[], None]) -> None:
         self._chunks = chunks
         self._end: Callable[[], None] | None = end
+        pump = getattr(chunks, "pump", None)
+        if pump is not None:  # a stream behind a key goes the same way
+            self.pump = pump
 
     def __aiter__(self) -> "_CountedChunks":
         return self

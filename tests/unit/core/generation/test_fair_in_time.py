@@ -16,7 +16,9 @@ SLOTS = 16
 class World:
     """Two tenants: one keeps so many sequences asked for, the other asks now and then."""
 
-    def __init__(self, *, flood: int, priority: Priority = Priority.NORMAL) -> None:
+    def __init__(
+        self, *, flood: int, priority: Priority = Priority.NORMAL, has_adapters: bool = False
+    ) -> None:
         limits = Limits(blocks=4000, max_sequences=SLOTS, step_tokens=256, max_queue=10_000)
         self.scheduler = GenerationScheduler(limits)
         self.now = 0.0
@@ -25,6 +27,7 @@ class World:
         self.waits: list[float] = []  # for quiet's first tokens
         self.tokens = {"flood": 0, "quiet": 0}
         self._priority = priority
+        self._has_adapters = has_adapters
         for _ in range(flood):
             self.submit("flood")
 
@@ -36,8 +39,9 @@ class World:
             self.arrived[number], kind = self.now, self._priority
         prompt = tuple(range(number << 20, (number << 20) + 64))
         count = 30 + number % 40
+        adapter = f"{tenant}'s" if self._has_adapters else ""
         self.scheduler.submit(
-            Sequence(number, self.now, prompt, count, tenant=tenant, priority=kind)
+            Sequence(number, self.now, prompt, count, tenant=tenant, priority=kind, adapter=adapter)
         )
 
     def step(self) -> None:
@@ -70,6 +74,16 @@ def test_a_flood_delays_others_first_tokens_little(priority: Priority) -> None:
     calm = World(flood=SLOTS - 2)  # as many running, and no queue
     calm.run()
     flooded = World(flood=20 * SLOTS, priority=priority)
+    flooded.run()
+    assert len(flooded.waits) == len(calm.waits)
+    assert median(flooded.waits) <= 1.5 * median(calm.waits)
+    assert max(flooded.waits) <= 1.5 * max(calm.waits)
+
+
+def test_a_burst_on_one_tenants_adapter_delays_anothers_first_tokens_little() -> None:
+    calm = World(flood=SLOTS - 2, has_adapters=True)
+    calm.run()
+    flooded = World(flood=20 * SLOTS, has_adapters=True)
     flooded.run()
     assert len(flooded.waits) == len(calm.waits)
     assert median(flooded.waits) <= 1.5 * median(calm.waits)

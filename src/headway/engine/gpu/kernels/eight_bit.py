@@ -1,15 +1,18 @@
-"""Matrix products with weights in 8-bit floats, one scale a row; activations stay as they are.
+"""Matrix products with weights in 8-bit floats, one scale a row.
 
-For few rows: there the time is that of reading the weights, which are half as many bytes.
+Activations are in 8 bits, too, one scale for each token: half the bytes to read, twice the
+arithmetic. (With activations as they are, unpacking the weights took longer than reading them.)
 """
+
+from typing import NamedTuple, Protocol
 
 import torch
 import triton
 import triton.language as tl
-from torch.nn import functional
 
 FLOAT8 = torch.float8_e4m3fn
 _LARGEST = 448.0
+FEW = 64  # rows
 
 
 def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -19,10 +22,41 @@ def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (wide / scale[:, None]).to(FLOAT8), scale
 
 
+class Tiles(NamedTuple):
+    """How few rows are multiplied: chosen by `python -m benchmarks.generation_gpu fp8-tune`."""
+
+    columns: int = 64
+    block: int = 256
+    splits: int = 1  # of the inner axis, for products too narrow to occupy all of the GPU
+    warps: int = 4
+    stages: int = 4
+
+
+# By the weight's shape (outputs, inputs); measured on an H200 at 32 rows, 8B shape.
+TUNED: dict[tuple[int, int], Tiles] = {
+    (6144, 4096): Tiles(64, 128, 2, 4, 6),
+    (4096, 4096): Tiles(64, 256, 2, 4, 4),
+    (28672, 4096): Tiles(128, 256, 1, 4, 4),
+    (4096, 14336): Tiles(64, 256, 2, 4, 4),
+}
+_PROCESSORS = 132  # of the GPU that others are judged by
+_SHORTEST = 1024  # inputs of one split
+
+
+def tiles_for(width: int, inner: int) -> Tiles:
+    """The measured ones, or enough programs for each processor to have two."""
+    if (width, inner) in TUNED:
+        return TUNED[width, inner]
+    programs = triton.cdiv(width, 64)
+    splits = max(1, min(2 * _PROCESSORS // programs, inner // _SHORTEST))
+    return Tiles(splits=1 << (splits.bit_length() - 1))
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _multiply(
     x,
     weight,
+    x_scales,
     scales,
     out,
     rows,
@@ -34,79 +68,130 @@ def _multiply(
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
+    # The weight is the left factor: the tensor cores want 64 of it, and rows are fewer.
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    split = tl.program_id(2)
+    row = tl.arange(0, ROWS)
+    split = tl.program_id(1)
     place = tl.arange(0, BLOCK)
     is_row, is_column = row < rows, column < width
     span = tl.cdiv(tl.cdiv(inner, SPLITS), BLOCK) * BLOCK
-    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    sums = tl.zeros([COLUMNS, ROWS], tl.float32)
     for first in tl.range(
         split * span, tl.minimum((split + 1) * span, inner), BLOCK, num_stages=STAGES
     ):
         at = first + place
         is_inside = at < inner
+        w = tl.load(
+            weight + column.to(tl.int64)[:, None] * inner + at[None, :],
+            mask=is_column[:, None] & is_inside[None, :],
+            other=0.0,
+        )
         a = tl.load(
             x + row.to(tl.int64)[:, None] * inner + at[None, :],
             mask=is_row[:, None] & is_inside[None, :],
             other=0.0,
         )
-        b = tl.load(
-            weight + column.to(tl.int64)[None, :] * inner + at[:, None],
-            mask=is_column[None, :] & is_inside[:, None],
-            other=0.0,
-        )
-        sums += tl.dot(a, b.to(a.dtype))
-    sums = sums * tl.load(scales + column, mask=is_column, other=0.0)[None, :]
-    where = (split * rows + row).to(tl.int64)[:, None] * width + column[None, :]
-    tl.store(out + where, sums.to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
+        sums = tl.dot(w, tl.trans(a), sums)
+    sums = sums * tl.load(scales + column, mask=is_column, other=0.0)[:, None]
+    sums = sums * tl.load(x_scales + row, mask=is_row, other=0.0)[None, :]
+    where = (split * rows + row).to(tl.int64)[None, :] * width + column[:, None]
+    tl.store(out + where, sums.to(out.dtype.element_ty), mask=is_row[None, :] & is_column[:, None])
 
 
-def multiply(
+@triton.jit
+def _add_splits(parts, out, count, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < count
+    total = tl.zeros([BLOCK], tl.float32)
+    for split in tl.static_range(SPLITS):
+        total += tl.load(parts + split * count + at, mask=mask, other=0.0)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+
+
+def multiply_few(
     x: torch.Tensor,
+    x_scales: torch.Tensor,
     weight: torch.Tensor,
     scales: torch.Tensor,
-    *,
-    columns: int = 64,
-    block: int = 128,
-    splits: int = 1,
-    warps: int = 4,
-    stages: int = 4,
+    dtype: torch.dtype,
+    tiles: Tiles | None = None,
 ) -> torch.Tensor:
+    """Up to `FEW` rows: the time is that of reading the weight, so all of the GPU reads."""
     rows, inner = x.shape
     width = weight.shape[0]
-    tile = min(64, max(16, triton.next_power_of_2(rows)))
-    shape = (rows, width) if splits == 1 else (splits, rows, width)
-    dtype = x.dtype if splits == 1 else torch.float32
-    out = torch.empty(shape, dtype=dtype, device=x.device)
-    _multiply[(triton.cdiv(width, columns), triton.cdiv(rows, tile), splits)](
+    tiles = tiles or tiles_for(width, inner)
+    out = torch.empty((rows, width), dtype=dtype, device=x.device)
+    parts = out
+    if tiles.splits > 1:
+        parts = torch.empty((tiles.splits, rows, width), dtype=torch.float32, device=x.device)
+    _multiply[(triton.cdiv(width, tiles.columns), tiles.splits)](
         x,
         weight,
+        x_scales,
         scales,
-        out,
+        parts,
         rows,
         width,
         inner,
-        ROWS=tile,
-        COLUMNS=columns,
-        BLOCK=block,
-        SPLITS=splits,
-        STAGES=stages,
-        num_warps=warps,
+        ROWS=max(16, triton.next_power_of_2(rows)),
+        COLUMNS=tiles.columns,
+        BLOCK=tiles.block,
+        SPLITS=tiles.splits,
+        STAGES=tiles.stages,
+        num_warps=tiles.warps,
     )
-    return out if splits == 1 else out.sum(0).to(x.dtype)
+    if tiles.splits > 1:
+        count, block = rows * width, 1024
+        _add_splits[(triton.cdiv(count, block),)](
+            parts, out, count, SPLITS=tiles.splits, BLOCK=block
+        )
+    return out
 
 
-class EightBit:
-    """A projection whose weight is in 8 bits. For many rows it is unpacked: then arithmetic, not
-    memory, is what takes the time."""
+@triton.jit
+def _quantise_rows(x, out, scales, columns, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    value = tl.load(x + row * columns + column, mask=mask, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(value), axis=0), 1e-12) / LARGEST
+    tl.store(scales + row, scale)
+    scaled = tl.minimum(tl.maximum(value / scale, -LARGEST), LARGEST)
+    tl.store(out + row * columns + column, scaled.to(out.dtype.element_ty), mask=mask)
 
-    most_rows = 48
+
+def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row in 8 bits, and what it is to be multiplied with: rows × 1."""
+    rows, columns = x.shape
+    out = torch.empty((rows, columns), dtype=FLOAT8, device=x.device)
+    scales = torch.empty((rows, 1), dtype=torch.float32, device=x.device)
+    block = triton.next_power_of_2(columns)
+    warps = 8 if block >= 4096 else 4
+    _quantise_rows[(rows,)](x, out, scales, columns, LARGEST=_LARGEST, BLOCK=block, num_warps=warps)
+    return out, scales
+
+
+class Projection(Protocol):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+class RowScaled:
+    """A projection in 8 bits on both sides (sums are float32): few rows by our kernel, many by the
+    vendor's library."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.weight, self.scales = quantised(weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[0] <= self.most_rows:
-            return multiply(x, self.weight, self.scales)
-        return functional.linear(x, self.weight.to(x.dtype)) * self.scales.to(x.dtype)
+        small, scales = quantise_rows(x)
+        if x.shape[0] <= FEW:
+            return multiply_few(small, scales, self.weight, self.scales, x.dtype)
+        product: torch.Tensor = torch._scaled_mm(
+            small,
+            self.weight.t(),
+            scale_a=scales,
+            scale_b=self.scales[None, :],
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        )
+        return product

@@ -20,21 +20,20 @@ from headway.server.api.openai.asking import (
     language_of,
     too_long,
 )
-from headway.server.api.openai.events import DONE, Events, event_of, gathered
+from headway.server.api.openai.events import DONE, answered, event_of
 from headway.server.api.openai.logprobs import chat_entry, chat_logprobs
 from headway.server.api.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
-from headway.server.net.messages import Answer, Headers, Request, Response, StreamResponse
+from headway.server.net.messages import Answer, Headers, Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/chat/completions", "chat"),
 ]
 MOST_MESSAGES = 4096
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
-_EVENTS = (("Cache-Control", "no-cache"),)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -69,15 +68,7 @@ async def _answer(request: Request, asked: ChatRequest, served: ServedModel) -> 
     usage = Usage(1, len(generation.prompts[0]), asked.n)
     stream = cast(ServedStream, served.stream(generation, ask))
     writer = ChatWriter(asked, served.name, language, usage, ask)
-    try:
-        if asked.stream:
-            events = Events(stream, writer)
-            await events.start()
-            return StreamResponse(events, headers=_EVENTS)
-        pieces = await gathered(stream)
-    except InputTooLarge as error:
-        raise too_long(error) from None
-    return writer.whole(pieces)
+    return await answered(stream, writer, as_events=asked.stream)
 
 
 async def _generation(

@@ -9,15 +9,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, InputTooLarge
 from headway.hosting.generation.pieces import Piece
 from headway.hosting.streaming import ServedStream
+from headway.server.api.openai.asking import too_long
 from headway.server.api.v2.generating import Pumping
 from headway.server.app import openai_error
 from headway.server.errors import param_of, status_of
-from headway.server.net.messages import Sink
+from headway.server.net.messages import Answer, Response, Sink, StreamResponse
 
 DONE = b"data: [DONE]\n\n"
+_HEADERS = (("Cache-Control", "no-cache"),)
 
 
 def event_of(value: Any) -> bytes:
@@ -38,6 +40,10 @@ class Writer(Protocol):
 
     def tail(self) -> bytes:
         """After the last."""
+        ...
+
+    def whole(self, pieces: list[Piece]) -> Response:
+        """All of them at once."""
         ...
 
 
@@ -98,6 +104,19 @@ class Events:
             sink.write(error_event(error))
         finally:
             self._stream.attach(None)
+
+
+async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> Answer:
+    """As it comes, or whole."""
+    try:
+        if as_events:
+            events = Events(stream, writer)
+            await events.start()
+            return StreamResponse(events, headers=_HEADERS)
+        pieces = await gathered(stream)
+    except InputTooLarge as error:
+        raise too_long(error) from None
+    return writer.whole(pieces)
 
 
 async def gathered(stream: ServedStream) -> list[Piece]:

@@ -49,13 +49,17 @@ class OpenAI:
         self._created = int(time.time())
 
     async def models(self, request: Request) -> Response:
-        data = [self._entry(request, name) for name in self._inference.models.names(request.caller)]
+        models = self._inference.models
+        data = [self._entry(request, name) for name in models.names(request.caller)]
+        adapters = models.adapters(request.caller)
+        data += [self._entry(request, name, parent) for name, parent in adapters.items()]
         return Response(msgspec.json.encode({"object": "list", "data": data}))
 
     async def model(self, request: Request, model: str) -> Response:
         self._inference.models.find_ready(request.caller, model)
+        parent = self._inference.models.adapters(request.caller).get(model, "")
         kserve = {"name": model, "ready": True}  # its first protocol has the same path
-        return Response(msgspec.json.encode({**self._entry(request, model), **kserve}))
+        return Response(msgspec.json.encode({**self._entry(request, model, parent), **kserve}))
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
@@ -85,7 +89,7 @@ class OpenAI:
         told = {"task": task_of(served), "token_ids": token_ids_of(served)}
         return {key: value for key, value in told.items() if value is not None}
 
-    def _entry(self, request: Request, name: str) -> dict[str, object]:
+    def _entry(self, request: Request, name: str, parent: str = "") -> dict[str, object]:
         """OpenAI's, and what a client has to know beside it."""
         return {
             **self._more(request, name),

@@ -13,6 +13,7 @@ import msgspec
 from headway.hosting.registry import ServedModel
 from headway.model import Tensor
 from headway.server.api import kinds
+from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
 from headway.server.api.openai.handlers import EmbeddingsRequest
@@ -57,6 +58,7 @@ def document_of(
     components = dict(schemas.COMPONENTS)
     kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
     kinds += [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, *COMPATIBLE]
+    kinds += [LoadLoraRequest, UnloadLoraRequest]
     described = msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
     components |= {name: schemas.nulls_are_absence(each) for name, each in described.items()}
     components |= MEDIA | GENERATING

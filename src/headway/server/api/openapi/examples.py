@@ -5,7 +5,6 @@ from typing import Any
 
 from headway.server.api.openapi.schemas import IMAGE, Schema
 
-_BYTES = "aGVsbG8="  # "hello"
 _MOST_DEPTH = 8  # of a schema that contains itself
 
 
@@ -62,7 +61,7 @@ class _Examples:
 
     def _text(self, schema: Schema) -> str:
         if "contentEncoding" in schema:
-            return IMAGE if "contentMediaType" in schema else _BYTES
+            return IMAGE  # of all files the likeliest
         text: str = _FORMATS.get(schema.get("format", ""), "hello")
         least: int = schema.get("minLength", 0)
         most: int = schema.get("maxLength", len(text) + 1)

@@ -43,6 +43,17 @@ def generating(
     whole = json_of("the whole answer; with `stream`, as events", ref("Completion"))
     whole["content"]["text/event-stream"] = {}
 
+    def adapters(name: str, summary: str, kind: str, **example: Any) -> Any:
+        done = {"description": "done", "content": {"text/plain": {"schema": _TEXT}}}
+        changed = errors_of(("400", "403", "404", "413", "503"), shape="OpenAIError")
+        return {
+            "post": {
+                **operation_of("openai", name, summary),
+                "requestBody": body_of(ref(kind), example=example),
+                "responses": {"200": done, **changed},
+            }
+        }
+
     def post(name: str, summary: str, kind: str, answer: Any, fails: Any, **example: Any) -> Any:
         return {
             "post": {
@@ -72,5 +83,14 @@ def generating(
             *("detokenize", "The text of tokens", "DetokenizeRequest"),
             *(json_of("it", ref("Detokenized")), plain),
             tokens=[1],
+        ),
+        "/v1/load_lora_adapter": adapters(
+            *("load_lora_adapter", "Load a LoRA adapter, a folder of PEFT's", "LoadLoraRequest"),
+            lora_name="pirate",
+            lora_path="adapters/pirate",
+        ),
+        "/v1/unload_lora_adapter": adapters(
+            *("unload_lora_adapter", "Unload it; answers under way go on", "UnloadLoraRequest"),
+            lora_name="pirate",
         ),
     }

@@ -28,7 +28,9 @@ _OURS = frozenset(
 # What these say when they say nothing. Any other value is for the model, if it takes them.
 _NO_SEQUENCE = {"sequence_id": (0, ""), "sequence_start": (False,), "sequence_end": (False,)}
 MAX_PARAMETERS = 1024  # of one request; each is looked at in the event loop
-_HEADERS = frozenset(f"{OWN}{name}" for name in ("explain", "priority", "tenant", "timeout-ms"))
+_HEADERS = frozenset(
+    f"{OWN}{name}" for name in ("adapter", "explain", "priority", "tenant", "timeout-ms")
+)
 _NO = frozenset(["", "0", "false", "no", "off"])
 _LISTS_LEVEL = 2  # of {"inputs":[…]}
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
@@ -41,14 +43,15 @@ _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
 def ask_of(parameters: Mapping[str, Scalar], request: Request) -> Ask:
     """A parameter goes before a header; of two timeouts the shorter counts. The tenant is the
     key's, where there are keys, whatever the request says."""
-    return ask_from(parameters, request.headers, request.caller)
+    headers, caller = request.headers, request.caller
+    if not parameters and type(headers) is WireHeaders and not headers.has_own:
+        return PLAIN if caller is None else caller.plain
+    return ask_from(parameters, headers, caller)
 
 
 def ask_from(
     parameters: Mapping[str, Scalar], headers: Mapping[str, str], caller: Caller | None
 ) -> Ask:
-    if not parameters and type(headers) is WireHeaders and not headers.has_own:
-        return PLAIN if caller is None else caller.plain
     check_count(len(parameters))
     _check_headers(headers)
     priority = _priority(parameters, headers)
@@ -60,13 +63,22 @@ def ask_from(
         if key not in _OURS and value is not None and value not in _NO_SEQUENCE.get(key, ())
     }
     story = Story() if _explains(headers) else None
+    adapter = headers.get("headway-adapter", "").strip()
     account = None
     if caller is not None:
         tenant, account = caller.key.tenant, caller.account
-    elif not (deadline_ms or tenant or others or story) and priority == "normal":
+        if adapter:
+            caller.check_model(adapter)
+    elif not (deadline_ms or tenant or others or story or adapter) and priority == "normal":
         return PLAIN
     return Ask(
-        priority, deadline_ms, tenant, parameters=others or None, story=story, account=account
+        priority,
+        deadline_ms,
+        tenant,
+        parameters=others or None,
+        story=story,
+        account=account,
+        adapter=adapter,
     )
 
 

@@ -15,7 +15,6 @@ from headway.server.api.v2 import codec, generating
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.direct import direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
-from headway.server.api.v2.requests import InferRequest
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.triton_words import loading
 from headway.server.direct import DirectPath, of_rows
@@ -143,7 +142,8 @@ class V2:
             if parsed.is_slow:
                 return await self._infer_slowly(request, served, partial(codec.read, parsed))
             asked = codec.read(parsed, regions=self._inference.regions)
-        return await self._infer(served, asked, ask_of(asked.parameters, request))
+        ask = ask_of(asked.parameters, request)
+        return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
 
     async def _infer_slowly(
         self, request: Request, served: ServedModel, decode: Decode
@@ -152,19 +152,7 @@ class V2:
             limit_s = timeout_s(request.headers)
             asked, spent_s = await self._inference.decode_slowly(decode, limit_s)
             ask = ask_of(asked.parameters, request).after(spent_s)
-            return await self._infer(served, asked, ask)
-
-    async def _infer(self, served: ServedModel, asked: InferRequest, ask: Ask) -> Response:
-        encoded = await self._inference.infer(served, asked, ask, codec.encode)
-        body, content_type, header_length = encoded
-        more = () if ask.story is None else ask.story.headers()
-        if header_length is None:
-            return Response(body, headers=more)
-        return Response(
-            body,
-            content_type=content_type,
-            headers=(("Inference-Header-Content-Length", str(header_length)), *more),
-        )
+            return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
 
     async def _woken(self, request: Request, model: str, version: str) -> ServedModel:
         head = request.body[: _header_length(request.headers) or None]
@@ -324,6 +312,18 @@ def statistics_of(model: ServedModel) -> dict[str, Any]:
     if not isinstance(statistics, ModelStatistics):
         statistics = ModelStatistics()
     return statistics.as_triton(model.name, model.version)
+
+
+def _inferred(encoded: tuple[bytes, str, int | None], ask: Ask) -> Response:
+    body, content_type, header_length = encoded
+    more = () if ask.story is None else ask.story.headers()
+    if header_length is None:
+        return Response(body, headers=more)
+    return Response(
+        body,
+        content_type=content_type,
+        headers=(("Inference-Header-Content-Length", str(header_length)), *more),
+    )
 
 
 def _header_length(headers: Mapping[str, str]) -> int | None:

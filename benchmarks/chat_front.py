@@ -1,0 +1,187 @@
+"""`.venv-llm/bin/python -m benchmarks.chat_front`: what a token costs the server's own process.
+
+64 streams of 200 tokens. The engine is a process of its own that says letters, and needs no torch;
+clients are another. CPU time, not time: but on a busy machine that grows, too.
+"""
+
+import asyncio
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+from headway.config import KeyConfig, ModelConfig, ServerConfig
+from headway.core.generation.limits import Limits
+from headway.core.generation.wishes import wishes_of
+from headway.hosting.generation.pieces import Generation
+from headway.hosting.generation.served import ServedGenerator
+from headway.hosting.registry import Ask, Registry
+from headway.models.chat.model import LanguageModel
+from headway.server.auth.guard import Guard
+from headway.server.net.http1.server import HttpServer
+from headway.server.run import make_app
+
+STREAMS, TOKENS, ROUNDS = 64, 200, 5
+_FIRST = 5  # letters come after the special tokens
+_SPECIALS = ("<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>")
+_TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+_CLIENT = """
+import json, select, socket, sys
+port, count, body, key = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].encode(), sys.argv[4]
+head = f"POST /v1/chat/completions HTTP/1.1\\r\\nHost: a\\r\\nAuthorization: Bearer {key}\\r\\n"
+head += f"Content-Type: application/json\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n"
+streams, poller = {}, select.poll()
+for _ in range(count):
+    stream = socket.create_connection(("127.0.0.1", port))
+    stream.sendall(head.encode() + body)
+    streams[stream.fileno()] = [stream, b""]
+    poller.register(stream, select.POLLIN)
+events = 0
+while streams:
+    for fd, _ in poller.poll():
+        data = streams[fd][0].recv(65536)
+        events += data.count(b"data: ")
+        streams[fd][1] = (streams[fd][1] + data)[-32:]
+        if not data or b"[DONE]" in streams[fd][1]:
+            poller.unregister(fd)
+            del streams[fd]
+print(events)
+"""
+
+
+class _Done(NamedTuple):
+    tokens: list[int]
+    logprobs: list[Any]
+
+    def result(self) -> "_Done":
+        return self
+
+
+class LetterRunner:
+    """A step a millisecond: the front is idle in between, as it is with a real engine."""
+
+    depth = 1
+
+    def __init__(self) -> None:
+        self.limits = Limits(
+            blocks=4096, max_context=1024, max_sequences=STREAMS, step_tokens=4 * STREAMS
+        )
+        self.vocabulary = len(_SPECIALS) + 256
+        self.matcher_of: Any = None
+        self._never = threading.Event()
+        self._steps = 0
+
+    def add(self, *arguments: Any, generated: Sequence[int] = ()) -> None: ...
+
+    def drop(self, sequence: int) -> None: ...
+
+    def start(self, step: Any) -> _Done:
+        self._never.wait(0.001)
+        self._steps += 1
+        count = len(step.sampled)
+        return _Done([_FIRST + 65 + self._steps % 26] * count, [None] * count)
+
+
+class Letters(LanguageModel):
+    def engine(self, options: Mapping[str, Any]) -> Any:
+        return LetterRunner()
+
+
+def save_tokenizer(folder: Path) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+    from tokenizers.models import BPE
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {each: index for index, each in enumerate([*_SPECIALS, *letters])}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(each, normalized=False) for each in _SPECIALS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": _TEMPLATE}))
+    (folder / "config.json").write_text("{}")
+
+
+async def measure(folder: Path) -> dict[str, float]:
+    """Microseconds a token, by the way that it takes; the best of some rounds."""
+    config = ModelConfig(name="chat", target=str(folder), max_sequences=STREAMS)
+    model = ServedGenerator(config, Letters(str(folder)))
+    registry = Registry()
+    registry.add(model)
+    await model.start()
+    key = KeyConfig(id="a", hash="sha256:" + hashlib.sha256(b"secret").hexdigest(), tenant="a")
+    server = ServerConfig(port=0, grpc_port=-1)
+    found = {}
+    try:
+        for name, keys in (("SSE", ()), ("SSE behind a key", (key,))):
+            guard = Guard(server, keys)
+            app = make_app(registry, server, guard=guard)
+            async with HttpServer(guard.around(app), server) as http:
+                port = int(http.url.rpartition(":")[2])
+                found[name] = min([await _over_http(port) for _ in range(ROUNDS)])
+        found["in process"] = min([await _in_process(model) for _ in range(ROUNDS)])
+    finally:
+        await model.close()
+    return found
+
+
+async def _over_http(port: int) -> float:
+    messages = [{"role": "user", "content": "Hello"}]
+    wishes = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
+    body = json.dumps({"model": "chat", "messages": messages, **wishes})
+    arguments = (str(port), str(STREAMS), body, "secret")
+    began = time.process_time()
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _CLIENT, *arguments, stdout=subprocess.PIPE
+    )
+    said, _ = await client.communicate()
+    seconds = time.process_time() - began
+    assert int(said) >= STREAMS * TOKENS, said
+    return seconds / (STREAMS * TOKENS) * 1e6
+
+
+async def _in_process(model: ServedGenerator) -> float:
+    """As a reader that is told once a step has it."""
+    wishes = wishes_of({"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True})
+    began, seen = time.process_time(), 0
+    ended = asyncio.Semaphore(0)
+
+    def follow(stream: Any) -> Any:
+        def take() -> None:
+            nonlocal seen
+            seen += len(stream.take())
+            if stream.is_at_end():
+                ended.release()
+
+        return take
+
+    for _ in range(STREAMS):
+        stream = await model.open_stream(Generation(((1, 2, 3),), wishes), Ask())
+        stream.attach(follow(stream))
+    for _ in range(STREAMS):
+        await ended.acquire()
+    assert seen >= STREAMS * TOKENS, seen
+    return (time.process_time() - began) / (STREAMS * TOKENS) * 1e6
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as name:
+        save_tokenizer(Path(name))
+        found = uvloop.run(measure(Path(name)))
+    for way, micros in found.items():
+        print(f"{way:<20} {micros:6.1f} µs of CPU a token")
+    return 0
+
+
+if __name__ == "__main__":
+    from benchmarks.chat_front import main as run  # a name that the engine's process can import
+
+    sys.exit(run())

@@ -1,0 +1,68 @@
+"""What fp8 does to a trained model: `python -m benchmarks.perplexity`, on the CPU.
+
+The perplexity of a fixed text under SmolLM2-135M-Instruct (`headway models get chat`) in float32,
+and with the layers' products rounded as the GPU's fp8 rounds them: weights to e4m3 by row,
+activations to e4m3 by token, sums in float32.
+"""
+
+import math
+from typing import Any
+
+import torch
+
+from benchmarks.report import Report
+from headway.models.chat.finding import find_language_model
+from headway.models.chat.text import ChatText
+
+LARGEST = 448.0
+TEXT = """\
+Call me Ishmael. Some years ago - never mind how long precisely - having little or no money in
+my purse, and nothing particular to interest me on shore, I thought I would sail about a little
+and see the watery part of the world. It is a way I have of driving off the spleen and
+regulating the circulation. Whenever I find myself growing grim about the mouth; whenever it is
+a damp, drizzly November in my soul; whenever I find myself involuntarily pausing before coffin
+warehouses, and bringing up the rear of every funeral I meet; and especially whenever my hypos
+get such an upper hand of me, that it requires a strong moral principle to prevent me from
+deliberately stepping into the street, and methodically knocking people's hats off - then, I
+account it high time to get to sea as soon as I can. This is my substitute for pistol and ball.
+With a philosophical flourish Cato throws himself upon his sword; I quietly take to the ship.
+There is nothing surprising in this. If they but knew it, almost all men in their degree, some
+time or other, cherish very nearly the same feelings towards the ocean with me."""
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    """Each row as 8-bit floats have it."""
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / LARGEST
+    return (x / scale).to(torch.float8_e4m3fn).float() * scale
+
+
+def perplexity(model: Any, ids: torch.Tensor) -> float:
+    with torch.inference_mode():
+        logits = model(ids[None]).logits[0, :-1]
+    return math.exp(float(torch.nn.functional.cross_entropy(logits, ids[1:])))
+
+
+def main() -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = find_language_model("chat")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.tensor(ChatText(folder).encode(TEXT))
+    before = perplexity(model, ids)
+    layers = [each for each in model.model.modules() if isinstance(each, torch.nn.Linear)]
+    for layer in layers:
+        layer.weight.data = rounded(layer.weight.data)
+    weights = perplexity(model, ids)
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda _, given: (rounded(given[0]), *given[1:]))
+    both = perplexity(model, ids)
+    rows = [
+        [name, f"{value:.3f}", f"{value / before - 1:+.2%}"]
+        for name, value in (("float32", before), ("weights", weights), ("both", both))
+    ]
+    title = f"fp8: perplexity of SmolLM2-135M-Instruct on a fixed text of {len(ids)} tokens"
+    print(Report(title, ["rounded to 8 bits", "perplexity", "change"], rows, []).to_markdown())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""An engine's adapters: those it has been given, and those that lie in slots, ready to compute."""
+
+from pathlib import Path
+from typing import Protocol
+
+from headway.core.generation.step import Decode, Prefill, Step
+from headway.engine.adapters.peft import Sizes, Weights, read_adapter
+from headway.engine.adapters.products import Adapting, Products
+
+
+class Adaptable(Protocol):
+    """A decoder whose products adapters can change."""
+
+    @property
+    def adaptable(self) -> Sizes: ...
+
+    def packed(self, weights: Weights) -> Products:
+        """In the form in which this decoder multiplies."""
+        ...
+
+
+class AdapterTable:
+    def __init__(self, decoder: Adaptable, *, slots: int, sequences: int, max_rank: int) -> None:
+        self._decoder = decoder
+        self._max_rank = max_rank
+        self._known: dict[str, Weights] = {}
+        self._placed: list[Products] = [{}] * slots
+        self._slots = [-1] * sequences  # the adapter's slot, by the sequence's
+
+    def read(self, folder: Path) -> Weights:
+        """From any thread. Raises ConfigError."""
+        return read_adapter(folder, self._decoder.adaptable, max_rank=self._max_rank)
+
+    def add(self, adapter: str, weights: Weights) -> None:
+        self._known[adapter] = weights
+
+    def drop(self, adapter: str) -> None:
+        """No sequence names it any more."""
+        self._known.pop(adapter, None)
+
+    def begin(self, step: Step) -> Adapting | None:
+        """Place what the step says, and see which of its rows have adapters."""
+        for slot, adapter in step.placed:
+            self._placed[slot] = self._decoder.packed(self._known[adapter])
+        for part in step.prefill:
+            if part.is_first:
+                self._slots[part.slot] = part.adapter
+        groups = self._rows(step)
+        if not groups:
+            return None
+        return Adapting([(rows, self._placed[slot]) for slot, rows in sorted(groups.items())])
+
+    def _rows(self, step: Step) -> dict[int, list[int]]:
+        """By the adapter's slot."""
+        groups: dict[int, list[int]] = {}
+        row = 0
+        parts: list[Decode | Prefill] = [*step.decode, *step.prefill]
+        for part in parts:
+            count = len(part.tokens) if isinstance(part, Prefill) else 1
+            slot = self._slots[part.slot]
+            if slot >= 0:
+                groups.setdefault(slot, []).extend(range(row, row + count))
+            row += count
+        return groups

@@ -1,0 +1,57 @@
+"""vLLM's routes for LoRA adapters, `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`."""
+
+from typing import Literal
+
+import msgspec
+
+from headway.server.api.adapting import load_adapter, model_of, unload_adapter
+from headway.server.api.v2.asking import no_query
+from headway.server.json.body import decode_fields
+from headway.server.models import Models
+from headway.server.net.messages import Request, Response
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("POST", "/v1/load_lora_adapter", "load_lora_adapter"),
+    ("POST", "/v1/unload_lora_adapter", "unload_lora_adapter"),
+]
+_TEXT = "text/plain; charset=utf-8"
+
+
+class LoadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False  # whether it may take the place of one of that name
+    model: str = ""  # whose it is; not vLLM's, which serves one
+
+
+class UnloadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    lora_name: str
+    lora_int_id: int | None = None  # vLLM's own number: without effect
+    model: str = ""
+
+
+class LoraAdapters:
+    """The handlers that ROUTES names, over the models."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    async def load_lora_adapter(self, request: Request) -> Response:
+        no_query(request)
+        asked = await decode_fields(request, LoadLoraRequest)
+        model = model_of(self._models, request.caller, asked.model)
+        name = asked.lora_name
+        await load_adapter(self._models, model, name, asked.lora_path, replaces=asked.load_inplace)
+        return _text(f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def unload_lora_adapter(self, request: Request) -> Response:
+        no_query(request)
+        asked = await decode_fields(request, UnloadLoraRequest)
+        name = asked.lora_name
+        parent = asked.model or self._models.adapters(request.caller).get(name, "")
+        await unload_adapter(model_of(self._models, request.caller, parent), name)
+        return _text(f"Success: LoRA adapter '{name}' removed successfully.")
+
+
+def _text(text: str) -> Response:
+    return Response(text.encode(), content_type=_TEXT)

@@ -1,0 +1,80 @@
+"""An engine without torch, for another process to import: each next token is a hash of all before.
+
+A prompt may say what happens to the engine that computes for it.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from headway.core.generation.limits import Limits
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.sequence import Sequence as Asked
+from headway.core.generation.step import Step
+from headway.model import Model
+from headway.runtime.generation.child import serve
+from headway.runtime.workers.process.channel import Channel
+from headway.testing.generation import FakeEngine
+
+KILLS, HANGS = 60, 61  # tokens of a prompt
+LIMITS = Limits(blocks=400, block_size=4, max_context=512, max_sequences=32, step_tokens=64)
+
+
+class _Done(NamedTuple):
+    tokens: list[int]
+    logprobs: list[Any]
+
+    def result(self) -> "_Done":
+        return self
+
+
+class WordRunner:
+    depth = 1
+    limits = LIMITS
+    vocabulary = 64
+
+    def __init__(self, pace_s: float) -> None:
+        self._engine = FakeEngine(block_size=LIMITS.block_size)
+        self._prompts: dict[int, tuple[int, ...]] = {}
+        self._pace_s = pace_s
+        self._never = threading.Event()
+
+    def add(
+        self,
+        sequence: int,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        generated: Sequence[int] = (),
+    ) -> None:
+        self._prompts[sequence] = prompt
+        self._engine.add(Asked(sequence, 0.0, prompt, max_tokens=1))
+
+    def drop(self, sequence: int) -> None:
+        self._prompts.pop(sequence, None)
+        self._engine.drop(sequence)
+
+    def count(self) -> int:
+        return len(self._prompts)
+
+    def start(self, step: Step) -> _Done:
+        self._never.wait(self._pace_s)
+        for decode in step.decode:
+            prompt = self._prompts.get(decode.sequence, ())
+            if KILLS in prompt:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if HANGS in prompt:
+                self._never.wait()
+        tokens = self._engine.run(step)
+        return _Done(tokens, [None] * len(tokens))
+
+
+class WordEngine(Model[Any, Any]):
+    def __init__(self, pace_s: float = 0.001) -> None:
+        self._pace_s = pace_s
+
+    def serve(self, line: Channel) -> None:
+        runner = WordRunner(self._pace_s)
+        serve(runner, line, has_grammars=False, compile_grammar=str)

@@ -1,0 +1,137 @@
+"""The window and the batch size that would have served the latest arrivals best."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from headway.core import CostTable, Policy, probe_rows
+from headway.core.batching.rehearsal import Rehearsal, Setting, rows_to_take
+from headway.core.costs import Costs
+
+Curve = Callable[[int], float]
+
+
+def gpu(rows: int) -> float:
+    return 0.005 + 0.00005 * rows
+
+
+def cpu(rows: int) -> float:
+    return 0.001 + 0.0008 * rows
+
+
+def tiles(rows: int) -> float:
+    return 0.001 + 0.0001 * 16 * -(-rows // 16)
+
+
+def table(curve: Curve, most: int = 64, errors: tuple[float, ...] = ()) -> CostTable:
+    rows = probe_rows(most)
+    return CostTable(tuple(rows), None, tuple((curve(each),) for each in rows), errors=errors)
+
+
+def rehearsed(
+    curve: Curve, arrivals: list[float], *, errors: tuple[float, ...] = (), **options: object
+) -> Setting:
+    """What is in force after those arrivals, each followed by a moment to rehearse in."""
+    policy = Policy(max_batch_size=64, **options)  # type: ignore[arg-type]
+    rehearsal = Rehearsal(policy, Costs(64, table(curve, errors=errors)))
+    for at in arrivals:
+        rehearsal.arrived([at])
+        rehearsal.step(at)
+    for _ in range(5_000):  # whatever is still under way
+        rehearsal.step(arrivals[-1])
+    assert rehearsal.setting is not None
+    return rehearsal.setting
+
+
+def poisson(rate_rps: float, count: int = 3_000, seed: int = 3) -> list[float]:
+    draw, at, times = random.Random(seed), 0.0, []
+    for _ in range(count):
+        at += draw.expovariate(rate_rps)
+        times.append(at)
+    return times
+
+
+def groups(size: int, gap_s: float, every_s: float, count: int = 300) -> list[float]:
+    draw = random.Random(5)
+    return sorted(
+        group * every_s + draw.uniform(0.0, gap_s) for group in range(count) for _ in range(size)
+    )
+
+
+def test_independent_arrivals_at_a_busy_worker_are_not_waited_for() -> None:
+    assert rehearsed(gpu, poisson(6_500)).window_s == 0.0
+
+
+def test_a_group_that_comes_within_a_moment_is_waited_for() -> None:
+    setting = rehearsed(gpu, groups(8, 0.002, 0.050))
+    assert 0.001 <= setting.window_s <= 0.005
+
+
+def test_without_anybody_to_join_nobody_waits() -> None:
+    assert rehearsed(cpu, [0.1 * number for number in range(600)]).window_s == 0.0
+
+
+def test_several_workers_share_the_load_in_turn() -> None:
+    """Eight workers that each take what is there start together, and leave everybody behind."""
+    setting = rehearsed(gpu, poisson(40_000, 6_000), workers=8)
+    assert 0.0002 <= setting.window_s <= 0.003
+    assert setting.cap_rows >= 24
+
+
+def test_several_workers_do_not_begin_a_second_tile() -> None:
+    assert 12 <= rehearsed(tiles, poisson(20_000, 6_000), workers=8).cap_rows <= 16
+
+
+def test_where_rows_cost_time_workers_take_a_few_each() -> None:
+    assert rehearsed(cpu, poisson(4_800, 6_000), workers=8).cap_rows <= 4
+
+
+def test_a_batch_size_with_which_the_workers_do_not_keep_up_is_not_chosen() -> None:
+    setting = rehearsed(cpu, poisson(1_100))
+    assert setting.cap_rows / cpu(setting.cap_rows) >= 1_100
+
+
+def test_the_longest_wait_that_the_user_allows_is_kept() -> None:
+    assert rehearsed(gpu, groups(8, 0.002, 0.050), max_wait_s=0.0005).window_s <= 0.0005
+
+
+def test_waiting_never_costs_answers_in_time() -> None:
+    """A wait that would be good for all together is none where it makes some late."""
+    arrivals = groups(8, 0.002, 0.050)
+    assert rehearsed(gpu, arrivals).window_s > 0.001
+    assert rehearsed(gpu, arrivals, slo_s=0.0125).window_s <= 0.0125 - gpu(8)
+
+
+def test_stragglers_are_replayed_too() -> None:
+    errors = (0.0,) * 49 + (9.0,)
+    steady = rehearsed(cpu, poisson(900), errors=())
+    straggling = rehearsed(cpu, poisson(900), errors=errors)
+    assert straggling.cap_rows >= steady.cap_rows
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_work_of_a_rehearsal_is_bounded_by_the_time(workers: int) -> None:
+    rehearsal = Rehearsal(Policy(workers=workers), Costs(64, table(gpu)))
+    times = poisson(5_000, 30_000)
+    for at in times:
+        rehearsal.arrived([at])
+        rehearsal.step(at)
+    spent_s = rehearsal.replayed_batches * 2e-6
+    assert 0.02 <= spent_s <= 0.1 + 0.01 * times[-1] + 0.05
+
+
+def test_a_model_that_nobody_has_timed_is_not_rehearsed_with() -> None:
+    rehearsal = Rehearsal(Policy(), Costs(64))
+    for at in poisson(1_000, 500):
+        rehearsal.arrived([at])
+        rehearsal.step(at)
+    assert rehearsal.setting is None
+
+
+@pytest.mark.parametrize("waiting", range(1, 200, 7))
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_what_is_taken_grows_with_a_queue_that_outgrows_its_cap(waiting: int, workers: int) -> None:
+    taken = rows_to_take(waiting, 8, 64, workers)
+    assert min(8, waiting) <= taken <= min(64, waiting)
+    assert taken >= min(64, waiting // (workers + 1), waiting)
