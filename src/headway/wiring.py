@@ -189,9 +189,9 @@ class Application:
         await receive()  # lifespan.startup
         try:
             await self.start()
-        except Exception as error:  # noqa: BLE001  a model is user code; the server is told
+        except Exception as error:  # a model is user code
             await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
+            raise  # as Starlette does: its TestClient would wait for ever for an end without one
         await send({"type": "lifespan.startup.complete"})
         await receive()  # lifespan.shutdown
         await self.stop()

@@ -147,6 +147,12 @@ def test_errors_of_the_model_are_answered_as_ours() -> None:
         assert (answer.status_code, answer.json()) == (400, {"error": "not 'this'"})
 
 
+def test_a_test_client_is_told_why_nothing_can_be_served() -> None:
+    application = headway.asgi({"broken": Broken}, **QUIET)
+    with pytest.raises(headway.HeadwayError, match="odd weights"), TestClient(application):
+        pass
+
+
 def test_a_model_that_cannot_be_loaded_fails_the_lifespan_or_each_request() -> None:
     inside = headway.asgi(Broken, **QUIET)
     with TestClient(mounted("/ml", inside)) as client:
