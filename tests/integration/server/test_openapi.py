@@ -188,6 +188,7 @@ def test_routes_that_no_model_here_answers_are_marked(server: Server) -> None:
         if operation.get("x-headway-unanswered")
     }
     assert {"/v1/chat/completions", "/v1/rerank", "/v1/audio/transcriptions"} <= marked
+    assert {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"} <= marked
     assert not {path for path in marked if path.startswith(("/v1/predict", "/v2/models"))}
     first = found["x-headway-models"][0]
     operations = [each["post"]["operationId"] for each in found["paths"].values() if "post" in each]

@@ -13,7 +13,10 @@ _ROUTES = [
     (kinds.ranks, re.compile(r"/v[12]/rerank")),
     (kinds.transcribes, re.compile(r"/v1/audio/.*")),
     (kinds.draws, re.compile(r"/v1/images/.*")),
-    (kinds.generates, re.compile(r"/v1/(chat/)?completions|/(de)?tokenize")),
+    (
+        kinds.generates,
+        re.compile(r"/v1/((chat/)?completions|(un)?load_lora_adapter)|/(de)?tokenize"),
+    ),
 ]
 
 
