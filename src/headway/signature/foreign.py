@@ -104,7 +104,9 @@ def image_of(value: Any) -> Any:
         raise ValueError("an image is expected: a file's bytes, in JSON as base64")
     try:
         return pillow.open(io.BytesIO(value))
-    except Exception as error:  # Pillow's many: no image, a broken one, one that is too large
+    except pillow.UnidentifiedImageError as error:  # its words are an object's address
+        raise ValueError("it is no image of a kind that Pillow can read") from error
+    except Exception as error:  # Pillow's many: a broken one, one that is too large
         raise ValueError(f"no image that Pillow can read: {error}") from error
 
 

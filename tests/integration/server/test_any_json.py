@@ -222,7 +222,7 @@ async def test_a_wrong_upload_is_told(stack: str) -> None:
             (
                 "sizes",
                 {"content": b"no", "headers": {"Content-Type": "image/png"}},
-                "no image that",
+                "it is no image of a kind that Pillow can read",
             ),
             ("sizes", {"content": b"\x89PNG"}, "Content-Type: image/png"),
             ("sizes", {"files": {"a": png(), "b": png()}}, "takes one Image; the form has 2 parts"),
