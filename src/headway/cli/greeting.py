@@ -49,11 +49,7 @@ def greeting(
     if grpc_address is not None:
         lines.append(f"  gRPC  {grpc_address}")
     for model in registry.models()[:1]:
-        lines += ["", "Try it:", f"  {_curl(model, url, _KEY if has_keys else '')}"]
-        if getattr(model, "language", None) is not None:
-            lines.append(f"  or talk to it: {url}/chat")
-        if _embeds(model):
-            lines.append(f"  {_openai(model, url, '$KEY' if has_keys else 'any')}")
+        lines += ["", "Try it:", *_tries(model, url, has_keys=has_keys)]
     for entry in registry.index():
         if entry.state == "UNAVAILABLE":
             lines.append(f"  not served: {entry.name} {entry.version}: {entry.reason}")
@@ -61,6 +57,17 @@ def greeting(
         lines += ["", "Whoever reaches it may load, unload and drain, without a key."]
     lines += ["", "Ctrl-C stops: running requests are finished, new ones refused."]
     return "\n".join(lines)
+
+
+def _tries(model: ServedModel, url: str, *, has_keys: bool) -> list[str]:
+    lines = [f"  {_curl(model, url, _KEY if has_keys else '')}"]
+    if _takes_any_json(model):
+        lines.append("  (in place of its last word any JSON: the model's hints say no more)")
+    if getattr(model, "language", None) is not None:
+        lines.append(f"  or talk to it: {url}/chat")
+    if _embeds(model):
+        lines.append(f"  {_openai(model, url, '$KEY' if has_keys else 'any')}")
+    return lines
 
 
 def _curl(model: ServedModel, url: str, key: str) -> str:
@@ -84,8 +91,19 @@ def _openai(model: ServedModel, url: str, key: str) -> str:
 
 def _example(model: ServedModel) -> str:
     """One value of it, as JSON that it takes."""
+    schema = _schema(model)
+    return json.dumps(None if schema is None else example_of(schema))
+
+
+def _takes_any_json(model: ServedModel) -> bool:
+    """Or any object: nothing is known of what must be in it."""
+    schema = _schema(model)
+    return schema is not None and _example(model) in ("null", "{}") and not schema.get("properties")
+
+
+def _schema(model: ServedModel) -> Schema | None:
     schemas: Callable[[], tuple[Schema, Schema]] | None = getattr(model, "json_schemas", None)
-    return json.dumps(None if schemas is None else example_of(schemas()[0]))
+    return None if schemas is None else schemas()[0]
 
 
 def _embeds(model: ServedModel) -> bool:

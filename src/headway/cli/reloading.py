@@ -44,7 +44,7 @@ class _Server:
     def run(self) -> int:
         seen = snapshot(self._folders)
         where = ", ".join(str(each) for each in self._folders)
-        _say(f"watching {len(seen)} files in {where}")
+        _say(f"watching {len(seen)} file{'' if len(seen) == 1 else 's'} in {where}")
         while True:
             # A group of its own: Ctrl-C comes to us only, and ends it once, not twice.
             process = subprocess.Popen(self._command, process_group=0)

@@ -107,6 +107,18 @@ async def test_the_printed_line_works_when_pasted(kind: Any) -> None:
     assert pasted.stdout == "200", line
 
 
+class Rows(headway.Model[Any, Any]):
+    def predict(self, items: list[dict[str, Any]]) -> list[Any]:
+        return items
+
+
+@pytest.mark.parametrize(("kind", "is_said"), [(Anything, True), (Rows, True), (Notes, False)])
+def test_where_hints_say_nothing_the_line_is_only_a_beginning(kind: Any, is_said: bool) -> None:
+    registry = Registry()
+    registry.add(Served(ModelConfig(name="it", target="x:Y"), model=kind()))
+    assert ("any JSON" in greeting(registry, "http://host:1", None)) == is_said
+
+
 def test_with_keys_the_line_has_a_place_for_one() -> None:
     registry = Registry()
     model = served_models.Upper()
