@@ -430,6 +430,8 @@ _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<table>
 
 def _maybe_meant(message: str) -> str:
     """The nearest field, where one is unknown; or the table that has a field of this name."""
+    if message == "Expected `array`, got `object` - at `$.models`":
+        return '; each model is a table of its own: [[models]], with name = "…" and target = "…"'
     found = _UNKNOWN.search(message)
     if found is None:
         return ""

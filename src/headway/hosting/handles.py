@@ -38,6 +38,16 @@ class Stages(Protocol):
     def record(self, *, model: str, stage: str, seconds: float, failed: bool) -> None: ...
 
 
+def _absent(used: str, by: str, known: Sequence[str]) -> str:
+    others = [each for each in sorted(known) if each != by]
+    if others:
+        return f"there is no model {used!r}; there are: {', '.join(others)}"
+    return (
+        f"there is no model {used!r}: serve it beside {by}, from a headway.toml with [[models]] "
+        f'for each, or headway.serve({{"{by}": …, "{used}": …}})'
+    )
+
+
 class Uses:
     """Which model calls which, of one server."""
 
@@ -54,8 +64,7 @@ class Uses:
             return
         for used in uses:
             if used not in known:
-                there = ", ".join(each for each in sorted(known) if each != name) or "no other"
-                raise ConfigError(f"there is no model {used!r}; there are: {there}", field="uses")
+                raise ConfigError(_absent(used, name, known), field="uses")
         circle = find_cycle(self._uses, name)
         if circle is not None:
             raise ConfigError(f"models call each other in a circle: {' → '.join(circle)}")

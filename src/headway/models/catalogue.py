@@ -1,7 +1,6 @@
 """From a name on the command line to a model: the ready-made ones, a class or function of yours,
 a file."""
 
-import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from headway.config import nearest
 from headway.errors import ConfigError
 from headway.model import Model, TensorModel
 from headway.models import targets
@@ -153,11 +153,22 @@ def make(maker: Callable[..., AnyModel], options: Mapping[str, Any], *, where: s
         inspect.signature(maker).bind(**options)
     except TypeError as error:
         raise ConfigError(
-            f"{where} does not take these options: {error}", field="options"
+            f"{where} does not take these options: {error}{_takes(maker, options)}", field="options"
         ) from None
     except ValueError:  # a class without a signature: its constructor will say
         pass
     return maker(**typed(maker, options)) if options else maker()
+
+
+def _takes(maker: Callable[..., AnyModel], options: Mapping[str, Any]) -> str:
+    known = [
+        name
+        for name, each in inspect.signature(maker).parameters.items()
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD, each.POSITIONAL_ONLY)
+    ]
+    unknown = next((name for name in options if name not in known), None)
+    maybe = "" if unknown is None else nearest(unknown, known)
+    return f"; it takes {', '.join(known) or 'none'}{maybe}"
 
 
 def maker(target: str) -> Callable[..., AnyModel]:
@@ -178,8 +189,8 @@ def maker(target: str) -> Callable[..., AnyModel]:
     if is_hub_name(target):
         return folder_maker(find_weights(target, patterns=_HUB_FILES))
     names = sorted([*catalogue(), CHAT])
-    nearest = difflib.get_close_matches(target, names, n=1)
-    maybe = f"; did you mean {nearest[0]}?" if nearest else ""
+    file = f"{target}.py"
+    maybe = f"; did you mean {file}?" if Path(file).is_file() else nearest(target, names)
     raise ConfigError(
         f"{target!r} is no model: neither module:Class, module:function, file.py, a .onnx, .pt2 or "
         ".gguf file, nor a folder with one or of a saved model, nor owner/name on the hub, nor one "

@@ -47,7 +47,8 @@ def maker_at(target: str) -> Callable[..., Any]:
     nearest = difflib.get_close_matches(name, _offers(module), n=1, cutoff=0.7)
     maybe = f"; did you mean {place}:{nearest[0]}?" if found is None and nearest else ""
     fact = "does not exist" if found is None else _what_it_is(found)
-    raise ConfigError(f"{place}:{name} {fact}{maybe}; {_contents(module, place)}")
+    there = _contents(module, place) if found is None or _offers(module) else ""
+    raise ConfigError(f"{place}:{name} {fact}{there and f'; {there}'}{maybe}")
 
 
 def maker_of(found: object, where: str) -> Callable[..., Any] | None:
@@ -183,7 +184,7 @@ def _only_model(module: ModuleType, place: str) -> str:
     ):
         return instances[0]  # and its own class
     if not names:
-        raise ConfigError(f"{place} has no model: write {_WRITE}")
+        raise ConfigError(_contents(module, place))
     raise ConfigError(
         f"{place} has {len(names)} models: say which, as in headway serve {place}:{names[0]}; "
         f"{_contents(module, place)}"
@@ -193,7 +194,7 @@ def _only_model(module: ModuleType, place: str) -> str:
 def _contents(module: ModuleType, place: str) -> str:
     names = _offers(module)
     if not names:
-        return f"{place} has no model: write {_WRITE}"
+        return f"{place} has no model: {_nearly_a_model(module) or f'write {_WRITE}'}"
     listed = [f"{place}:{name} ({_kind(getattr(module, name))})" for name in names]
     more = f" and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
     return f"{place} has {', '.join(listed[:_MOST_LISTED])}{more}"
@@ -227,6 +228,15 @@ def _functions_in(module: ModuleType) -> list[str]:
     ]
 
 
+def _nearly_a_model(module: ModuleType) -> str:
+    """Of a class that was meant to be one, as other servers want it: what is to be written."""
+    for name, each in vars(module).items():
+        is_own = isinstance(each, type) and each.__module__ == module.__name__
+        if is_own and any(hasattr(each, method) for method in ("predict", "stream")):
+            return f"its class {name} is not one; write class {name}(headway.Model)"
+    return ""
+
+
 def _kind(each: object) -> str:
     if isinstance(each, type):
         return "class"
@@ -236,7 +246,7 @@ def _kind(each: object) -> str:
 def _what_it_is(found: object) -> str:
     if isinstance(found, type):
         name = found.__name__
-        return f"is not a model: write class {name}(headway.Model), with predict()"
+        return f"is not a model: write class {name}(headway.Model), with predict(self, items)"
     return (
         f"is of type {type(found).__name__}, not a class or an instance of headway.Model or "
         "headway.TensorModel, nor a function"

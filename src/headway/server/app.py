@@ -244,7 +244,11 @@ class App:
         headers = (("Allow", ", ".join(sorted(allowed))),)
         self.errors.count("method_not_allowed")
         return refuse(
-            request.path, 405, "Method Not Allowed", code="method_not_allowed", headers=headers
+            request.path,
+            405,
+            f"Method Not Allowed; this route takes {' or '.join(sorted(allowed))}",
+            code="method_not_allowed",
+            headers=headers,
         )
 
     def _look_up(self, request: Request) -> Found | set[str]:

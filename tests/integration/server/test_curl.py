@@ -86,7 +86,8 @@ def at(found: Any, path: str) -> Any:
         ("curl -s URL/openapi.json", "info.title", "Headway"),
         ("curl -s URL/v2/models/nothing", "error", None),
         ("curl -s URL/nowhere", "error", "Not Found; /docs lists the routes"),
-        ("curl -s -X DELETE URL/v2", "error", "Method Not Allowed"),
+        ("curl -s -X DELETE URL/v2", "error", "Method Not Allowed; this route takes GET or HEAD"),
+        ("curl -s URL/v1/predict/upper", "error", "Method Not Allowed; this route takes POST"),
     ],
     ids=lambda each: each if isinstance(each, str) and len(each) < 60 else "",
 )

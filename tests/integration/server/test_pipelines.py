@@ -231,6 +231,12 @@ def test_what_cannot_be_is_refused_at_load(models: Any, settings: Any, message: 
     assert [each for each in index if re.search(message, each.get("reason", ""))], index
 
 
+def test_alone_it_is_told_how_to_serve_them_together() -> None:
+    told = r"no model 'b': serve it beside a, from a headway\.toml with \[\[models\]\]"
+    with pytest.raises(headway.ConfigError, match=told), TestClient(headway.asgi({"a": A})):
+        pass
+
+
 def test_a_model_that_is_not_declared_is_named() -> None:
     with TestClient(headway.asgi({"a": Undeclared, **PARTS}, **QUIET)) as client:
         answer = client.post("/v1/predict/a", json="x")

@@ -92,6 +92,8 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
         (["app.py"], "app.py: there is no such file"),
         (["good.toml", "--name", "b"], "--name: the file names its models"),
         (["nothing"], "'nothing' is no model"),
+        (["mine"], "did you mean mine.py?"),
+        (["tables.toml"], "at `$.models`; each model is a table of its own: [[models]], with name"),
         (["absent.onnx"], "absent.onnx: there is no such file"),
         (["no_such_app:M"], "there is no module 'no_such_app'"),
         (["."], "has no models: a folder for each is expected"),
@@ -111,6 +113,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     pytest.importorskip("onnxruntime")
     (tmp_path / "empty.toml").write_text("")
     (tmp_path / "good.toml").write_text(TOML)
+    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "tables.toml").write_text('[models.a]\ntarget = "minilm"\n')
     (tmp_path / "wrong.toml").write_text(TOML.replace("slo_ms", "slo"))
     (tmp_path / "near.toml").write_text(TOML.replace("slo_ms", "slo_mz"))
     (tmp_path / "moved.toml").write_text(TOML.replace("slo_ms", "port"))

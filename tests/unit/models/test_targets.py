@@ -66,6 +66,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         "two_shouts": TWO,
         "only_function": FUNCTION,
         "others_only": OTHERS,
+        "nothing_there": "number = 3\n",
         "with-dash": ONE,
         "json": ONE,  # a name that another module has
         "broken_file": "def f(:\n",
@@ -108,7 +109,8 @@ def test_its_class_takes_options_by_type(folder: Path) -> None:
     assert list(model.predict(["a"])) == ["A??"]
     with pytest.raises(ConfigError, match=r"options\.times: Expected `int`, got `str`: 'many'"):
         build(str(folder / "one_shout.py"), {"times": "many"})
-    with pytest.raises(ConfigError, match="does not take these options"):
+    takes = r"does not take these options: .*'marks'; it takes mark, times; did you mean mark\?$"
+    with pytest.raises(ConfigError, match=takes):
         build(str(folder / "one_shout.py"), {"marks": "?"})
 
 
@@ -124,9 +126,16 @@ def test_its_class_takes_options_by_type(folder: Path) -> None:
             r"has 2 models: say which, as in headway serve .*two_shouts\.py:Shout; .*"
             r":Shout \(class\), .*:Whisper \(class\), .*:helper \(function\)",
         ),
-        ("two_shouts.py:Whisperer", r"does not exist; did you mean .*two_shouts\.py:Whisper\?"),
-        ("others_only.py", r"has no model: write class Mine\(headway\.Model\)"),
-        ("others_only.py:NotOurs", r"is not a model: write class NotOurs\(headway\.Model\)"),
+        ("two_shouts.py:Whisperer", r"does not exist; .*did you mean .*two_shouts\.py:Whisper\?$"),
+        ("nothing_there.py", r"has no model: write class Mine\(headway\.Model\)"),
+        (
+            "others_only.py",
+            r"has no model: its class NotOurs is not one; write class NotOurs\(headway\.Model\)$",
+        ),
+        (
+            "others_only.py:NotOurs",
+            r"is not a model: write class NotOurs\(headway\.Model\), with predict\(self, items\)$",
+        ),
         ("others_only.py:number", "is of type int, not a class or an instance of headway.Model"),
     ],
 )
