@@ -22,6 +22,7 @@ SEEDS = 3
 LAWS = ("poisson", "mmpp", "fanout", "step", "gamma,2.5", "pareto,1.6", "diurnal", "cron,0.2")
 WORST = 1.2  # times plain fire-when-idle
 NOISE_OF_P99 = 0.1  # between two policies, on so few requests
+LUCK = 0.3  # the same where one batch in fifty is slow: who makes fewer batches meets fewer of them
 
 
 def drawn(seed: int, *, closed: bool = False, workers: tuple[int, ...] = (1, 1, 1, 2, 4)) -> World:
@@ -68,17 +69,18 @@ def beside_idle(world: World) -> tuple[float, float]:
 def test_auto_is_never_much_worse_than_firing_when_idle(seed: int) -> None:
     world = drawn(seed)
     p99, mean = beside_idle(world)
-    assert mean <= WORST, f"{world}, seed {seed}: mean {mean:.3f}, p99 {p99:.3f}"
-    if world.noise.stragglers:
-        return  # one batch in fifty is slow: whoever makes fewer batches is luckier in so few
-    assert p99 <= WORST + NOISE_OF_P99, f"{world}, seed {seed}: mean {mean:.3f}, p99 {p99:.3f}"
+    found = f"{world}, seed {seed}: mean {mean:.3f}, p99 {p99:.3f}"
+    assert mean <= WORST, found
+    assert p99 <= WORST + (LUCK if world.noise.stragglers else NOISE_OF_P99), found
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS // 2))
-def test_in_a_closed_loop_the_mean_is_never_much_worse_than_firing_when_idle(seed: int) -> None:
+def test_in_a_closed_loop_it_is_never_much_worse_than_firing_when_idle(seed: int) -> None:
     world = drawn(seed, closed=True, workers=(1,))
     p99, mean = beside_idle(world)
-    assert mean <= WORST, f"{world}, seed {seed}: mean {mean:.3f}, p99 {p99:.3f}"
+    found = f"{world}, seed {seed}: mean {mean:.3f}, p99 {p99:.3f}"
+    assert mean <= WORST, found
+    assert p99 <= WORST + (LUCK if world.noise.stragglers else NOISE_OF_P99), found
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS))
