@@ -17,7 +17,7 @@ from stacks import Stacks
 
 pytestmark = pytest.mark.slow
 if not CLIENTS_PYTHON.exists():
-    pytest.skip(
+    pytest.skip("litellm is in an environment apart: make .venv-clients", allow_module_level=True)
         "litellm has an environment of its own: make .venv-clients", allow_module_level=True
     )
 
