@@ -1,13 +1,14 @@
 """Language models online: a real `headway serve`, Poisson arrivals, tokens streamed over HTTP.
 
-`python -m benchmarks.generation_online [--shapes 8B 1B] [--seconds 20] [--runs 1]`, where there is a
-GPU (8B: of 24 GB and more). The model has the shape of a published one, and random weights. Prompts
-are 32–512 token ids, answers 8–128 tokens, all lengths exact. vLLM's figures are of vLLM 0.24.0's
-engine *without* HTTP, on an H200, taken apart. `--shapes tiny` is for any CPU: to see that it runs.
+`python -m benchmarks.generation_online [--shapes 8B 1B] [--seconds 20] [--runs 1]`, on a machine
+with a GPU (8B: of 24 GB and more). The model has the shape of a published one, and random weights.
+Prompts are 32–512 token ids, answers 8–128 tokens, all lengths exact. vLLM's figures are of vLLM
+0.24.0's engine *without* HTTP, on an H200, taken apart. `--shapes tiny` runs on any CPU.
 Results are printed as they come; the table follows at the end, or where it breaks off.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import signal
@@ -82,6 +83,8 @@ class Server:
 
     def __init__(self, folder: Path, shape: str, cores: set[int], *, is_chunked: bool) -> None:
         self.port = _free_port()
+        self.shape = shape
+        self.is_chunked = is_chunked
         self._log = folder / "server.log"
         options = f"random_weights=true,chunking={'true' if is_chunked else 'false'}"
         sizes = ["--max-sequences", "256", "--max-context", "4096"]
@@ -168,15 +171,8 @@ def _children(parent: int) -> list[int]:
 # ---- measuring
 
 
-def measure(
-    server: Server,
-    load: TokenLoad,
-    shape: str,
-    rate: float,
-    seconds: float,
-    seed: int,
-    chunks: bool,
-) -> Measured:
+def measure(server: Server, load: TokenLoad, rate: float, *, seconds: float, seed: int) -> Measured:
+    shape = server.shape
     vocabulary = min(SHAPES[shape]["vocab_size"], 128_000)
     requests = asked_of(rate, seconds, model=shape, vocabulary=vocabulary, seed=seed)
     front, engine = server.cpu_s()
@@ -188,7 +184,7 @@ def measure(
     return Measured(
         shape,
         rate,
-        is_chunked,
+        server.is_chunked,
         seen.per_s,
         _figures(seen),
         (front_after - front) / tokens * 1e6,
@@ -245,13 +241,11 @@ class Stage:
     def run(self, shape: str, rates: tuple[float, ...], *, is_chunked: bool) -> None:
         with serving(shape, self._servers, is_chunked=is_chunked) as server:
             load = TokenLoad(server.port)
-            about = {"is_chunked": is_chunked}
-            measure(server, load, shape, rates[0], seconds=self._warm_s, seed=99, **about)
+            measure(server, load, rates[0], seconds=self._warm_s, seed=99)
             for rate in rates:
                 runs = []
                 for seed in range(self._runs):
-                    timed = {"seconds": self._seconds, "seed": seed}
-                    once = measure(server, load, shape, rate, **timed, **about)
+                    once = measure(server, load, rate, seconds=self._seconds, seed=seed)
                     runs.append(once)
                     print(once.line(), flush=True)
                 self.measured.append(median_of(runs))
@@ -260,9 +254,7 @@ class Stage:
 
     def _keep(self) -> None:
         if self._out is not None:
-            told = [
-                {name: getattr(each, name) for name in Measured.__slots__} for each in self.measured
-            ]
+            told = [dataclasses.asdict(each) for each in self.measured]
             self._out.write_text(json.dumps(told, indent=1))
 
 

@@ -38,7 +38,7 @@ class LanguageModel:
         if threads is not None and threads < 1:
             raise ConfigError(f"must be at least 1, not {threads}", field="threads")
         self._target = target
-        self._engine_options = {
+        self._engine_options: dict[str, Any] = {
             "threads": threads,
             "random_weights": random_weights,
             "chunking": chunking,

@@ -16,7 +16,6 @@ from headway.server.api.openai.asking import (
     MOST_CHOICES,
     Generating,
     check_room,
-    decoded,
     language_of,
     too_long,
 )
@@ -25,11 +24,13 @@ from headway.server.api.openai.logprobs import completion_logprobs
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.inference import Inference
+from headway.server.json.body import decode_fields
 from headway.server.net.messages import Answer, Headers, Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/completions", "completions"),
 ]
+_encode = msgspec.json.Encoder().encode
 _MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
 
 
@@ -47,7 +48,7 @@ class Completions:
 
     async def completions(self, request: Request) -> Answer:
         no_query(request)
-        asked = await decoded(request, CompletionRequest)
+        asked = await decode_fields(request, CompletionRequest)
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
             return await _answer(request, asked, served)
@@ -130,26 +131,27 @@ class CompletionWriter:
             "model": model,
             "system_fingerprint": None,
         }
+        # Every event is the same up to the choice's number, and after its finish_reason.
+        self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":[{"index":'
+        self._end = b'}],"usage":null}\n\n' if asked.includes_usage else b"}]}\n\n"
 
     def piece(self, piece: Piece) -> bytes:
-        self._usage.add(piece)
-        text = piece.text
-        offset = self._lengths.get(piece.choice)
+        choice, text, _, logprobs, finish_reason, finished, _ = piece
+        if finished is not None:
+            self._usage.add(piece)
+        offset = self._lengths.get(choice)
         if offset is None:
-            text = self._echo(piece.choice) + text
+            text = self._echo(choice) + text
             offset = 0
-        self._lengths[piece.choice] = offset + len(text)
-        logprobs = None
-        if piece.logprobs is not None:
-            logprobs = completion_logprobs([piece], self._language, offset)
-        choice = {
-            "index": piece.choice,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": piece.finish_reason,
-        }
-        more = {"usage": None} if self._asked.includes_usage else {}
-        return event_of({**self._head, "choices": [choice], **more})
+        self._lengths[choice] = offset + len(text)
+        told = b"null"
+        if logprobs is not None:
+            told = _encode(completion_logprobs([piece], self._language, offset))
+        reason = b"null" if finish_reason is None else _encode(finish_reason)
+        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b' % (
+            *(self._start, choice, _encode(text)),
+            *(told, reason, self._end),
+        )
 
     def tail(self) -> bytes:
         last = b""
@@ -171,7 +173,7 @@ class CompletionWriter:
         if self._story is not None:
             self._story.tell(self._usage.met.values())
             headers = self._story.headers()
-        return Response(msgspec.json.encode(body), headers=headers)
+        return Response(_encode(body), headers=headers)
 
     def _choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
         own = [piece for piece in pieces if piece.choice == index]
