@@ -224,6 +224,10 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     grpc_stack: Annotated[
         Literal["headway", "grpcio"], Meta(description="what serves gRPC: our own, or grpc.aio")
     ] = "headway"
+    server_name: Annotated[
+        str,
+        Meta(min_length=1, description="as /v2 has it; for clients that look for another: triton"),
+    ] = "headway"
     max_body_bytes: Annotated[int, Meta(ge=1, description="largest HTTP body or gRPC message")] = (
         64 * 2**20
     )

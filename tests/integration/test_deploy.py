@@ -11,11 +11,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import promql_parser as promql
 import pytest
 import yaml
 
-from headway.cli.main import _parser
+from headway.cli.main import _parser, main
 from headway.cli.serve import config_of
+from headway.observe import families
+from headway.observe.exposition import Family
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -78,27 +81,75 @@ def test_compose_has_a_service_that_is_shut_in() -> None:
     assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).exists()
 
 
+def test_compose_runs_as_whoever_can_read_the_keys(tmp_path: Path) -> None:
+    """`headway keys` writes a file that is its owner's alone, and Compose mounts it as it is."""
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["headway"]
+    assert service["user"] == "${HEADWAY_UID:-1000}:${HEADWAY_GID:-1000}"
+    keys = tmp_path / "keys.toml"
+    assert main(["keys", "new", "--tenant", "acme", "--file", str(keys)]) == 0
+    assert keys.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_image_of_ones_own_takes_ten_lines(tmp_path: Path) -> None:
+    lines = (DEPLOY / "Dockerfile.model").read_text().splitlines()
+    code = [line for line in lines if not line.startswith("#")]
+    assert len(code) <= 10
+    assert code[0] == "FROM headway"  # the name that deploy/Dockerfile says
+    assert "-t headway ." in (DEPLOY / "Dockerfile").read_text()
+    users = [line for line in code if line.startswith("USER")]
+    assert users[-1] == f"USER {instructions('USER')[0]}"
+    [command] = [line.removeprefix("CMD ") for line in code if line.startswith("CMD")]
+    arguments = json.loads(command)
+    assert settings_of(arguments).host == "0.0.0.0"
+    assert _parser().parse_args(arguments).target == "app.py:Model"
+
+
 # --- the cluster
 
 
-def test_kubernetes_probes_what_there_is_and_waits_for_the_drain() -> None:
-    deployment, service = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
-    pod = deployment["spec"]["template"]["spec"]
-    [container] = pod["containers"]
-    server = settings_of(container["args"])
-    least_s = server.stop_delay_s + server.drain_s + 5
-    assert pod["terminationGracePeriodSeconds"] >= least_s
-    paths = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness")}
-    assert paths == {"/v2/health/ready"}
-    assert container["livenessProbe"]["httpGet"]["path"] == "/v2/health/live"
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"http": server.port, "grpc": server.grpc_port}
-    assert service["metadata"]["name"] != "headway"
-    [volume] = pod["volumes"]
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert Path(server.keys_file).parent == Path(mounts[volume["name"]])
+def test_kubernetes_pulls_the_image_that_is_built() -> None:
+    text = (DEPLOY / "kubernetes.yaml").read_text()
+    deployment, _ = yaml.safe_load_all(text)
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert f"docker build -f deploy/Dockerfile -t {container['image']} ." in text
+    assert container["imagePullPolicy"] == "IfNotPresent"
+    assert ":" in container["image"]
+
+
+def test_replicas_follow_the_queued_seconds() -> None:
+    scaler = yaml.safe_load((DEPLOY / "autoscaling.yaml").read_text())
+    deployment, _ = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert scaler["spec"]["minReplicas"] == deployment["spec"]["replicas"]
+    [metric] = scaler["spec"]["metrics"]
+    assert metric["external"]["metric"]["name"] == rule()["name"]["as"]
+    parsed = promql.parse(query_of(rule()))
+    assert str(parsed.op) == "sum"
+    known = {family.name for family in vars(families).values() if isinstance(family, Family)}
+    assert set(re.findall(r"headway_\w+", query_of(rule()))) <= known
+
+
+def rule() -> Any:
+    """prometheus-adapter's, for the queued seconds."""
+    values = yaml.safe_load((DEPLOY / "prometheus" / "adapter-values.yaml").read_text())
+    [found] = values["rules"]["external"]
+    return found
+
+
+def query_of(found: Any, matchers: str = 'namespace="default"') -> str:
+    """As the adapter asks it."""
+    query: str = found["metricsQuery"].replace("<<.LabelMatchers>>", matchers)
+    return query
+
+
+def test_the_scrape_shows_a_key_that_may_read_metrics() -> None:
+    scrape = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    [job] = scrape["scrape_configs"]
+    assert job["authorization"]["type"] == "Bearer"
+    [target] = job["static_configs"][0]["targets"]
+    _, service = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    assert target == f"{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    assert all((DEPLOY / "prometheus" / each).exists() for each in scrape["rule_files"])
 
 
 # --- systemd

@@ -42,14 +42,19 @@ def serving(
                 ready.set_result((served, stop))
                 await stop.wait()
         except BaseException as error:
-            if not ready.done():
-                ready.set_exception(error)
-            raise
+            if ready.done():
+                raise
+            ready.set_exception(error)  # whoever waits for it is told, and nobody else
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
     thread.start()
-    served, stop = ready.result(MOST_S)
+    try:
+        served, stop = ready.result(MOST_S)
+    except BaseException:
+        thread.join(MOST_S)
+        loop.close()
+        raise
 
     def run(call: Callable[[], Awaitable[T]]) -> T:
         async def calling() -> T:

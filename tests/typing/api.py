@@ -148,3 +148,27 @@ def retry_after(error: headway.Unavailable) -> float | None:
     if isinstance(error, headway.QueueFull):
         assert_type(error.limit, int)
     return error.retry_after_s
+
+
+# ---- a server's models
+
+
+def use_client(client: headway.Client) -> None:
+    assert_type(client.predict("sentiment", "good", returns=float), float)
+    assert_type(client.predict_many("sentiment", ["good"], returns=float), list[float])
+    assert_type(client.predict("sentiment", "good", deadline_ms=50), Any)
+    client.predict("sentiment", "good", dedline_ms=50)  # type: ignore[call-overload]
+    client.predict("sentiment", "good", priority="soon")  # type: ignore[call-overload]
+
+
+async def use_async_client(client: headway.AsyncClient) -> None:
+    assert_type(await client.predict("sentiment", "good", returns=float), float)
+
+
+async def pipeline(text: str, *, sentiment: headway.ModelHandle[str, float]) -> float:
+    assert_type(await sentiment(text), float)
+    assert_type(await sentiment.many([text]), list[float])
+    return sentiment.call(text)
+
+
+app = headway.asgi({"sentiment": Sentiment, "pipeline": pipeline}, slo_ms=50)

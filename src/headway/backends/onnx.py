@@ -1,5 +1,11 @@
-"""ONNX files, run by onnxruntime. It is imported with the first model."""
+"""ONNX files, run by onnxruntime. It is imported with the first model.
 
+What it runs on is onnxruntime's execution provider, named by the option `device`: `cpu`, `cuda`,
+`tensorrt`, `openvino`, `coreml` …, as far as the installed package has them.
+"""
+
+import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +15,19 @@ from headway.model import Arrays, Tensor, TensorModel
 if TYPE_CHECKING:
     import numpy
 
+_log = logging.getLogger(__name__)
+_CPU = "CPUExecutionProvider"
+# What each is called, and the package that has it.
+PROVIDERS = {
+    "cpu": (_CPU, "onnxruntime"),
+    "cuda": ("CUDAExecutionProvider", "onnxruntime-gpu"),
+    "tensorrt": ("TensorrtExecutionProvider", "onnxruntime-gpu"),
+    "rocm": ("ROCMExecutionProvider", "onnxruntime-rocm"),
+    "openvino": ("OpenVINOExecutionProvider", "onnxruntime-openvino"),
+    "directml": ("DmlExecutionProvider", "onnxruntime-directml"),
+    "coreml": ("CoreMLExecutionProvider", "onnxruntime, on macOS"),
+}
+_NUMBERED = ("cuda", "tensorrt", "rocm", "directml")  # GPUs, of which there may be several
 _DTYPES = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
@@ -26,18 +45,22 @@ _DTYPES = {
 class OnnxModel(TensorModel):
     """An .onnx file as it is. It is opened at once: only the file knows its signature.
 
-    `batch_sizes` is empty, or the one number of rows that the file was exported with. Where the
-    first axes of its inputs and outputs are fixed and differ, or there are none, they are no rows:
-    then it has no batch axis.
+    Options: `device` (empty: a CUDA GPU where onnxruntime finds one, else the CPU), `threads` (of
+    one batch, on the CPU). `batch_sizes` is empty, or the one number of rows that the file was
+    exported with. Where the first axes of its inputs and outputs are fixed and differ, or there are
+    none, they are no rows: then it has no batch axis.
     """
 
     inputs: tuple[Tensor, ...] = ()  # type: ignore[misc]  # of this file, not of the class
     outputs: tuple[Tensor, ...] = ()  # type: ignore[misc]
     writes_inputs = False
 
-    def __init__(self, path: str | Path, *, threads: int = 1) -> None:
+    def __init__(self, path: str | Path, *, device: str = "", threads: int = 1) -> None:
         self._path = Path(path)
-        self._session = open_session(self._path, threads=threads)
+        self._device_asked = device
+        self._threads = threads
+        self.device = likely_device(device)  # where it runs; sure once it is loaded
+        self._session = open_session(self._path, device="cpu", threads=threads)
         takes, gives = self._session.get_inputs(), self._session.get_outputs()
         self.inputs = tuple(_tensor(each, self._path) for each in takes)
         self.outputs = tuple(_tensor(each, self._path) for each in gives)
@@ -49,6 +72,13 @@ class OnnxModel(TensorModel):
             self.outputs = tuple(_rows_first(each) for each in self.outputs)
         self._names = [tensor.name for tensor in self.outputs]
         self._texts = [tensor.name for tensor in self.inputs if tensor.dtype == "object"]
+
+    def load(self) -> None:
+        """In the worker: nothing is put on a GPU by the process that only reads the signature."""
+        asked = self._device_asked
+        if _name_of(check_device(asked)[0]) != _CPU:
+            self._session = open_session(self._path, device=asked, threads=self._threads)
+            self.device = device_of(self._session, asked)
 
     def files(self) -> list[Path]:
         """The file, and the weights that lie beside it where it is too large for one."""
@@ -86,10 +116,12 @@ def _texts(name: str, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, A
     return texts
 
 
-def open_session(model: Path | bytes, *, threads: int = 1) -> Any:
-    """An onnxruntime session on the CPU, of a file or of what would be in one. `threads`: for one
-    batch."""
+def open_session(model: Path | bytes, *, device: str = "", threads: int = 1) -> Any:
+    """An onnxruntime session, of a file or of what would be in one. `device`: one of PROVIDERS,
+    `cuda:1` for a certain GPU, empty for a CUDA GPU or else the CPU; `threads`: for one batch, on
+    the CPU. Raises ConfigError, also where a device that was asked for cannot be had."""
     onnxruntime = _onnxruntime()
+    providers = check_device(device)
     if isinstance(model, Path) and not model.is_file():
         raise ConfigError(f"{model}: there is no such file")
     if not (isinstance(threads, int) and threads >= 1):
@@ -99,14 +131,74 @@ def open_session(model: Path | bytes, *, threads: int = 1) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors; it warns of harmless things on every start
     try:
-        return onnxruntime.InferenceSession(
-            model if isinstance(model, bytes) else str(model),
-            options,
-            providers=["CPUExecutionProvider"],
+        session = onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else str(model), options, providers=providers
         )
     except Exception as error:  # its own tree of exceptions: not a model, too new, weights missing
         name = "the network" if isinstance(model, bytes) else model
         raise ConfigError(f"{name}: onnxruntime cannot load it: {error}") from error
+    wanted, got = _name_of(providers[0]), session.get_providers()[0]
+    if wanted != got:  # it only warns
+        what = f"onnxruntime could not start its {wanted}; is there such a device, and its driver?"
+        if device:
+            raise ConfigError(what, field="device")
+        _log.warning("%s The model runs on the CPU.", what)
+    return session
+
+
+def check_device(device: str) -> list[Any]:
+    """The providers for it, in onnxruntime's own words. Raises ConfigError."""
+    known = _onnxruntime().get_available_providers()
+    if not device:
+        return _providers("cuda", "") if PROVIDERS["cuda"][0] in known else [_CPU]
+    found = re.fullmatch(r"(\w+?)(?::(\d+))?", device)
+    name, number = (found[1], found[2] or "") if found else (device, "")
+    if name not in PROVIDERS or (number and name not in _NUMBERED):
+        raise ConfigError(
+            f"{device!r} is none of {', '.join(PROVIDERS)}; a GPU may have a number: cuda:1",
+            field="device",
+        )
+    provider, package = PROVIDERS[name]
+    if provider not in known:
+        here = [each for each, (of, _) in PROVIDERS.items() if of in known]
+        raise ConfigError(
+            f"the onnxruntime that is installed has no {provider}, only {', '.join(here)}; "
+            f"{name} comes with {package}",
+            field="device",
+        )
+    return _providers(name, number)
+
+
+def likely_device(asked: str) -> str:
+    """What a session is going to run on, if its device can be started."""
+    return _device_name(_name_of(check_device(asked)[0]), asked)
+
+
+def device_of(session: Any, asked: str) -> str:
+    """What a session runs on: `cpu`, `cuda:0`, `openvino` …"""
+    return _device_name(session.get_providers()[0], asked)
+
+
+def _device_name(first: str, asked: str) -> str:
+    name = next((name for name, (of, _) in PROVIDERS.items() if of == first), first)
+    if name not in _NUMBERED:
+        return name
+    return f"{name}:{asked.partition(':')[2] or 0}"
+
+
+def _providers(name: str, number: str) -> list[Any]:
+    """With those that take what it cannot run."""
+    provider = PROVIDERS[name][0]
+    options = {"device_id": number} if number else {}
+    found: list[Any] = [(provider, options)]
+    if name == "tensorrt":
+        found.append((PROVIDERS["cuda"][0], options))
+    return found if name == "cpu" else [*found, _CPU]
+
+
+def _name_of(provider: Any) -> str:
+    name: str = provider if isinstance(provider, str) else provider[0]
+    return name
 
 
 def _onnxruntime() -> Any:

@@ -40,7 +40,7 @@ class ExportedModel(TensorModel):
     def __init__(self, path: str | Path, *, device: str = "", threads: int = 1) -> None:
         self._path = Path(path)
         self._torch = torch = import_torch()
-        self._device = choose_device(torch, device)
+        self.device = self._device = choose_device(torch, device)
         self._threads = threads
         program = _open(torch, self._path)
         self.inputs, self.outputs = _signature(program, self._path)

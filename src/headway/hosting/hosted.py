@@ -168,6 +168,14 @@ class Served(Holding):
         line = WorkerLine(self.name, self.version, os.getpid(), state, 0, "")
         return [line] * self.batcher.policy.workers
 
+    def devices(self) -> list[str]:
+        """What each worker runs on (`cpu`, `cuda:1`), as the model says it; empty: not known."""
+        said = getattr(self.model, "device", "cpu")
+        own = "" if callable(said) else str(said)
+        pins = [each for each in self.config.pin if each.startswith("cuda")] or [own]
+        workers = self.batcher.policy.workers
+        return [pins[index % len(pins)] for index in range(workers)]
+
     # ---- life
 
     async def start(self) -> None:

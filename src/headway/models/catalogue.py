@@ -298,7 +298,7 @@ def _is_whisper(path: Path) -> bool:
 
 
 def _onnx_maker(path: Path) -> Callable[..., AnyModel]:
-    def make(*, threads: int = 1, weights: str | None = None) -> AnyModel:
+    def make(*, device: str = "", threads: int = 1, weights: str | None = None) -> AnyModel:
         """With `weights`, the file is in that folder or on the hub under that name."""
         from headway.backends.onnx import OnnxModel
 
@@ -306,6 +306,6 @@ def _onnx_maker(path: Path) -> Callable[..., AnyModel]:
         if weights is not None:
             # Weights beyond 2 GB lie beside the file, under its name and some ending.
             file = find_weights(weights, patterns=[f"{path.as_posix()}*"]) / path
-        return OnnxModel(file, threads=threads)
+        return OnnxModel(file, device=device, threads=threads)
 
     return make

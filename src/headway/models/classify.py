@@ -77,14 +77,23 @@ class TextClassifier(TextModel):
 
 class CloneGuard(TextClassifier):
     """Is a text safe to hand to a language model, or does it try to give it orders? Options:
-    `threads` (of one batch), `max_tokens`, `truncate` (longer texts are cut, not refused)."""
+    `device` and `threads` (of onnxruntime), `max_tokens`, `truncate` (longer texts are cut, not
+    refused)."""
 
-    def __init__(self, *, threads: int = 1, max_tokens: int = 256, truncate: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        device: str = "",
+        threads: int = 1,
+        max_tokens: int = 256,
+        truncate: bool = False,
+    ) -> None:
         super().__init__(
             OnnxEncoder(
                 CLONEGUARD_WEIGHTS.find,
                 names=["mini_semantic.onnx"],
                 output="logits",
+                device=device,
                 threads=threads,
             ),
             labels=["safe", "injection"],

@@ -79,30 +79,32 @@ def vectors_of(encoder: Encoder, batch: EncodedBatch, head: Head) -> "numpy.ndar
 
 class MiniLM(TextEmbedder):
     """all-MiniLM-L6-v2. Options: `weights` (a folder with model.onnx and tokenizer.json, or a name
-    on the hub; by default the pinned package), `threads` (of one batch), `max_tokens`, `truncate`
-    (longer texts are cut, not refused)."""
+    on the hub; by default the pinned package), `device` and `threads` (of onnxruntime),
+    `max_tokens`, `truncate` (longer texts are cut, not refused)."""
 
     def __init__(
         self,
         *,
         weights: str | None = None,
+        device: str = "",
         threads: int = 1,
         max_tokens: int = 256,
         truncate: bool = False,
     ) -> None:
         super().__init__(
-            minilm_encoder(weights, threads=threads),
+            minilm_encoder(weights, device=device, threads=threads),
             width=DIMENSIONS,
             max_tokens=checked_tokens(max_tokens),
             truncate=truncate,
         )
 
 
-def minilm_encoder(weights: str | None, *, threads: int) -> OnnxEncoder:
+def minilm_encoder(weights: str | None, *, device: str, threads: int) -> OnnxEncoder:
     """By default of the pinned package; else of a folder, or of a name on the hub."""
     if weights is None:
-        return OnnxEncoder(MINILM_WEIGHTS.find, threads=threads)
-    return OnnxEncoder(partial(find_weights, weights, patterns=_FILES), threads=threads)
+        return OnnxEncoder(MINILM_WEIGHTS.find, device=device, threads=threads)
+    find = partial(find_weights, weights, patterns=_FILES)
+    return OnnxEncoder(find, device=device, threads=threads)
 
 
 def checked_tokens(max_tokens: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy
 
-from headway.backends.onnx import open_session
+from headway.backends.onnx import device_of, likely_device, open_session
 from headway.backends.torch import choose_device, import_torch
 from headway.errors import ConfigError
 from headway.models import packed
@@ -48,6 +48,11 @@ class Encoder(Protocol):
 
     packs: bool  # it computes no padding: a batch costs what its tokens come to
 
+    @property
+    def device(self) -> str:
+        """Where it runs, or is going to; empty: that is known once it is loaded."""
+        ...
+
     def find(self) -> Path:
         """The folder, checked. Raises ConfigError."""
         ...
@@ -72,9 +77,12 @@ class OnnxEncoder:
         *,
         names: Sequence[str] = ("onnx/model.onnx", "model.onnx"),
         output: str | None = None,
+        device: str = "",
         threads: int = 1,
     ) -> None:
         self._find = find
+        self._device_asked = device
+        self._device: str | None = None
         self._folder: Path | None = None
         self._names = names
         self._output = None if output is None else [output]
@@ -86,8 +94,14 @@ class OnnxEncoder:
         return self._folder
 
     def load(self) -> None:
-        self._session = open_session(self._file(), threads=self._threads)
+        asked = self._device_asked
+        self._session = open_session(self._file(), device=asked, threads=self._threads)
+        self._device = device_of(self._session, asked)
         self._inputs = {each.name for each in self._session.get_inputs()}
+
+    @property
+    def device(self) -> str:
+        return likely_device(self._device_asked) if self._device is None else self._device
 
     def files(self) -> list[Path]:
         file = self._file()
@@ -127,11 +141,16 @@ class TorchEncoder:
         if dtype not in ("", "float32", *packed.SHORT_DTYPES):
             raise ConfigError(f"{dtype!r} is none of float32, bfloat16, float16", field="dtype")
         self.packs = packs
+        self._device = device
         self._dtype = dtype or "float32"
         self._path = path
         self._auto_class = auto_class
         self._device_asked = device
         self._threads = threads
+
+    @property
+    def device(self) -> str:
+        return self._device
 
     def find(self) -> Path:
         return self._path

@@ -154,12 +154,13 @@ class MiniLMReranker(CosineReranker):
         self,
         *,
         weights: str | None = None,
+        device: str = "",
         threads: int = 1,
         max_tokens: int = 256,
         truncate: bool = False,
     ) -> None:
         super().__init__(
-            minilm_encoder(weights, threads=threads),
+            minilm_encoder(weights, device=device, threads=threads),
             max_tokens=checked_tokens(max_tokens),
             truncate=truncate,
         )

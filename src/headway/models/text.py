@@ -51,9 +51,15 @@ class TextModel(Model[Any, Any]):
         tokenizer.enable_truncation(self._max_tokens)
         self._tokenizer = tokenizer
         self._vocabulary = tokenizer.get_vocab_size()
+        self._first, self._last = _frame(tokenizer)
 
     def load(self) -> None:
         self._encoder.load()
+
+    @property
+    def device(self) -> str:
+        """Where it runs; empty: that is known once it is loaded."""
+        return self._encoder.device
 
     def files(self) -> list[Path]:
         """What it is made of: a warm-up table counts as long as these are the same."""
@@ -67,13 +73,35 @@ class TextModel(Model[Any, Any]):
     def prepare(self, raw: str | list[int], *, truncate: bool | None = None) -> Any:
         if isinstance(raw, str):
             return _tokens(self._encode("text", raw, truncate=truncate).ids)
-        if not raw or not all(type(each) is int and 0 <= each < self._vocabulary for each in raw):
+        self._check_ids(raw)
+        if len(raw) <= self._max_tokens:
+            return _tokens(raw)
+        if not self._cuts(truncate):
+            raise self._too_long("text", len(raw))
+        return _tokens([*raw[: self._max_tokens - len(self._last)], *self._last])
+
+    @property
+    def token_ids(self) -> dict[str, Any]:
+        """Which token ids it takes in place of a text: those of its own tokenizer."""
+        return {
+            "tokenizer": "the model's own",
+            "vocabulary": self._vocabulary,
+            "begin_with": self._first,
+            "end_with": self._last,
+        }
+
+    def _check_ids(self, ids: Any) -> None:
+        """Those of another tokenizer would mean another text. Raises InvalidInput."""
+        if not ids or not all(type(each) is int and 0 <= each < self._vocabulary for each in ids):
             raise InvalidInput(
                 f"input 'text': a text, or token ids from 0 to {self._vocabulary - 1}, is expected"
             )
-        if len(raw) > self._max_tokens and not self._cuts(truncate):
-            raise self._too_long("text", len(raw))
-        return _tokens(raw[: self._max_tokens])
+        first, last = self._first, self._last
+        if ids[: len(first)] != first or ids[len(ids) - len(last) :] != last:
+            raise InvalidInput(
+                f"input 'text': these token ids are not of this model's own tokenizer, whose texts "
+                f"begin with {first} and end with {last}; send texts instead"
+            )
 
     def prepare_many(self, raws: list[Any]) -> Sequence[Any]:
         """All at once, on every core. Raises where one is odd: they are then looked at singly."""
@@ -137,6 +165,16 @@ class TextModel(Model[Any, Any]):
         return EncodedBatch(
             ids, mask, numpy.zeros_like(ids) if types is None else _padded(types, 0)
         )
+
+
+def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens before and after every text."""
+    encoding = tokenizer.encode("a")
+    marks = encoding.special_tokens_mask
+    own = [index for index, is_special in enumerate(marks) if not is_special]
+    if not own:  # nothing is known of this letter
+        return [], []
+    return encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]
 
 
 def _tokens(ids: Sequence[int]) -> "numpy.ndarray[Any, Any]":

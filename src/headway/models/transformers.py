@@ -77,7 +77,7 @@ def _encoder(
     if any((path / name).is_file() for name in _ONNX):
         if dtype:
             raise ConfigError("an ONNX file computes as it was exported", field="dtype")
-        return OnnxEncoder(lambda: path, names=_ONNX, threads=threads)
+        return OnnxEncoder(lambda: path, names=_ONNX, device=device, threads=threads)
     raise ConfigError(
         f"{path} has no safetensors and no model.onnx; pickled weights (*.bin) are not read"
     )

@@ -10,6 +10,7 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
+from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.errors import headers_of, is_asked_to_stop, param_of, tell
@@ -247,7 +248,7 @@ class App:
         )
 
     def _look_up(self, request: Request) -> Found | set[str]:
-        """The methods that there are, where it is not this one."""
+        """The methods that there are, where it is not this one: of the template that fits best."""
         allowed: set[str] = set()
         for routes, params in self._candidates(request.path):
             route = routes.get(request.method)
@@ -255,7 +256,7 @@ class App:
                 route = routes.get("GET")
             if route is not None:
                 return self._remember(request, Found(route, params))
-            allowed.update(routes)
+            allowed = allowed or set(routes)
         return allowed
 
     def _find_direct(self, url: bytes) -> Found | None:
@@ -305,9 +306,12 @@ def refuse(
     """An error as the API family of `path` spells it."""
     # A model's words may hold what no encoding can carry: half of a surrogate pair.
     message = message.encode("utf-8", "replace").decode()
+    if path.startswith("/v2/models/"):
+        message = in_tritons_words(code, message)
     error: Any = message
     word = code
-    if path.startswith("/v1/") and not path.startswith("/v1/predict/"):
+    is_openai = path.startswith("/v1/") and not path.startswith("/v1/predict/")
+    if is_openai and not path.endswith(":predict"):  # which is KServe's
         if status == 404 and code == "unknown_model":
             word = "model_not_found"  # OpenAI's
         error = openai_error(status, message, code=word, param=param)

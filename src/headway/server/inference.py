@@ -51,11 +51,13 @@ class Inference:
         self,
         registry: Registry,
         *,
+        name: str = "headway",
         version: str = "0",
         regions: SharedRegions | None = None,
         limits: Limits = NORMAL,
     ) -> None:
         self.models = Models(registry)
+        self.name = name  # of this server
         self.version = version  # of this server
         self.regions = regions  # None: shared memory is off
         self.limits = limits
@@ -173,4 +175,6 @@ def inference_over(
     if isinstance(models, Inference):
         return models
     limits = Limits(config.max_request_rows, config.max_tensor_elements)
-    return Inference(models, version=version, regions=regions, limits=limits)
+    return Inference(
+        models, name=config.server_name, version=version, regions=regions, limits=limits
+    )

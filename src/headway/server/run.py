@@ -21,7 +21,7 @@ from headway.hosting.timed import TimedServed
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
-from headway.server.api import admin, draining, metrics, predict
+from headway.server.api import admin, cohere, draining, huggingface, instances, metrics, predict
 from headway.server.api.chat_page import handlers as chat_page
 from headway.server.api.openai import adapters, audio, chat, completions, images, rerank, tokens
 from headway.server.api.openai import handlers as openai
@@ -252,6 +252,9 @@ def families_of(
         (rerank.ROUTES, rerank.Reranking(inference)),
         (audio.ROUTES, audio.Audio(inference)),
         (images.ROUTES, images.Images(inference)),
+        (cohere.ROUTES, cohere.Cohere(inference)),
+        (huggingface.ROUTES, huggingface.HuggingFace(inference)),
+        (instances.ROUTES, instances.Instances(inference)),
         (predict.ROUTES, predict.Plain(inference)),
         (openapi.ROUTES, described),
         (admin.ROUTES, admin.Admin(models)),

@@ -130,6 +130,8 @@ class Words(headway.Model[str, Vector]):
             self.gate.pass_through(items)
         if "fail" in items:
             raise ValueError("this text makes it fail")
+        if "refuse" in items:
+            raise headway.InvalidInput("this text is not taken")
         return [vector_of(item) for item in items]
 
 

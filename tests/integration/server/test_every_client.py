@@ -118,6 +118,11 @@ def test_model_failed(pair: Pair) -> None:
     pair.refused(call, 500, "INTERNAL", "words raised ValueError")
 
 
+def test_an_error_of_ours_that_the_model_raises(pair: Pair) -> None:
+    call = pair.start("words", "refuse")
+    pair.refused(call, 400, "INVALID_ARGUMENT", "this text is not taken")
+
+
 def test_queue_full(pair: Pair, stacks: Stacks) -> None:
     with stacks.occupied("narrow") as model, stacks.queued(model):
         pair.refused_for_now(pair.start("narrow", "third"), "the queue is full (1 rows)")

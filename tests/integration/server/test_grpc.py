@@ -33,7 +33,6 @@ health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
 reflection_pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
 triton = pytest.importorskip("tritonclient.grpc")
 from grpc_health.v1 import health_pb2_grpc  # noqa: E402 - once we know that it is there
-from grpc_reflection.v1alpha import reflection_pb2_grpc  # noqa: E402
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc  # noqa: E402
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype  # noqa: E402
 
@@ -647,6 +646,17 @@ def test_cuda_memory_is_not_there(stub: Any) -> None:
     assert caught.value.code() is Code.UNIMPLEMENTED
 
 
+# ---- as Triton's image clients read it
+
+
+def test_the_configuration_names_the_axes_of_images_and_the_workers(running: Running) -> None:
+    with triton.InferenceServerClient(running.url) as client:
+        config = client.get_model_config("double").config
+    assert [each.format for each in config.input] == [model_config_pb2.ModelInput.FORMAT_NONE]
+    [group] = config.instance_group
+    assert (group.kind, group.count) == (model_config_pb2.ModelInstanceGroup.KIND_CPU, 1)
+
+
 # ---- health and reflection
 
 
@@ -659,7 +669,7 @@ def test_health_and_reflection(running: Running) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             check(health_pb2.HealthCheckRequest(service="nothing"))
         assert caught.value.code() is Code.NOT_FOUND
-        names = reflected(channel, list_services="").list_services_response.service
+        names = reflected(channel, "v1", list_services="").list_services_response.service
         assert {each.name for each in names} == {
             "grpc.health.v1.Health",
             "grpc.reflection.v1.ServerReflection",
@@ -667,12 +677,19 @@ def test_health_and_reflection(running: Running) -> None:
             "inference.GRPCInferenceService",
         }
         for each in names:
-            found = reflected(channel, file_containing_symbol=each.name)
-            assert found.file_descriptor_response.file_descriptor_proto
+            for version in ("v1", "v1alpha"):
+                found = reflected(channel, version, file_containing_symbol=each.name)
+                [file] = found.file_descriptor_response.file_descriptor_proto
+                assert each.name.rpartition(".")[0].encode() in file
 
 
-def reflected(channel: Any, **asked: str) -> Any:
-    ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+def reflected(channel: Any, version: str, **asked: str) -> Any:
+    """Both versions have the same messages."""
+    ask = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
     [answer] = ask(iter([reflection_pb2.ServerReflectionRequest(**asked)]))
     return answer
 

@@ -118,8 +118,12 @@ def test_without_a_key_no_model_is_named_that_was_not_asked_for(keyed: Keyed, pa
     answer = keyed.server.http.get(f"/v2/models/{path}")
     assert answer.status_code == 404
     name, version = path.split("/")[0], " version" if "versions" in path else ""
-    assert answer.json()["error"].startswith(f"no model '{name}'{version}")
+    told = answer.json()["error"]
+    assert told.startswith(f"Request for unknown model: no model '{name}'{version}")
     assert not any(other in answer.text for other in ("double", "letters", "gate"))
+
+
+UNKNOWN = "Request for unknown model: no model 'upper' version 9; there are: upper"
 
 
 def test_a_key_learns_only_names_that_it_may_use(keyed: Keyed) -> None:
@@ -133,7 +137,7 @@ def test_a_key_learns_only_names_that_it_may_use(keyed: Keyed) -> None:
         ]:
             answer = client.request(method, path, content=b"{}" if method == "POST" else None)
             assert answer.status_code == 404, path
-            assert answer.json() == {"error": "no model 'upper' version 9; there are: upper"}
+            assert answer.json() == {"error": UNKNOWN}
 
 
 def test_over_grpc_a_key_learns_only_names_that_it_may_use(keyed: Keyed) -> None:
@@ -145,7 +149,7 @@ def test_over_grpc_a_key_learns_only_names_that_it_may_use(keyed: Keyed) -> None
         for ask in (client.get_model_metadata, client.get_model_config):
             with pytest.raises(InferenceServerException) as refused:
                 ask("upper", "9", headers=mine)
-            assert refused.value.message() == "no model 'upper' version 9; there are: upper"
+            assert refused.value.message() == UNKNOWN
         assert not client.is_model_ready("absent")
 
 

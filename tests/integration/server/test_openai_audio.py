@@ -196,7 +196,12 @@ def test_every_format_says_the_same(client: Any, beckett: bytes) -> None:
         ({"language": "de"}, "language: 'de' is not one that is heard: en"),
         ({"timestamp_granularities": ["word"]}, "timestamp_granularities: 'word'"),
         ({"model": "upper"}, "'upper' does not transcribe"),
-        ({"extra_body": {"stream": "true"}}, "stream:"),
+        ({"timestamp_granularities": ["segment"]}, "timestamp_granularities: is for"),
+        ({"include": ["logprobs"]}, "include: 'logprobs'"),
+        ({"chunking_strategy": {"type": "server_vad"}}, "chunking_strategy"),
+        ({"extra_body": {"known_speaker_names": ["me"]}}, "known_speaker_names"),
+        ({"extra_body": {"stream": "perhaps"}}, "stream:"),
+        ({"stream": True, "response_format": "srt"}, "stream:"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
@@ -345,3 +350,39 @@ def test_it_is_listed(tmp_path: Path) -> None:
     entry = catalogue()["moonshine"]
     assert (entry.install, entry.weights) == ("headway[moonshine]", MOONSHINE_WEIGHTS)
     assert entry.weights.is_installed
+
+
+# ---- streams
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_stream_has_a_delta_for_each_part_and_then_the_whole(
+    client: Any, voice: Any, form: str
+) -> None:
+    long = file_of(numpy.concatenate([voice, numpy.zeros(16_000, numpy.float32), voice] * 2))
+    events = list(transcribe(client, long, stream=True, response_format=form))
+    *deltas, done = events
+    assert {each.type for each in deltas} == {"transcript.text.delta"}
+    assert len(deltas) > 1  # it is longer than the model hears at once
+    assert done.type == "transcript.text.done"
+    assert "".join(each.delta for each in deltas) == done.text
+    assert done.text == transcribe(client, long).text
+
+
+def test_a_stream_of_silence_has_no_delta(client: Any) -> None:
+    [done] = transcribe(client, file_of(numpy.zeros(16_000, numpy.float32)), stream=True)
+    assert (done.type, done.text) == ("transcript.text.done", "")
+
+
+# ---- Hugging Face's client
+
+
+def test_the_hubs_client_recognises_speech(moonshine: Server, beckett: bytes) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    client = hub.InferenceClient(f"{moonshine.url}/models/moonshine", token="none", timeout=60)
+    assert client.automatic_speech_recognition(beckett).text == TEXT
+    timed = client.automatic_speech_recognition(beckett, extra_body={"return_timestamps": True})
+    assert timed.text == TEXT
+    assert timed.chunks[0]["timestamp"][0] == 0
+    with pytest.raises(hub.errors.HfHubHTTPError, match="generation_parameters"):
+        client.automatic_speech_recognition(beckett, extra_body={"generation_parameters": {}})

@@ -85,6 +85,24 @@ def test_token_ids_stand_for_their_text(client: Client) -> None:
     assert many.usage.prompt_tokens == 8
 
 
+def test_token_ids_of_another_tokenizer_are_refused(client: Client) -> None:
+    """LangChain's default sends those of OpenAI's tokenizer."""
+    with pytest.raises(openai.BadRequestError, match="not of this model's own tokenizer") as caught:
+        client.embed([[15339, 1917]])  # hello world, in cl100k_base
+    assert "begin with [101] and end with [102]" in caught.value.message
+
+
+def test_the_list_of_models_says_whose_token_ids_are_taken(client: Client) -> None:
+    found = client(lambda inner: inner.models.retrieve("minilm"))
+    assert found.task == "feature-extraction"
+    assert found.token_ids == {
+        "tokenizer": "the model's own",
+        "vocabulary": 30522,
+        "begin_with": [101],
+        "end_with": [102],
+    }
+
+
 def test_a_hundred_texts_come_back_in_order(client: Client) -> None:
     texts = [f"number {number}" for number in range(100)]
     answer = client.embed(texts)

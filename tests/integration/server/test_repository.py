@@ -53,7 +53,7 @@ class Client:
     def __init__(self, server: Server, kind: str) -> None:
         module = httpclient if kind == "http" else grpcclient
         self._module = module
-        self._as_json = {} if kind == "http" else {"as_json": True}
+        self.as_json = {} if kind == "http" else {"as_json": True}
         address = server.address if kind == "http" else server.grpc
         self.triton = module.InferenceServerClient(address)
 
@@ -64,7 +64,7 @@ class Client:
         return int(answer.as_numpy("mark")[0, 0])
 
     def index(self) -> dict[tuple[str, str], tuple[str, str]]:
-        found = self.triton.get_model_repository_index(**self._as_json)
+        found = self.triton.get_model_repository_index(**self.as_json)
         found = found["models"] if isinstance(found, dict) else found
         return {
             (each["name"], each.get("version", "")): (each["state"], each.get("reason", ""))
@@ -113,6 +113,31 @@ def test_unload_and_load_through_tritons_clients(models: Path, kind: str) -> Non
         client.triton.load_model("later")
         assert client.mark("later") == 33
         assert "no model 'nobody'" in refused(lambda: client.triton.unload_model("nobody"))
+
+
+def test_models_are_controlled_as_tritons_own_examples_do_it(models: Path, kind: str) -> None:
+    """They look for Triton's words in our errors."""
+    write_version(models, "simple", 1, 11)
+    with repository(models, "--server-name", "triton") as server:
+        client = Client(server, kind)
+        triton = client.triton
+        assert triton.get_server_metadata(**client.as_json)["name"] == "triton"
+        triton.load_model("simple")
+        assert triton.is_model_ready("simple")
+        wrong = '"parameters": {"config": {{"max_batch_size": "16"}}}'
+        told = refused(lambda: triton.load_model("simple", config=wrong))
+        assert "failed to load 'simple': config is not JSON" in told
+        triton.load_model("simple", config='{"max_batch_size":"16"}')
+        found = triton.get_model_config("simple", **client.as_json)
+        assert found.get("config", found)["max_batch_size"] == 16
+        triton.unload_model("simple")
+        assert not triton.is_model_ready("simple")
+        told = refused(lambda: triton.load_model("wrong_model_name"))
+        assert "failed to load 'wrong_model_name': no model 'wrong_model_name'" in told
+        assert "unknown model" not in told  # once is enough
+        for ask in (triton.get_model_metadata, triton.get_model_config, client.mark):
+            told = refused(lambda ask=ask: ask("wrong_model_name"))
+            assert "Request for unknown model: no model 'wrong_model_name'" in told
 
 
 def test_a_load_may_bring_settings_but_no_files(models: Path, kind: str) -> None:

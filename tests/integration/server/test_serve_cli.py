@@ -287,3 +287,27 @@ def _answer(lines: Iterator[str]) -> object:
     _, url, _, body = shlex.split(line)
     with urllib.request.urlopen(url, data=body.encode(), timeout=30) as response:
         return json.load(response)
+
+
+def test_a_program_serves_its_own_models(tmp_path: Path) -> None:
+    """`headway.serve` from Python: it greets, answers, and returns when it is asked to stop."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        APP + "\nif __name__ == '__main__':\n"
+        "    headway.serve({'loud': Shout}, port=0, grpc_port=-1, warm_up=False)\n"
+        "    print('returned', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            assert next(line for line in lines if "docs" in line).strip().endswith("/docs")
+            assert _answer(lines) == "HELLO"
+            process.send_signal(signal.SIGTERM)
+            assert "returned" in process.stdout.read()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()

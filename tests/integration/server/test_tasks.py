@@ -248,6 +248,41 @@ def test_documents_may_be_objects_and_come_back(tasks: Server) -> None:
     assert "limit is 254" in answer.json()["error"]["message"]
 
 
+# ---- Hugging Face's client
+
+
+def test_the_hubs_client_works_on_the_ready_made_models(tasks: Server) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+
+    def client(model: str) -> Any:
+        return hub.InferenceClient(f"{tasks.url}/models/{model}", token="none", timeout=60)
+
+    vectors = client("minilm").feature_extraction(["hello", "world " * 300], truncate=True)
+    assert vectors.shape == (2, 384)
+    close = client("minilm").sentence_similarity(QUERY, DOCUMENTS)
+    assert numpy.argsort(close).tolist() == [0, 2, 1]
+    ranked = client("minilm-rerank").sentence_similarity(QUERY, DOCUMENTS)
+    assert numpy.argsort(ranked).tolist() == [0, 2, 1]
+    found = client("cloneguard").text_classification(ATTACK)
+    assert [each.label for each in found] == ["injection", "safe"]
+    for more in ({}, {"top_k": 5}):
+        shown = client("efficientnet").image_classification(photograph(), **more)
+        assert (shown[0].label, len(shown)) == ("military uniform", 5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the older client's own merging
+def test_coheres_clients_embed(tasks: Server, ranker: Any) -> None:
+    given = {"model": "minilm", "texts": ["hello"], "input_type": "search_query"}
+    floats = ranker.embed(**given, embedding_types=["float"]).embeddings.float_
+    one = tasks.http.post("/v1/embeddings", json={"model": "minilm", "input": "hello"}).json()
+    numpy.testing.assert_allclose(floats[0], one["data"][0]["embedding"], atol=1e-6)
+    long = ranker.embed(**{**given, "texts": ["word " * 300]}, embedding_types=["float"])
+    assert long.meta.billed_units.input_tokens == 256  # cut, as Cohere's models do by default
+    with pytest.raises(cohere.core.api_error.ApiError) as caught:
+        ranker.embed(**{**given, "texts": ["word " * 300]}, truncate="NONE")
+    assert "the limit is 256" in str(caught.value.body)
+
+
 # ---- embeddings: the limit
 
 

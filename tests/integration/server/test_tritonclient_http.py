@@ -209,11 +209,15 @@ def test_half_precision_travels_as_binary(client: Client) -> None:
     numpy.testing.assert_array_equal(found, half / 2)
 
 
-def test_half_precision_as_json_is_refused(client: Client) -> None:
-    half = numpy.ones((1, 4), numpy.float16)
+def test_half_precision_travels_as_json(client: Client, server: Server) -> None:
+    half = numpy.array([[1, 2.5, -0.1, 65504]], numpy.float16)
     wanted = [triton.InferRequestedOutput("y", binary_data=False)]
-    with pytest.raises(InferenceServerException, match="FP16"):
-        client.infer("half", [tensor("x", half, "FP16")], outputs=wanted)
+    found = client.infer("half", [tensor("x", half, "FP16")], outputs=wanted).as_numpy("y")
+    numpy.testing.assert_array_equal(found, half / 2)
+    given = {"name": "x", "shape": [1, 4], "datatype": "FP16", "data": half.ravel().tolist()}
+    answer = server.http.post("/v2/models/half/infer", json={"inputs": [given]}).json()
+    assert answer["outputs"][0]["datatype"] == "FP16"
+    assert answer["outputs"][0]["data"] == (half / 2).ravel().tolist()
 
 
 def test_whole_numbers_keep_all_64_bits(client: Client) -> None:

@@ -64,11 +64,12 @@ def test_samples_cover_the_lengths_it_takes(model: MiniLM) -> None:
 def test_token_ids_are_taken_as_they_are(model: MiniLM) -> None:
     ids = model.prepare("eating food").tolist()
     numpy.testing.assert_array_equal(embed(model, ids)[0], embed(model, "eating food")[0])
-    assert len(model.prepare([101] * 1_000, truncate=True)) == 256
+    cut = model.prepare([101, *[7592] * 998, 102], truncate=True)
+    assert (len(cut), cut[-1]) == (256, 102)  # as a text is cut
 
 
 def test_a_text_beyond_the_limit_is_refused_unless_it_may_be_cut(model: MiniLM) -> None:
-    for long in ("word " * 1_000, [101] * 1_002):
+    for long in ("word " * 1_000, [101, *[7592] * 1_000, 102]):
         with pytest.raises(InputTooLarge, match="has 1002 tokens; the limit is 256") as caught:
             model.prepare(long)
         assert caught.value.limit == 256

@@ -83,10 +83,10 @@ def _ours(override: Mapping[str, Any], name: str) -> dict[str, Any]:
                 raise InvalidInput(f"config: it is for {value!r}, not {name!r}")
         elif key in _ONLY_HERE:
             raise InvalidInput(f"config: {key!r} can be set in {NAME} only")
-        elif key in RepositoryModelConfig.__struct_fields__:
-            ours[key] = value
         elif key in _TRITON:
             ours |= _TRITON[key](value)
+        elif key in RepositoryModelConfig.__struct_fields__:
+            ours[key] = value
         elif key not in _DESCRIPTIVE:
             raise InvalidInput(f"config: no such setting: {key!r}")
     return ours
@@ -132,7 +132,12 @@ def _whole(value: Any) -> int:
         raise InvalidInput(f"config: {value!r} is not a whole number") from error
 
 
+def _max_batch_size(value: Any) -> dict[str, Any]:
+    return {"max_batch_size": _whole(value) if isinstance(value, str) else value}
+
+
 _TRITON = {
+    "max_batch_size": _max_batch_size,
     "version_policy": _version_policy,
     "dynamic_batching": _dynamic_batching,
     "instance_group": _instance_group,

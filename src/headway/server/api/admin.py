@@ -4,10 +4,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from headway.errors import InvalidInput
 from headway.hosting.registry import IndexEntry
 from headway.server.api import adapting
-from headway.server.json.body import decode_json
+from headway.server.json.body import decode_fields
 from headway.server.models import Models
 from headway.server.net.messages import Request, Response
 
@@ -47,10 +46,7 @@ class Admin:
 
     async def load(self, request: Request, model: str) -> Response:
         """As it lies there now; answers when it serves."""
-        try:
-            body = await decode_json(request, _LoadBody, default=b"{}")
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise InvalidInput(f"the body is not as expected: {error}") from error
+        body = await decode_fields(request, _LoadBody, default=b"{}")
         await self._models.load(request.caller, model, body.config)
         return self._state(request, model)
 
@@ -68,10 +64,7 @@ class Admin:
 
     async def load_adapter(self, request: Request, model: str, adapter: str) -> Response:
         """A PEFT folder, also in place of one of that name; answers when requests may name it."""
-        try:
-            body = await decode_json(request, _AdapterBody)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise InvalidInput(f"the body is not as expected: {error}") from error
+        body = await decode_fields(request, _AdapterBody)
         served = self._models.get(request.caller, model)
         await adapting.load_adapter(self._models, served, adapter, body.folder, replaces=True)
         return _json({"adapters": adapting.lines_of(served)})

@@ -4,9 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from headway.errors import InvalidInput
 from headway.hosting.registry import Registry
-from headway.server.json.body import decode_json
+from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -29,9 +28,6 @@ class Draining:
         return Response(msgspec.json.encode({"draining": self._registry.is_draining}))
 
     async def drain(self, request: Request) -> Response:
-        try:
-            asked = await decode_json(request, _Body, default=b"{}")
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise InvalidInput(f"the body is not as expected: {error}") from error
+        asked = await decode_fields(request, _Body, default=b"{}")
         self._registry.drain(is_draining=asked.draining)
         return await self.state(request)

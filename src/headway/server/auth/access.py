@@ -17,17 +17,22 @@ class Access(Enum):
 
 
 _MODEL = r"/v2/models/\{model\}(/versions/\{version\})?"
+_HUB = r"(/models/\{model\})?"  # Hugging Face's
 _MEMORY = r"/v2/(system|cuda)sharedmemory"
 # The first that fits counts. The page of /docs says nothing of the models: for their description it
 # asks with a key.
 _ROUTES = [
-    (Access.OPEN, "GET", rf"/|/docs|/chat|/v2/health/\w+|{_MODEL}/ready"),
+    (Access.OPEN, "GET", rf"/|/docs|/chat|/v2/health/\w+|{_MODEL}/ready|{_HUB}/health"),
     (Access.METRICS, "GET", r"/metrics"),
     (Access.READ, "GET", r"/v2|/v2/models|/v2/models/stats|/v1/models(/\{model\})?|/openapi\.json"),
     (Access.READ, "GET", rf"{_MODEL}(/config|/stats|/trace/setting)?"),
     (Access.READ, "GET", rf"/v2/logging|/v2/trace/setting|{_MEMORY}/.*status"),
     (Access.READ, "POST", r"/v2/repository/(\{repository\}/)?index"),
     (Access.INFER, "POST", rf"{_MODEL}/(infer|generate|generate_stream)"),
+    (Access.READ, "GET", rf"{_HUB}/info"),
+    (Access.INFER, "POST", r"/|/models/\{model\}(/pipeline/\{task\})?"),
+    (Access.INFER, "POST", rf"{_HUB}/(embed|similarity|rerank|predict)|/v[12]/embed"),
+    (Access.INFER, "POST", r"/v1/models/\{model\}:predict"),
     (Access.INFER, "POST", r"/v1/predict/\{model\}(/batch)?|/v[12]/rerank"),
     (Access.INFER, "POST", r"/v1/(embeddings|audio/transcriptions|images/generations)"),
     (Access.INFER, "POST", r"/v1/(chat/)?completions|/tokenize|/detokenize"),

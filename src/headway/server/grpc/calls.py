@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from headway.errors import InputTooLarge, InvalidInput
 from headway.observe import logs
 from headway.observe.tally import ErrorTally
+from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.gates import Gate
 from headway.server.errors import is_asked_to_stop, retry_after_s, tell
@@ -167,7 +168,8 @@ class Calls:
         logs.note_error(told.code)
         seconds = retry_after_s(told.error)
         metadata = () if seconds is None else (("retry-after", str(seconds)),)
-        return Refusal(grpc.StatusCode[told.status.grpc], told.message, metadata)
+        message = in_tritons_words(told.code, told.message)
+        return Refusal(grpc.StatusCode[told.status.grpc], message, metadata)
 
     def _wrapped(self, name: str, method: Method) -> Method:
         for wrapper in reversed(self._wrappers):  # the first is the outermost

@@ -23,6 +23,7 @@ from headway.server.api.v2.handlers import (
 )
 from headway.server.api.v2.model_config import config_of, metadata_of
 from headway.server.api.v2.requests import InferRequest
+from headway.server.api.v2.triton_words import loading
 from headway.server.auth.keys import Caller, KeyRing
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
@@ -182,7 +183,7 @@ class Methods:
         if self._regions is not None:
             extensions.append("system_shared_memory")
         return pb.ServerMetadataResponse(
-            name="headway", version=self._inference.version, extensions=extensions
+            name=self._inference.name, version=self._inference.version, extensions=extensions
         )
 
     async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> Any:
@@ -217,7 +218,8 @@ class Methods:
         self, request: pb.RepositoryModelLoadRequest, context: Any
     ) -> Any:
         parameters = messages.parameters_of(request.parameters)
-        await self._models.load(self._caller(context), _named(request), override_in(parameters))
+        with loading(_named(request)):
+            await self._models.load(self._caller(context), _named(request), override_in(parameters))
         return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(

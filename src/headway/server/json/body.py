@@ -1,15 +1,18 @@
 """A request's body as Python objects: the way in for every route that takes JSON."""
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
+from headway.errors import InvalidInput
 from headway.server.json.pieces import decode_in_pieces
 from headway.server.net.background import Steps, background
 from headway.server.net.headers import DEADLINE, timeout_s
 from headway.server.net.messages import Request
 
+Fields = TypeVar("Fields")
 SMALL_BYTES = 64 * 2**10  # decoded in the event loop: two milliseconds, whatever is in it
 
 
@@ -30,6 +33,34 @@ async def decode_json(request: Request, kind: Any = Any, *, default: bytes = b""
     value = await background.run(decode, timeout_s=timeout_s(request.headers))
     spend(request, time.monotonic() - started)
     return value
+
+
+async def decode_fields(request: Request, kind: type[Fields], *, default: bytes = b"") -> Fields:
+    """An object of fields. Null is absence, whatever the field, and 2.0 is 2.
+
+    Raises InvalidInput, naming the field.
+    """
+    try:
+        try:
+            fields: Fields = await decode_json(request, kind, default=default)
+        except msgspec.ValidationError:  # rarely: then it is read once more
+            fields = fields_of(await decode_json(request, dict[str, Any], default=default), kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        is_what = str(error) if request.body else "the body is empty: JSON is expected"
+        raise InvalidInput(is_what) from error
+    return fields
+
+
+def fields_of(said: Mapping[str, Any], kind: type[Fields]) -> Fields:
+    """Raises msgspec.ValidationError."""
+    given = {name: _whole(value) for name, value in said.items() if value is not None}
+    return msgspec.convert(given, kind)
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number."""
+    is_whole = type(value) is float and value.is_integer() and abs(value) < 2**53
+    return int(value) if is_whole else value
 
 
 def spend(request: Request, seconds: float) -> None:

@@ -156,6 +156,7 @@ def test_what_was_typed_goes_before_the_file(tmp_path: Path) -> None:
     ("override", "field", "value"),
     [
         ({"max_batch_size": 8}, "max_batch_size", 8),
+        ({"max_batch_size": "16"}, "max_batch_size", 16),  # as Triton's own examples send it
         ({"slo_ms": 50}, "slo_ms", 50),
         ({"dynamic_batching": {"max_queue_delay_microseconds": "1500"}}, "max_wait_ms", 1.5),
         ({"dynamic_batching": {}}, "max_wait_ms", None),
@@ -178,7 +179,8 @@ def test_a_load_may_say_things_in_our_words_or_tritons(
         ('{"options": {"path": "/etc"}}', "in model.toml only"),
         ('{"version_policy": {"newest": {}}}', "none of Triton's"),
         ('{"instance_group": [{"count": "two"}]}', "'two' is not a whole number"),
-        ('{"max_batch_size": "8"}', "Expected `int`, got `str`"),
+        ('{"max_batch_size": "eight"}', "'eight' is not a whole number"),
+        ('{"max_batch_size": 1.5}', "Expected `int`, got `float`"),
         ('{"nonsense": 1}', "no such setting: 'nonsense'"),
     ],
 )

@@ -312,7 +312,8 @@ async def test_descriptions() -> None:
     }
     config = read(await v2.model_config(request(), "m"))
     assert config["max_batch_size"] == 8
-    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}]
+    [port] = config["input"]
+    assert port == {"name": "x", "data_type": "TYPE_FP32", "dims": [2], "format": "FORMAT_NONE"}
     assert config["model_transaction_policy"] == {"decoupled": False}
 
 

@@ -5,8 +5,8 @@ from typing import Literal
 import msgspec
 
 from headway.server.api.adapting import load_adapter, model_of, unload_adapter
-from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import no_query
+from headway.server.json.body import decode_fields
 from headway.server.models import Models
 from headway.server.net.messages import Request, Response
 
@@ -38,7 +38,7 @@ class LoraAdapters:
 
     async def load_lora_adapter(self, request: Request) -> Response:
         no_query(request)
-        asked = await decoded(request, LoadLoraRequest)
+        asked = await decode_fields(request, LoadLoraRequest)
         model = model_of(self._models, request.caller, asked.model)
         name = asked.lora_name
         await load_adapter(self._models, model, name, asked.lora_path, replaces=asked.load_inplace)
@@ -46,7 +46,7 @@ class LoraAdapters:
 
     async def unload_lora_adapter(self, request: Request) -> Response:
         no_query(request)
-        asked = await decoded(request, UnloadLoraRequest)
+        asked = await decode_fields(request, UnloadLoraRequest)
         name = asked.lora_name
         parent = asked.model or self._models.adapters(request.caller).get(name, "")
         await unload_adapter(model_of(self._models, request.caller, parent), name)

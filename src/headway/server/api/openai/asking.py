@@ -1,6 +1,6 @@
 """What OpenAI's two generating routes have in common: their fields, read and checked by name."""
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -10,11 +10,8 @@ from headway.errors import ContextLengthExceeded, InputTooLarge, InvalidInput
 from headway.hosting.generation.language import Language
 from headway.hosting.registry import ServedModel
 from headway.server.api.openai.forms_of_answers import form_of
-from headway.server.json.body import decode_json
-from headway.server.net.messages import Request
 
 MOST_CHOICES = 128  # answers to one request
-Asked = TypeVar("Asked", bound="Generating")
 _NOT_SAMPLING = frozenset(
     [
         *("model", "n", "logprobs", "max_completion_tokens", "response_format"),
@@ -25,8 +22,8 @@ _NOT_SAMPLING = frozenset(
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    include_usage: bool = False
-    include_obfuscation: bool = False  # we never pad events; asking for none is fine
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # we never pad events; asking for none is fine
 
 
 class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,7 +90,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def includes_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and self.stream_options.include_usage is True
 
 
 def _biases(given: dict[str, float]) -> dict[int, float]:
@@ -101,24 +98,6 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:
         raise InvalidInput("logit_bias: its keys are token ids") from None
-
-
-async def decoded(request: Request, kind: type[Asked]) -> Asked:
-    """The body, in which null is absence. Raises InvalidInput, naming the field."""
-    try:
-        body = await decode_json(request, dict[str, Any])
-        said = {name: _whole(value) for name, value in body.items() if value is not None}
-        asked = msgspec.convert(said, kind)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        is_what = str(error) if request.body else "the body is empty: JSON is expected"
-        raise InvalidInput(is_what) from error
-    return asked
-
-
-def _whole(value: Any) -> Any:
-    """JSON knows one kind of number: 2.0 is 2."""
-    is_whole = type(value) is float and value.is_integer() and abs(value) < 2**53
-    return int(value) if is_whole else value
 
 
 def language_of(served: ServedModel) -> Language:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from headway.errors import InvalidInput
-from headway.hosting.registry import ServedModel
+from headway.server.api.kinds import check_does
 from headway.server.api.openai.forms import Form, read_form
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.inference import Inference
@@ -21,10 +21,14 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/audio/transcriptions", "transcriptions"),
 ]
 TEXT = "text/plain; charset=utf-8"
+EVENTS = "text/event-stream; charset=utf-8"
 _FIELDS = (
     *("model", "language", "prompt", "response_format", "stream", "temperature"),
-    "timestamp_granularities[]",
+    *("timestamp_granularities[]", "include[]", "chunking_strategy"),
 )
+_GRANULARITIES = "timestamp_granularities[]"
+_NO = (None, "", "false", "False", "0")
+_YES = ("true", "True", "1")
 
 
 class Audio:
@@ -39,8 +43,10 @@ class Audio:
         form = await asyncio.to_thread(read_form, kind, request.body)
         name, encode = form.needed("model"), _format(form)
         _check(form)
+        if _streams(form):
+            encode = _events
         served = await find_or_wake(self._inference, request, name)
-        _check_transcribes(served)
+        check_does(served, "automatic-speech-recognition")
         language = form.one("language")
         ask = ask_of({"language": language} if language else {}, request)
         content = form.file("file")
@@ -60,18 +66,26 @@ def _check(form: Form) -> None:
         raise InvalidInput("temperature: only 0 is served: the likeliest text")
     if form.one("prompt"):
         raise InvalidInput("prompt: it is not served; leave it out")
-    if form.one("stream") not in (None, "", "false", "False", "0"):
-        raise InvalidInput("stream: transcriptions are answered at once; leave it out")
-    for each in form.fields.get("timestamp_granularities[]", ()):
+    for each in form.fields.get("include[]", ()):
+        raise InvalidInput(f"include: {each!r} is not served: models do not say how sure they were")
+    if form.one("chunking_strategy") not in (None, "", "auto"):
+        raise InvalidInput("chunking_strategy: only 'auto' is served: clips are cut at pauses")
+    for each in form.fields.get(_GRANULARITIES, ()):
         if each != "segment":
             raise InvalidInput(f"timestamp_granularities: {each!r}; only 'segment' is served")
+        if form.one("response_format") != "verbose_json":
+            raise InvalidInput("timestamp_granularities: is for response_format=verbose_json")
 
 
-def _check_transcribes(served: ServedModel) -> None:
-    takes = [each.name for each in served.inputs] == ["audio"]
-    gives = [(each.name, each.dtype) for each in served.outputs] == [("text", "object")]
-    if not (takes and gives):
-        raise InvalidInput(f"model {served.name!r} does not transcribe speech")
+def _streams(form: Form) -> bool:
+    given, form_name = form.one("stream"), form.one("response_format")
+    if given in _NO:
+        return False
+    if given not in _YES:
+        raise InvalidInput(f"stream: true or false is expected, not {given!r}")
+    if form_name not in (None, "", "json", "text"):
+        raise InvalidInput(f"stream: with response_format json or text, not {form_name!r}")
+    return True
 
 
 def _number(name: str, text: str) -> float:
@@ -138,6 +152,19 @@ def _vtt(transcript: Any) -> Response:
         for each in _segments(transcript)
     ]
     return Response("\n".join(["WEBVTT\n", *blocks]).encode(), content_type=TEXT)
+
+
+def _events(transcript: Any) -> Response:
+    """A delta for each part that was heard, then the whole: as OpenAI streams it. The parts of a
+    clip are heard in one batch, so they all come at once."""
+    parts = [each.text for each in _segments(transcript)] or [str(transcript)]
+    deltas = [part if index == 0 else f" {part}" for index, part in enumerate(parts)]
+    events: list[dict[str, Any]] = [
+        {"type": "transcript.text.delta", "delta": delta} for delta in deltas if delta
+    ]
+    events.append({"type": "transcript.text.done", "text": str(transcript)})
+    lines = [b"data: %b\n\n" % msgspec.json.encode(event) for event in events]
+    return Response(b"".join(lines), content_type=EVENTS)
 
 
 def _segments(transcript: Any) -> Sequence[Any]:

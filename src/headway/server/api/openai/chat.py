@@ -17,7 +17,6 @@ from headway.hosting.streaming import ServedStream
 from headway.server.api.openai.asking import (
     Generating,
     check_room,
-    decoded,
     language_of,
     too_long,
 )
@@ -27,6 +26,7 @@ from headway.server.api.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.inference import Inference
+from headway.server.json.body import decode_fields
 from headway.server.net.messages import Answer, Headers, Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -52,7 +52,7 @@ class Chat:
 
     async def chat(self, request: Request) -> Answer:
         no_query(request)
-        asked = await decoded(request, ChatRequest)
+        asked = await decode_fields(request, ChatRequest)
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
             if is_own_chat(served):

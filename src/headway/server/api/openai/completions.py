@@ -16,7 +16,6 @@ from headway.server.api.openai.asking import (
     MOST_CHOICES,
     Generating,
     check_room,
-    decoded,
     language_of,
     too_long,
 )
@@ -25,6 +24,7 @@ from headway.server.api.openai.logprobs import completion_logprobs
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.inference import Inference
+from headway.server.json.body import decode_fields
 from headway.server.net.messages import Answer, Headers, Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -48,7 +48,7 @@ class Completions:
 
     async def completions(self, request: Request) -> Answer:
         no_query(request)
-        asked = await decoded(request, CompletionRequest)
+        asked = await decode_fields(request, CompletionRequest)
         served = await find_or_wake(self._inference, request, asked.model)
         with served.held():
             return await _answer(request, asked, served)

@@ -1,18 +1,24 @@
 """OpenAI's API, as far as embeddings go: an unmodified `openai` client works."""
 
-import base64
 import time
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy
 from msgspec import Meta
 
-from headway.errors import InvalidInput
-from headway.hosting.registry import ServedModel
+from headway.errors import HeadwayError
+from headway.server.api.kinds import check_does, task_of
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.api.vectors import (
+    base64_of,
+    check_ids,
+    shortened,
+    texts_of,
+    token_ids_of,
+    tokens_in,
+)
 from headway.server.inference import Inference
-from headway.server.json.body import decode_json
+from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
@@ -22,8 +28,6 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("GET", "/v1/models/{model}", "model"),
     ("POST", "/v1/embeddings", "embeddings"),
 ]
-Asked = TypeVar("Asked")
-MAX_INPUTS = 2048  # in one request, as OpenAI has it
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,26 +50,28 @@ class OpenAI:
 
     async def models(self, request: Request) -> Response:
         models = self._inference.models
-        data = [self._entry(name) for name in models.names(request.caller)]
+        data = [self._entry(request, name) for name in models.names(request.caller)]
         adapters = models.adapters(request.caller)
-        data += [self._entry(name, parent) for name, parent in adapters.items()]
+        data += [self._entry(request, name, parent) for name, parent in adapters.items()]
         return Response(msgspec.json.encode({"object": "list", "data": data}))
 
     async def model(self, request: Request, model: str) -> Response:
         self._inference.models.find_ready(request.caller, model)
         parent = self._inference.models.adapters(request.caller).get(model, "")
-        return Response(msgspec.json.encode(self._entry(model, parent)))
+        kserve = {"name": model, "ready": True}  # its first protocol has the same path
+        return Response(msgspec.json.encode({**self._entry(request, model, parent), **kserve}))
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
-        asked = await decoded(request, EmbeddingsRequest)
+        asked = await decode_fields(request, EmbeddingsRequest)
         served = await find_or_wake(self._inference, request, asked.model)
-        _check_embeds(served)
+        check_does(served, "feature-extraction")
         wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
         ask = ask_of(wishes, request)
-        texts = _inputs(asked.input)
+        texts = texts_of(asked.input, "input")
+        check_ids(texts, served, "input")
         vectors = await served.predict_many(texts, ask)
-        tokens = sum(getattr(vector, "tokens", 0) for vector in vectors)
+        tokens = tokens_in(vectors)
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
             for index, vector in enumerate(vectors)
@@ -75,58 +81,25 @@ class OpenAI:
         more = () if ask.story is None else ask.story.headers()
         return Response(await encode_json(answer, plain_of), headers=more)
 
-    def _entry(self, name: str, parent: str = "") -> dict[str, object]:
-        entry = {"id": name, "object": "model", "created": self._created, "owned_by": "headway"}
-        return {**entry, "parent": parent} if parent else entry
+    def _more(self, request: Request, name: str) -> dict[str, object]:
+        try:
+            served = self._inference.models.get(request.caller, name)
+        except HeadwayError:  # one that is not loaded says nothing of itself
+            return {}
+        told = {"task": task_of(served), "token_ids": token_ids_of(served)}
+        return {key: value for key, value in told.items() if value is not None}
 
-
-async def decoded(request: Request, kind: type[Asked]) -> Asked:
-    """What the body asks for. Raises InvalidInput, naming the field."""
-    try:
-        asked: Asked = await decode_json(request, kind)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        is_what = str(error) if request.body else "the body is empty: JSON is expected"
-        raise InvalidInput(is_what) from error
-    return asked
-
-
-def _inputs(given: str | list[Any]) -> list[str | list[int]]:
-    """A text, a list of texts, one list of token ids, or several: as OpenAI takes them."""
-    if isinstance(given, str):
-        return [given]
-    if given and all(type(each) is int for each in given):
-        return [given]
-    if not given:
-        raise InvalidInput("input: at least one text is expected")
-    if len(given) > MAX_INPUTS:
-        raise InvalidInput(f"input: {len(given)} texts; at most {MAX_INPUTS} are allowed")
-    for index, each in enumerate(given):
-        is_ids = isinstance(each, list) and all(type(token) is int for token in each)
-        if not isinstance(each, str) and not is_ids:
-            raise InvalidInput(f"input[{index}]: a text or a list of token ids is expected")
-    return given
-
-
-def _check_embeds(served: ServedModel) -> None:
-    outputs = served.outputs
-    takes_texts = [each.dtype for each in served.inputs] == ["object"]
-    gives_vectors = [each.dtype for each in outputs] == ["float32"] and len(outputs[0].shape) == 2
-    if not (takes_texts and gives_vectors):
-        raise InvalidInput(f"model {served.name!r} does not make embeddings")
+    def _entry(self, request: Request, name: str, parent: str = "") -> dict[str, object]:
+        """OpenAI's, and what a client has to know beside it."""
+        return {
+            **self._more(request, name),
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "headway",
+        }
 
 
 def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:
-    values = numpy.asarray(vector, dtype="<f4")
-    if asked.dimensions is not None:
-        values = _shortened(values, asked.dimensions)
-    if asked.encoding_format == "base64":
-        return base64.b64encode(values.tobytes()).decode("ascii")
-    return values
-
-
-def _shortened(values: "numpy.ndarray[Any, Any]", dimensions: int) -> "numpy.ndarray[Any, Any]":
-    if dimensions > len(values):
-        raise InvalidInput(f"dimensions: {dimensions}; the model has {len(values)}")
-    cut = values[:dimensions]
-    length = float(numpy.linalg.norm(cut))
-    return cut / length if length else cut
+    values = shortened(vector, asked.dimensions, "dimensions")
+    return base64_of(values) if asked.encoding_format == "base64" else values

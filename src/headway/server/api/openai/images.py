@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from headway.errors import InvalidInput
-from headway.hosting.registry import ServedModel
-from headway.server.api.openai.handlers import decoded
+from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.inference import Inference
+from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -53,9 +52,9 @@ class Images:
 
     async def generations(self, request: Request) -> Response:
         no_query(request)
-        asked = await decoded(request, ImagesRequest)
+        asked = await decode_fields(request, ImagesRequest)
         served = await find_or_wake(self._inference, request, asked.model)
-        _check_draws(served)
+        check_does(served, "text-to-image")
         asks = [ask_of(_parameters(asked, number), request) for number in _numbers(asked)]
         images = await served.predict_many([asked.prompt] * len(asks), asks)
         data = [{"b64_json": base64.b64encode(image).decode("ascii")} for image in images]
@@ -77,10 +76,3 @@ def _parameters(asked: ImagesRequest, number: int) -> dict[str, Any]:
         "guidance": asked.guidance,
     }
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _check_draws(served: ServedModel) -> None:
-    takes = [each.name for each in served.inputs] == ["prompt"]
-    gives = [(each.name, each.dtype) for each in served.outputs] == [("image", "object")]
-    if not (takes and gives):
-        raise InvalidInput(f"model {served.name!r} does not draw images")

@@ -7,9 +7,9 @@ import msgspec
 from headway.errors import InputTooLarge, InvalidInput
 from headway.server.api.openai.asking import language_of
 from headway.server.api.openai.chat import checked_messages
-from headway.server.api.openai.handlers import decoded
 from headway.server.api.v2.asking import find_or_wake, no_query
 from headway.server.inference import Inference
+from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
@@ -42,7 +42,7 @@ class Tokens:
 
     async def tokenize(self, request: Request) -> Response:
         no_query(request)
-        asked = await decoded(request, TokenizeRequest)
+        asked = await decode_fields(request, TokenizeRequest)
         language = language_of(await find_or_wake(self._inference, request, asked.model))
         if (asked.prompt is None) == (asked.messages is None):
             raise InvalidInput("prompt: this or messages is expected, one of both")
@@ -66,7 +66,7 @@ class Tokens:
 
     async def detokenize(self, request: Request) -> Response:
         no_query(request)
-        asked = await decoded(request, DetokenizeRequest)
+        asked = await decode_fields(request, DetokenizeRequest)
         language = language_of(await find_or_wake(self._inference, request, asked.model))
         if len(asked.tokens) > _MOST_TOKENS:
             raise InputTooLarge(

@@ -22,6 +22,8 @@ from headway.server.api.openai.rerank import RerankRequest
 from headway.server.api.openai.tokens import DetokenizeRequest, TokenizeRequest
 from headway.server.api.openapi import schemas
 from headway.server.api.openapi.answering import mark_unanswered
+from headway.server.api.openapi.compatible import KINDS as COMPATIBLE
+from headway.server.api.openapi.compatible import compatible
 from headway.server.api.openapi.examples import example_of
 from headway.server.api.openapi.generating import COMPONENTS as GENERATING
 from headway.server.api.openapi.generating import generating
@@ -29,6 +31,7 @@ from headway.server.api.openapi.media import COMPONENTS as MEDIA
 from headway.server.api.openapi.media import media
 from headway.server.api.openapi.operating import operating
 from headway.server.api.openapi.parts import (
+    RUNNING,
     Operation,
     body_of,
     errors_of,
@@ -44,7 +47,6 @@ from headway.signature.values import field_hints, is_file
 _log = logging.getLogger(__name__)
 _COMPONENT = "#/components/schemas/{name}"
 _READING = ("404", "503")
-_RUNNING = ("400", "404", "413", "429", "500", "503", "504")
 _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARAMETERS]
 
 
@@ -55,16 +57,17 @@ def document_of(
     served = sorted(models, key=lambda model: model.name)
     components = dict(schemas.COMPONENTS)
     kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
-    kinds += [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest]
+    kinds += [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, *COMPATIBLE]
     kinds += [LoadLoraRequest, UnloadLoraRequest]
-    components |= msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
+    described = msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
+    components |= {name: schemas.nulls_are_absence(each) for name, each in described.items()}
     components |= MEDIA | GENERATING
     paths: dict[str, dict[str, Operation]] = {}
     for model in served:
         of_model, own = _predict_or_less(model)
         paths |= {path: {"post": operation} for path, operation in of_model.items()}
         components |= own
-    paths |= _openai(served) | _rerank(served) | _v2(served)
+    paths |= _openai(served) | _rerank(served) | compatible(_named(served), _URGENCY) | _v2(served)
     mark_unanswered(paths, served)
     document = {
         "openapi": "3.1.0",
@@ -76,6 +79,9 @@ def document_of(
         "tags": [
             {"name": "plain", "description": "One value as JSON in, its result out"},
             {"name": "openai", "description": "As OpenAI's clients speak"},
+            {"name": "huggingface", "description": "As Hugging Face's and TEI's clients speak"},
+            {"name": "cohere", "description": "As Cohere's client speaks"},
+            {"name": "v1", "description": "KServe's and TensorFlow Serving's first protocol"},
             {"name": "v2", "description": "KServe v2 / Open Inference Protocol, as Triton has it"},
         ],
         "x-headway-models": [_shown(model) for model in served],
@@ -145,7 +151,7 @@ def _predict(
             "200": _answered(
                 model, gives, {"anyOf": [ref(result), results]} if has_short_form else ref(result)
             ),
-            **errors_of(_RUNNING),
+            **errors_of(RUNNING),
         },
     }
     one["requestBody"]["content"] |= _uploads(model)
@@ -156,7 +162,7 @@ def _predict(
             "description": "Each is answered by a result or its own error, in their order.",
             "parameters": _URGENCY,
             "requestBody": body_of(batch, example={"items": [example_of(takes)]}),
-            "responses": {"200": json_of("one for each item", results), **errors_of(_RUNNING)},
+            "responses": {"200": json_of("one for each item", results), **errors_of(RUNNING)},
         }
     return operations, components
 
@@ -238,7 +244,7 @@ def _as_written(schema: Any) -> Any:
 
 
 def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
-    errors = errors_of(_RUNNING, shape="OpenAIError")
+    errors = errors_of(RUNNING, shape="OpenAIError")
     missing = errors_of(("404",), shape="OpenAIError")
     example = {"model": _embedder(served), "input": ["hello", "world"]}
     return {
@@ -288,8 +294,8 @@ def _rerank(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
             }
         }
         for version, name, errors in (
-            ("v1", "rerank", errors_of(_RUNNING, shape="OpenAIError")),
-            ("v2", "rerank_v2", errors_of(_RUNNING)),
+            ("v1", "rerank", errors_of(RUNNING, shape="OpenAIError")),
+            ("v2", "rerank_v2", errors_of(RUNNING)),
         )
     }
 
@@ -380,7 +386,7 @@ def _running(name: str, summary: str, schema: str) -> Operation:
     return {
         **operation_of("v2", name, summary),
         "requestBody": body_of(ref(schema), example={"text_input": "hello"}),
-        "responses": errors_of(_RUNNING),
+        "responses": errors_of(RUNNING),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 from headway.server.api.openapi.schemas import Schema, ref
 
 Operation: TypeAlias = dict[str, Any]
+RUNNING = ("400", "404", "413", "429", "500", "503", "504")  # what a model's route may answer
 WHY = {
     "400": "the request is malformed, or does not fit the model",
     "401": "no key, or one that is not known",

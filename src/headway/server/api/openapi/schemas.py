@@ -43,6 +43,23 @@ def nullable(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+def nulls_are_absence(fields: Schema) -> Schema:
+    """As `decode_fields` reads them: what need not be there may be null."""
+    needed = fields.get("required", ())
+    properties = {
+        name: each if name in needed or _may_be_null(each) else nullable(each)
+        for name, each in fields["properties"].items()
+    }
+    found = {**fields, "properties": properties}
+    if fields.get("additionalProperties") is False:
+        found["additionalProperties"] = {"type": "null"}
+    return found
+
+
+def _may_be_null(schema: Schema) -> bool:
+    return any(each.get("type") == "null" for each in schema.get("anyOf", ()))
+
+
 _PARAMETERS: Schema = {
     "type": "object",
     "description": "v2's own (priority, timeout, …) and those that the model takes; no others",
@@ -152,11 +169,15 @@ COMPONENTS: dict[str, Schema] = {
         },
     ),
     "GenerateResponse": record({"model_name": _TEXT, "model_version": _TEXT}, {"id": _TEXT}),
-    "IndexRequest": only({}, {"ready": _BOOL}),
+    "IndexRequest": nulls_are_absence(only({}, {"ready": _BOOL})),
     "IndexEntry": record({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}),
-    "LoadRequest": only({}, {"parameters": only({}, {"config": nullable(_TEXT)})}),
+    "LoadRequest": nulls_are_absence(
+        only({}, {"parameters": only({}, {"config": nullable(_TEXT)})})
+    ),
     "Loaded": record({"name": _TEXT, "load": _BOOL}),
-    "UnloadRequest": only({}, {"parameters": only({}, {"unload_dependents": _BOOL})}),
+    "UnloadRequest": nulls_are_absence(
+        only({}, {"parameters": only({}, {"unload_dependents": nullable(_BOOL)})})
+    ),
     "Unloaded": record({"name": _TEXT, "unload": _BOOL}),
     "TraceSetting": only(
         {},
@@ -180,8 +201,8 @@ COMPONENTS: dict[str, Schema] = {
         },
     ),
     "SharedRegion": record(_REGION),
-    "RegisterRequest": only(
-        {"key": _TEXT, "byte_size": {"type": "integer", "minimum": 1}}, {"offset": _COUNT}
+    "RegisterRequest": nulls_are_absence(
+        only({"key": _TEXT, "byte_size": {"type": "integer", "minimum": 1}}, {"offset": _COUNT})
     ),
     # ---- OpenAI
     "OpenAIModel": record(_OPENAI_MODEL),
@@ -210,7 +231,7 @@ COMPONENTS: dict[str, Schema] = {
             "results": array(
                 record(
                     {"index": _COUNT, "relevance_score": {"type": "number"}},
-                    {"document": closed(text=_TEXT)},
+                    {"document": {"type": "object"}},
                 )
             ),
             "usage": record({"total_tokens": _COUNT}),

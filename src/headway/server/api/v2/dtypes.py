@@ -21,7 +21,7 @@ class Datatype(NamedTuple):
     kind: Kind
     memory: "numpy.dtype[Any]"
     wire: "numpy.dtype[Any]"  # little-endian; unused for BYTES
-    is_json: bool  # FP16 and BF16 travel as binary only
+    is_json: bool  # BF16 travels as binary only
 
 
 def _of(name: str, kind: Kind, memory: str, wire: str = "", *, is_json: bool = True) -> Datatype:
@@ -43,7 +43,7 @@ DATATYPES: dict[str, Datatype] = {
         _of("INT16", "int", "i2", "<i2"),
         _of("INT32", "int", "i4", "<i4"),
         _of("INT64", "int", "i8", "<i8"),
-        _of("FP16", "float", "f2", "<f2", is_json=False),
+        _of("FP16", "float", "f2", "<f2"),
         _of("FP32", "float", "f4", "<f4"),
         _of("FP64", "float", "f8", "<f8"),
         _of("BF16", "float", "f4", "<u2", is_json=False),

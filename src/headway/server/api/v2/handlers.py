@@ -16,9 +16,10 @@ from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.direct import direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
 from headway.server.api.v2.shared_memory import SharedRegions
+from headway.server.api.v2.triton_words import loading
 from headway.server.direct import DirectPath, of_rows
 from headway.server.inference import Decode, Inference
-from headway.server.json.body import decode_json
+from headway.server.json.body import decode_fields
 from headway.server.net.headers import timeout_s
 from headway.server.net.messages import Answer, Request, Response
 
@@ -171,9 +172,8 @@ class V2:
         extensions = list(EXTENSIONS)
         if self._regions is not None:
             extensions.append("system_shared_memory")
-        return _json(
-            {"name": "headway", "version": self._inference.version, "extensions": extensions}
-        )
+        server = self._inference
+        return _json({"name": server.name, "version": server.version, "extensions": extensions})
 
     async def models(self, request: Request) -> Response:
         return _json({"models": self._models.names(request.caller)})
@@ -228,7 +228,8 @@ class V2:
 
     async def repository_load(self, request: Request, model: str) -> Response:
         parameters = (await _parse(request, _ChangeBody)).parameters
-        await self._models.load(request.caller, model, override_in(parameters))
+        with loading(model):
+            await self._models.load(request.caller, model, override_in(parameters))
         return _json({"name": model, "load": True})  # as KServe answers; Triton's has no body
 
     async def repository_unload(self, request: Request, model: str) -> Response:
@@ -340,10 +341,7 @@ def _json(value: Any) -> Response:
 
 async def _parse(request: Request, kind: type[Any]) -> Any:
     """The body as `kind`; clients leave it out where every field has a default."""
-    try:
-        return await decode_json(request, kind, default=b"{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(f"the body is not as expected: {error}") from error
+    return await decode_fields(request, kind, default=b"{}")
 
 
 async def _fixed(request: Request, settings: dict[str, Any]) -> Response:

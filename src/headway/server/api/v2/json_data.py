@@ -112,7 +112,10 @@ def _decoder(datatype: str, depth: int) -> "msgspec.json.Decoder[Any]":
     return msgspec.json.Decoder(nested)
 
 
-_MAX_FP32 = float(numpy.finfo(numpy.float32).max)
+_MOST = {
+    "FP32": float(numpy.finfo(numpy.float32).max),
+    "FP16": float(numpy.finfo(numpy.float16).max),
+}
 
 
 def element_type(datatype: str) -> Any:
@@ -124,8 +127,9 @@ def element_type(datatype: str) -> Any:
             return str
         case "FP64":
             return float
-        case "FP32":
-            return Annotated[float, Meta(ge=-_MAX_FP32, le=_MAX_FP32)]
+        case "FP32" | "FP16":
+            most = _MOST[datatype]
+            return Annotated[float, Meta(ge=-most, le=most)]
         case "UINT64":  # its upper bound is beyond what msgspec checks; numpy does
             return Annotated[int, Meta(ge=0)]
         case _:

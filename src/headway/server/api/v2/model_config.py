@@ -1,5 +1,6 @@
 """How a served model describes itself: v2 metadata and Triton's model configuration."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,9 @@ from headway.model import Tensor
 from headway.server.api.v2.dtypes import of_tensor
 
 PLATFORM = "headway"
+_CHANNELS = (1, 3)
+_GPUS = frozenset(["cuda", "tensorrt", "rocm", "directml"])
+_KINDS = {"cpu": "KIND_CPU", "openvino": "KIND_CPU"}
 
 
 def metadata_of(model: ServedModel, *, versions: Sequence[str] = ()) -> dict[str, Any]:
@@ -40,13 +44,27 @@ def config_of(model: ServedModel) -> dict[str, Any]:
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": model.max_batch_size,
-        "input": _ports(_sent(model.inputs, model), model),
+        "input": _inputs(model),
         "output": _ports(_sent(model.outputs, model), model),
         **({"dynamic_batching": {}} if model.max_batch_size > 0 else {}),
-        "instance_group": [{"name": model.name, "kind": "KIND_CPU", "count": 1}],
+        "instance_group": _groups(model),
         "model_transaction_policy": {"decoupled": model.streams},
         "response_cache": {"enable": False},
     }
+
+
+def _groups(model: ServedModel) -> list[dict[str, Any]]:
+    """Where its workers run, one group for each place. KIND_MODEL: that is the model's to know."""
+    devices: list[str] = getattr(model, "devices", lambda: [""])()
+    groups = []
+    for index, (device, count) in enumerate(Counter(devices).items()):
+        name, _, number = device.partition(":")
+        group: dict[str, Any] = {"name": f"{model.name}_{index}", "count": count}
+        group["kind"] = "KIND_GPU" if name in _GPUS else _KINDS.get(name, "KIND_MODEL")
+        if name in _GPUS:
+            group["gpus"] = [int(number or 0)]
+        groups.append(group)
+    return groups
 
 
 def _sent(tensors: Sequence[Tensor], model: ServedModel) -> list[Tensor]:
@@ -68,6 +86,19 @@ def _tensors(tensors: Sequence[Tensor], model: ServedModel) -> list[dict[str, An
         }
         for each in tensors
     ]
+
+
+def _inputs(model: ServedModel) -> list[dict[str, Any]]:
+    """Triton's image clients need the order of the axes, and have no other way to learn it."""
+    ports = _ports(_sent(model.inputs, model), model)
+    return [{**port, "format": _format(port["dims"])} for port in ports]
+
+
+def _format(dims: Sequence[int]) -> str:
+    """Channels are where there is one, or three; at both ends or at neither, it is no image."""
+    if len(dims) == 3 and (dims[0] in _CHANNELS) != (dims[2] in _CHANNELS):
+        return "FORMAT_NCHW" if dims[0] in _CHANNELS else "FORMAT_NHWC"
+    return "FORMAT_NONE"
 
 
 def _ports(tensors: Sequence[Tensor], model: ServedModel) -> list[dict[str, Any]]:

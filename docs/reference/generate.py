@@ -1,0 +1,208 @@
+"""Writes the references that the code itself knows best: `http.md`, `cli.md`, `headway-toml.md`.
+
+    python docs/reference/generate.py
+
+`tests/integration/test_references.py` fails where one of them is not what this would write.
+"""
+
+import argparse
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headway.cli.main import _parser
+from headway.config import (
+    KeyConfig,
+    ModelConfig,
+    ServerConfig,
+    default_of,
+)
+from headway.flags import described
+from headway.hosting.registry import Registry
+from headway.server.api import metrics
+from headway.server.api.openapi.document import document_of
+from headway.server.auth.access import access_of_route
+from headway.server.inference import Inference
+from headway.server.run import families_of
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Written by docs/reference/generate.py: change the code, then run it. -->"
+TAGS = {
+    "plain": "Plain JSON",
+    "openai": "OpenAI, and reranking",
+    "huggingface": "Hugging Face and text-embeddings-inference",
+    "cohere": "Cohere",
+    "v2": "KServe v2 and Triton",
+    "v1": "KServe v1",
+    "": "This server itself",
+}
+
+
+def references() -> dict[str, str]:
+    """Each file's name and text."""
+    return {"http.md": http(), "cli.md": cli(), "headway-toml.md": toml()}
+
+
+# ---- HTTP
+
+
+def http() -> str:
+    lines = [
+        "# HTTP routes",
+        NOTE,
+        "Where the server has keys, each route takes one with the right named here; `open` takes "
+        "none, `read` any key. `/openapi.json` describes bodies and answers, `/docs` shows them.",
+    ]
+    described_ = document_of([], version="0")["paths"]
+    found: dict[str, list[str]] = {tag: [] for tag in TAGS}
+    for method, path, handler in _routes():
+        operation = described_.get(path, {}).get(method.lower())
+        tag, summary = _told(operation, path, handler)
+        right = access_of_route(method, path).value
+        found[tag].append(f"| `{method} {path}` | {right} | {summary} |")
+    for tag, title in TAGS.items():
+        lines += [f"## {title}", "| route | right | |\n|---|---|---|\n" + "\n".join(found[tag])]
+    return _joined(lines)
+
+
+def _routes() -> Iterator[tuple[str, str, Any]]:
+    for routes, handlers in families_of(Inference(Registry())):
+        for method, path, name in routes:
+            yield method, path, getattr(handlers, name)
+    for method, path, name in metrics.ROUTES:
+        yield method, path, getattr(metrics.MetricsPage, name)
+
+
+def _told(operation: Any, path: str, handler: Any) -> tuple[str, str]:
+    if operation is not None:
+        return operation["tags"][0], operation["summary"]
+    document = (inspect.getdoc(handler) or "").split("\n")[0]
+    if path.startswith("/v1/predict/"):
+        return "plain", "One value, or several as `items`, through a model written in Python"
+    known = {
+        "/docs": "The routes, as a page",
+        "/chat": "A page to talk to a language model",
+        "/openapi.json": "The routes, as OpenAPI 3.1",
+        "/metrics": "Figures for Prometheus",
+        "/admin/models": "Every model and version, with its state",
+        "/admin/models/{model}/unload": "Unload a model; what it has begun is finished",
+        "/admin/models/{model}/adapters": "The adapters that a language model has loaded",
+        "/admin/models/{model}/adapters/{adapter}/unload": "Unload an adapter",
+        "/admin/drain": "Whether the server is draining; posted, it drains or stops draining",
+    }
+    return "", known.get(path, document)
+
+
+# ---- the command
+
+
+def cli() -> str:
+    parser = _parser()
+    [commands] = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    lines = [
+        "# The command",
+        NOTE,
+        "`headway COMMAND`. It exits with 0 when done, 1 when it failed, 2 where a flag or a file "
+        "is wrong: one line on stderr says which.",
+    ]
+    helps = {each.dest: each.help or "" for each in commands._choices_actions}
+    for name, command in commands.choices.items():
+        lines += [f"## headway {name}", f"{_plain(helps[name])}.", *_options(command)]
+    return _joined(lines)
+
+
+def _options(command: argparse.ArgumentParser) -> list[str]:
+    inner = [each for each in command._actions if isinstance(each, argparse._SubParsersAction)]
+    rows = [
+        f"| `{_named(each)}` | {_plain(each.help or '')} |"
+        for each in command._actions
+        if each.help != argparse.SUPPRESS
+        and not isinstance(each, argparse._HelpAction | argparse._SubParsersAction)
+    ]
+    parts = ["| | |\n|---|---|\n" + "\n".join(rows)] if rows else []
+    for action in inner:
+        for name, below in action.choices.items():
+            parts += [f"### {command.prog} {name}", *_options(below)]
+    return parts
+
+
+def _named(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return str(action.metavar or action.dest)
+    value = "" if action.nargs == 0 else f" {_metavar(action)}"
+    return ", ".join(action.option_strings) + value.replace("|", "\\|")
+
+
+def _metavar(action: argparse.Action) -> str:
+    if action.metavar is not None:
+        return str(action.metavar)
+    if action.choices is not None:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    return action.dest.upper()
+
+
+# ---- headway.toml
+
+
+def toml() -> str:
+    return _joined(
+        [
+            "# headway.toml",
+            NOTE,
+            "`headway serve headway.toml` reads it; `headway serve MODEL` needs none. A setting "
+            "can also be typed as a flag (`--slo-ms 50`) or given in the environment "
+            "(`HEADWAY_SLO_MS=50`). A flag goes before a variable, a variable before the file, the "
+            "file before the default. A setting that is not known ends the start, by name.",
+            '```toml\n[server]\nport = 9000\n\n[[models]]\nname = "embed"\ntarget = "minilm"\n'
+            "slo_ms = 50\n```",
+            "## [server]",
+            _settings(ServerConfig),
+            "## [[models]]",
+            "One table for each model. `[every_model]` has the same settings, for all models of "
+            "`server.repository`, whatever their `model.toml` says.",
+            _settings(ModelConfig),
+            "## [[keys]]",
+            "`headway keys new` writes them. They may stand in a file of their own, `keys_file`.",
+            _settings(KeyConfig),
+        ]
+    )
+
+
+def _settings(struct: Any) -> str:
+    texts = described(struct)
+    rows = [
+        f"| `{field.name}` | {_default(field)} | {_plain(texts[field.name])} |"
+        for field in msgspec.structs.fields(struct)
+    ]
+    return "| setting | default | |\n|---|---|---|\n" + "\n".join(rows)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "needed"
+    value = default_of(field)
+    if value in (None, {}, (), ""):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else _written(value)}`"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{each}"' for each in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _plain(text: str) -> str:
+    return text.replace("%%", "%").replace("|", "\\|").replace("\n", " ")
+
+
+def _joined(parts: list[str]) -> str:
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    for name, text in references().items():
+        (HERE / name).write_text(text)

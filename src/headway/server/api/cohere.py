@@ -1,0 +1,124 @@
+"""Embeddings as Cohere's clients ask for them, `/v1/embed` and `/v2/embed`: an unmodified `cohere`
+client works. Its reranking is in `openai/rerank.py`, since Jina's and vLLM's clients share it."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+import numpy
+from msgspec import Meta
+
+from headway.errors import InvalidInput
+from headway.server.api.kinds import check_does
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.api.vectors import Array, base64_of, bits_of, shortened, texts_of, tokens_in
+from headway.server.inference import Inference
+from headway.server.json.body import decode_fields
+from headway.server.json.encoding import encode_json
+from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("POST", "/v1/embed", "embed"),
+    ("POST", "/v2/embed", "embed_v2"),
+]
+_InputType: TypeAlias = Literal["search_document", "search_query", "classification", "clustering"]
+# int8 and uint8 would need a calibration that no model here brings.
+_FORMS: dict[str, Callable[[Array], Any]] = {
+    "float": lambda values: values,
+    "binary": lambda values: (bits_of(values).astype(numpy.int16) - 128).astype(numpy.int8),
+    "ubinary": bits_of,
+    "base64": base64_of,
+}
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["text"]
+    text: str
+
+
+class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    content: str | list[_Part]
+
+
+class CohereEmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`input_type` changes nothing: the models here embed queries and documents alike. Nor does
+    `priority`, a number for Cohere's own queue: ours is a header."""
+
+    model: str
+    texts: list[str] | None = None
+    inputs: list[_Content] | None = None  # of v2
+    input_type: _InputType | None = None
+    embedding_types: list[str] | None = None
+    truncate: Literal["NONE", "END"] | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    output_dimension: Annotated[int, Meta(ge=1)] | None = None
+    priority: int | None = None
+
+
+class Cohere:
+    """The handlers that ROUTES names, over one service."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    async def embed(self, request: Request) -> Response:
+        """Floats alone, unless types are asked for."""
+        return await self._embed(request, always_by_type=False)
+
+    async def embed_v2(self, request: Request) -> Response:
+        return await self._embed(request, always_by_type=True)
+
+    async def _embed(self, request: Request, *, always_by_type: bool) -> Response:
+        no_query(request)
+        asked = await decode_fields(request, CohereEmbedRequest)
+        texts = _texts(asked)
+        types = _types(asked.embedding_types)
+        served = await find_or_wake(self._inference, request, asked.model)
+        check_does(served, "feature-extraction")
+        wishes: dict[str, Any] = {}
+        if asked.truncate is not None or served.takes_parameter("truncate"):
+            wishes["truncate"] = asked.truncate != "NONE"  # Cohere's models cut by default
+        if asked.max_tokens is not None:
+            wishes["max_tokens"] = asked.max_tokens
+        ask = ask_of(wishes, request)
+        results = await served.predict_many(texts_of(list(texts), "texts"), ask)
+        vectors = [shortened(each, asked.output_dimension, "output_dimension") for each in results]
+        is_by_type = always_by_type or asked.embedding_types is not None
+        answer = {
+            "id": request.id,
+            "response_type": "embeddings_by_type" if is_by_type else "embeddings_floats",
+            "embeddings": {name: [_FORMS[name](each) for each in vectors] for name in types}
+            if is_by_type
+            else vectors,
+            "texts": texts,
+            "meta": {"billed_units": {"input_tokens": tokens_in(results)}},
+        }
+        more = () if ask.story is None else ask.story.headers()
+        return Response(await encode_json(answer, plain_of), headers=more)
+
+
+def _texts(asked: CohereEmbedRequest) -> list[str]:
+    if (asked.texts is None) == (asked.inputs is None):
+        raise InvalidInput("texts: this or inputs is expected, one of both")
+    if asked.texts is not None:
+        return asked.texts
+    assert asked.inputs is not None
+    return [_text(each, index) for index, each in enumerate(asked.inputs)]
+
+
+def _text(given: _Content, index: int) -> str:
+    if isinstance(given.content, str):
+        return given.content
+    if len(given.content) != 1:
+        raise InvalidInput(f"inputs[{index}].content: one text is expected")
+    return given.content[0].text
+
+
+def _types(given: list[str] | None) -> list[str]:
+    for each in given or ():
+        if each not in _FORMS:
+            raise InvalidInput(
+                f"embedding_types: {each!r} is not served; there are {', '.join(_FORMS)}"
+            )
+    return list(dict.fromkeys(given or ("float",)))

@@ -1,0 +1,388 @@
+"""Hugging Face's shapes: an unmodified `huggingface_hub.InferenceClient` works, and so do
+clients of text-embeddings-inference (TEI).
+
+Each model has a URL of its own, `/models/NAME`, to which `{"inputs": …}` or a file is posted: what
+becomes of it is the model's task. The routes without a name mean the only model that does the task.
+"""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+import numpy
+from msgspec import Meta
+
+from headway.errors import InvalidInput, NotReady
+from headway.hosting.registry import Ask, ServedModel
+from headway.server.api.kinds import Task, check_does, only_one, task_of
+from headway.server.api.openai.rerank import Reranking
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.api.vectors import MAX_INPUTS, check_ids, shortened, texts_of
+from headway.server.inference import Inference
+from headway.server.json.body import decode_json, fields_of
+from headway.server.json.encoding import encode_json
+from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
+
+Fields = TypeVar("Fields")
+Answering: TypeAlias = Callable[[Request, ServedModel], Awaitable[Response]]
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("GET", "/health", "health"),
+    ("GET", "/models/{model}/health", "health"),
+    ("GET", "/info", "info"),
+    ("GET", "/models/{model}/info", "info"),
+    ("POST", "/", "ask"),
+    ("POST", "/models/{model}", "ask"),
+    ("POST", "/models/{model}/pipeline/{task}", "pipeline"),
+    *(
+        ("POST", f"{under}/{name}", name)
+        for name in ("embed", "similarity", "rerank", "predict")
+        for under in ("", "/models/{model}")
+    ),
+]
+
+
+class EmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    inputs: str | list[Any]
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+    normalize: bool | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    encoding_format: Literal["float"] | None = None
+
+
+class Sentences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    inputs: Sentences
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+
+
+class ClassifyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    inputs: str | list[Any]
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+    raw_scores: Literal[False] | None = None
+    top_k: Annotated[int, Meta(ge=1)] | None = None
+
+
+class RankTextsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    query: str
+    texts: list[str]
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+    raw_scores: Literal[False] | None = None
+    return_text: bool = False
+
+
+class _ImageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    inputs: str  # base64
+    top_k: Annotated[int, Meta(ge=1)] | None = None
+
+
+class _SpeechRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    inputs: str  # base64
+    return_timestamps: bool | None = None
+
+
+class _DrawRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    inputs: Annotated[str, Meta(min_length=1)]
+    width: Annotated[int, Meta(ge=1)] | None = None
+    height: Annotated[int, Meta(ge=1)] | None = None
+    num_inference_steps: Annotated[int, Meta(ge=1)] | None = None
+    guidance_scale: Annotated[float, Meta(ge=0)] | None = None
+    seed: Annotated[int, Meta(ge=0)] | None = None
+
+
+class HuggingFace:
+    """The handlers that ROUTES names, over one service."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+        self._reranking = Reranking(inference)
+
+    async def ask(self, request: Request, model: str = "") -> Response:
+        """By the model's task."""
+        served = await self._find(request, model, *_TASKS)
+        task = task_of(served)
+        if task is None or task not in _TASKS:
+            raise InvalidInput(
+                f"model {served.name!r} does none of Hugging Face's tasks that are served here: "
+                f"{', '.join(_TASKS)}"
+            )
+        return await _TASKS[task](request, served)
+
+    async def pipeline(self, request: Request, model: str, task: str) -> Response:
+        served = await self._find(request, model)
+        does = task_of(served)
+        if task == "sentence-similarity":
+            return await _similarity(request, served)
+        if does is None or task != does or does not in _TASKS:
+            raise InvalidInput(f"model {served.name!r} does not do {task!r}")
+        return await _TASKS[does](request, served)
+
+    async def embed(self, request: Request, model: str = "") -> Response:
+        return await _embed(request, await self._find(request, model, "feature-extraction"))
+
+    async def similarity(self, request: Request, model: str = "") -> Response:
+        served = await self._find(request, model, "feature-extraction", "text-ranking")
+        return await _similarity(request, served)
+
+    async def predict(self, request: Request, model: str = "") -> Response:
+        """TEI's: one text has one list of classes, several have one each."""
+        served = await self._find(request, model, "text-classification")
+        check_does(served, "text-classification")
+        asked = await _asked(request, ClassifyRequest)
+        is_one = isinstance(asked.inputs, str)
+        texts = [asked.inputs] if is_one else [_unpacked(each) for each in asked.inputs]
+        classes, ask = await _classes(request, served, asked, texts)
+        return await _answer(classes[0] if is_one else classes, ask)
+
+    async def rerank(self, request: Request, model: str = "") -> Response:
+        """TEI's: best first, each with its index. One with a `model` or `documents` is Cohere's,
+        which vLLM, Jina and Infinity have here."""
+        body = await _body(request)
+        if not model and ("documents" in body or "model" in body):
+            return await self._reranking.rerank(request)
+        served = await self._find(request, model, "text-ranking")
+        check_does(served, "text-ranking")
+        asked = _converted(body, RankTextsRequest)
+        ask = ask_of(_truncating(asked, served), request)
+        scores = await _scores(served, asked.query, asked.texts, ask, field="texts")
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])
+        ranked: list[dict[str, Any]] = [
+            {"index": index, "score": scores[index]}
+            | ({"text": asked.texts[index]} if asked.return_text else {})
+            for index in order
+        ]
+        return await _answer(ranked, ask)
+
+    async def info(self, request: Request, model: str = "") -> Response:
+        served = await self._find(request, model, *_TASKS)
+        found = {
+            "model_id": served.name,
+            "model_pipeline_tag": task_of(served),
+            "max_client_batch_size": MAX_INPUTS,
+            "max_batch_requests": served.max_batch_size,
+            "version": self._inference.version,
+        }
+        return Response(msgspec.json.encode(found))
+
+    async def health(self, request: Request, model: str = "") -> Response:
+        """As `/v2/health/ready`, or a model's own `/ready`."""
+        models = self._inference.models
+        if model:
+            models.find_ready(request.caller, model)
+        elif not models.registry.is_ready:
+            raise NotReady("not every model is ready", retry_after_s=1.0)
+        return Response(b'{"status":"ok"}')
+
+    async def _find(self, request: Request, name: str, *tasks: Task) -> ServedModel:
+        no_query(request)
+        if name:
+            return await find_or_wake(self._inference, request, name)
+        return only_one(self._inference.models.answering(request.caller), tasks)
+
+
+# ---- the tasks
+
+
+async def _embed(request: Request, served: ServedModel) -> Response:
+    body = await _body(request)
+    if isinstance(body.get("inputs"), dict):  # of InferenceClient.sentence_similarity
+        return await _similarity_of(request, served, _converted(body, SimilarityRequest))
+    check_does(served, "feature-extraction")
+    asked = _converted(body, EmbedRequest)
+    if asked.normalize is False:
+        raise InvalidInput("normalize: vectors are of length 1 here; false is not served")
+    ask = ask_of(_truncating(asked, served), request)
+    texts = texts_of(asked.inputs, "inputs")
+    check_ids(texts, served, "inputs")
+    vectors = await served.predict_many(texts, ask)
+    answer = [shortened(vector, asked.dimensions, "dimensions") for vector in vectors]
+    return await _answer(answer, ask)
+
+
+async def _similarity(request: Request, served: ServedModel) -> Response:
+    return await _similarity_of(request, served, await _asked(request, SimilarityRequest))
+
+
+async def _similarity_of(
+    request: Request, served: ServedModel, asked: SimilarityRequest
+) -> Response:
+    """How close each sentence is: a ranking model's score, or the cosine of two vectors."""
+    ask = ask_of(_truncating(asked, served), request)
+    source, sentences = asked.inputs.source_sentence, asked.inputs.sentences
+    if task_of(served) == "text-ranking":
+        scores = await _scores(served, source, sentences, ask, field="sentences")
+        return await _answer(scores, ask)
+    check_does(served, "feature-extraction")
+    vectors = await served.predict_many(texts_of([source, *sentences], "inputs"), ask)
+    first, *others = (_unit(vector) for vector in vectors)
+    return await _answer([float(first @ other) for other in others], ask)
+
+
+async def _classify_texts(request: Request, served: ServedModel) -> Response:
+    """As the hub's own service answers: a list for each text, even for one."""
+    asked = await _asked(request, ClassifyRequest)
+    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
+    classes, ask = await _classes(request, served, asked, texts)
+    return await _answer(classes, ask)
+
+
+async def _classify_image(request: Request, served: ServedModel) -> Response:
+    asked, content = await _file(request, _ImageRequest)
+    ask = ask_of({}, request)
+    with served.held():
+        found = await served.predict(content, ask)
+    return await _answer(_best(found, None if asked is None else asked.top_k), ask)
+
+
+async def _transcribe(request: Request, served: ServedModel) -> Response:
+    asked, content = await _file(request, _SpeechRequest)
+    ask = ask_of({}, request)
+    with served.held():
+        transcript = await served.predict(content, ask)
+    answer: dict[str, Any] = {"text": str(transcript)}
+    if asked is not None and asked.return_timestamps:
+        answer["chunks"] = [
+            {"text": each.text, "timestamp": [each.start_s, each.end_s]}
+            for each in getattr(transcript, "segments", ())
+            if each.text
+        ]
+    return await _answer(answer, ask)
+
+
+async def _draw(request: Request, served: ServedModel) -> Response:
+    asked = await _asked(request, _DrawRequest)
+    if (asked.width is None) != (asked.height is None):
+        raise InvalidInput("width: it and height go together")
+    given = {
+        "size": None if asked.width is None else f"{asked.width}x{asked.height}",
+        "steps": asked.num_inference_steps,
+        "guidance": asked.guidance_scale,
+        "seed": asked.seed,
+    }
+    wishes = {name: value for name, value in given.items() if value is not None}
+    ask = ask_of(wishes, request)
+    image = await served.predict(asked.inputs, ask)
+    return Response(bytes(image), content_type="image/png", headers=_told(ask))
+
+
+_TASKS: dict[Task, Answering] = {
+    "feature-extraction": _embed,
+    "text-ranking": _similarity,
+    "text-classification": _classify_texts,
+    "image-classification": _classify_image,
+    "automatic-speech-recognition": _transcribe,
+    "text-to-image": _draw,
+}
+
+
+# ---- what they share
+
+
+async def _classes(
+    request: Request, served: ServedModel, asked: ClassifyRequest, texts: list[Any]
+) -> tuple[list[Any], Ask]:
+    ask = ask_of(_truncating(asked, served), request)
+    for index, each in enumerate(texts):
+        if not isinstance(each, str):
+            raise InvalidInput(f"inputs[{index}]: a text is expected")
+    found = await served.predict_many(texts_of(texts, "inputs"), ask)
+    return [_best(each, asked.top_k) for each in found], ask
+
+
+def _best(classes: Any, top_k: int | None) -> list[dict[str, Any]]:
+    pairs = zip(classes["labels"], classes["scores"], strict=True)
+    return [{"label": label, "score": score} for label, score in pairs][:top_k]
+
+
+async def _scores(
+    served: ServedModel, query: str, texts: list[str], ask: Ask, *, field: str
+) -> list[float]:
+    if not query:
+        raise InvalidInput("query: a text is expected, not nothing")
+    pairs = [{"query": query, "document": text} for text in texts_of(list(texts), field)]
+    return [float(score) for score in await served.predict_many(pairs, ask)]
+
+
+def _truncating(
+    asked: EmbedRequest | SimilarityRequest | ClassifyRequest | RankTextsRequest,
+    served: ServedModel,
+) -> dict[str, Any]:
+    """For the model. One that knows nothing of it never cuts, so it need not be told not to."""
+    direction = asked.truncation_direction
+    if direction is not None and direction.lower() != "right":
+        raise InvalidInput(f"truncation_direction: {direction!r}; texts are cut on the right")
+    if asked.truncate is None or (not asked.truncate and not served.takes_parameter("truncate")):
+        return {}
+    return {"truncate": asked.truncate}
+
+
+def _unpacked(given: Any) -> Any:
+    """TEI has each text of several in a list of its own."""
+    if isinstance(given, list) and len(given) == 2:
+        raise InvalidInput("inputs: pairs are not classified here; /rerank compares two texts")
+    return given[0] if isinstance(given, list) and len(given) == 1 else given
+
+
+def _unit(vector: Any) -> "numpy.ndarray[Any, Any]":
+    values = numpy.asarray(vector, numpy.float32)
+    return values / max(float(numpy.linalg.norm(values)), 1e-12)
+
+
+async def _asked(request: Request, kind: type[Fields]) -> Fields:
+    return _converted(await _body(request), kind)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """All fields; it makes no difference whether they stand in `parameters` or beside it."""
+    try:
+        body: dict[str, Any] = await decode_json(request, dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        is_what = str(error) if request.body else "the body is empty: JSON is expected"
+        raise InvalidInput(is_what) from error
+    inner = body.pop("parameters", None)
+    if inner is None:
+        return body
+    if not isinstance(inner, dict):
+        raise InvalidInput("parameters: an object is expected")
+    for name in inner.keys() & body.keys():
+        raise InvalidInput(f"{name}: it is given twice, in parameters and beside them")
+    return body | inner
+
+
+def _converted(body: dict[str, Any], kind: type[Fields]) -> Fields:
+    try:
+        return fields_of(body, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error)) from error
+
+
+async def _file(request: Request, kind: type[Fields]) -> tuple[Fields | None, bytes]:
+    """As the body itself, or as base64 with parameters beside it."""
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        if not request.body:
+            raise InvalidInput("the body is empty: a file is expected")
+        return None, request.body
+    asked = await _asked(request, kind)
+    text: str = asked.inputs  # type: ignore[attr-defined]
+    try:
+        return asked, base64.b64decode(text.rpartition(",")[2], validate=True)
+    except binascii.Error as error:
+        raise InvalidInput(f"inputs: a file in base64 is expected: {error}") from error
+
+
+async def _answer(value: Any, ask: Ask) -> Response:
+    return Response(await encode_json(value, plain_of), headers=_told(ask))
+
+
+def _told(ask: Ask) -> Any:
+    return () if ask.story is None else ask.story.headers()

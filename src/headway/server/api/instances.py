@@ -1,0 +1,46 @@
+"""KServe's first protocol, TensorFlow Serving's before it: `POST /v1/models/NAME:predict` with
+`{"instances": […]}` is answered by `{"predictions": […]}`, one for each, in order."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from headway.errors import InvalidInput
+from headway.server.api.plain.answers import encoded
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.api.v2.tensors import too_many_rows
+from headway.server.inference import Inference
+from headway.server.json.body import decode_fields
+from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
+
+ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
+    ("POST", "/v1/models/{model}:predict", "predict"),
+]
+
+
+class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    instances: list[Any]
+    parameters: dict[str, Any] | None = None  # for the model; not KServe's
+
+
+class Instances:
+    """The handlers that ROUTES names, over one service. An instance is what the plain route takes
+    as one value; the first that fails is the whole request's error."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    async def predict(self, request: Request, model: str) -> Response:
+        no_query(request)
+        served = await find_or_wake(self._inference, request, model)
+        asked = await decode_fields(request, InstancesRequest)
+        if not asked.instances:
+            raise InvalidInput("instances: at least one is expected")
+        most = self._inference.limits.rows
+        if len(asked.instances) > most:
+            raise too_many_rows(len(asked.instances), most)
+        ask = ask_of(asked.parameters or {}, request)
+        results = await served.predict_many(asked.instances, ask)
+        more = () if ask.story is None else ask.story.headers()
+        return Response(await encoded({"predictions": results}, plain_of), headers=more)

@@ -1,0 +1,140 @@
+"""The routes for clients of other servers, described: Hugging Face's, Cohere's, KServe's first."""
+
+from typing import Any
+
+import msgspec
+
+from headway.server.api.cohere import CohereEmbedRequest
+from headway.server.api.huggingface import (
+    ClassifyRequest,
+    EmbedRequest,
+    RankTextsRequest,
+    SimilarityRequest,
+)
+from headway.server.api.instances import InstancesRequest
+from headway.server.api.openapi.parts import (
+    RUNNING,
+    Operation,
+    body_of,
+    errors_of,
+    json_of,
+    operation_of,
+    path_part,
+)
+from headway.server.api.openapi.schemas import Schema, array, record, ref
+
+KINDS: list[type[msgspec.Struct]] = [
+    *(EmbedRequest, SimilarityRequest, ClassifyRequest, RankTextsRequest),
+    *(CohereEmbedRequest, InstancesRequest),
+]
+_TEXT: Schema = {"type": "string"}
+_NUMBER: Schema = {"type": "number"}
+_CLASS = record({"label": _TEXT, "score": _NUMBER})
+_ANY = "whatever the model's task gives"
+_TASKS: dict[str, tuple[str, str, Schema, Any]] = {
+    "embed": (
+        "Texts as vectors",
+        "EmbedRequest",
+        array(array(_NUMBER)),
+        {"inputs": ["hello", "world"]},
+    ),
+    "similarity": (
+        "How close sentences are to one",
+        "SimilarityRequest",
+        array(_NUMBER),
+        {"inputs": {"source_sentence": "hello", "sentences": ["hi", "goodbye"]}},
+    ),
+    "rerank": (
+        "Texts by how well they fit a query, best first",
+        "RankTextsRequest",
+        array(record({"index": {"type": "integer"}, "score": _NUMBER}, {"text": _TEXT})),
+        {"query": "a city", "texts": ["Paris", "a banana"]},
+    ),
+    "predict": (
+        "Texts as classes, likeliest first",
+        "ClassifyRequest",
+        {"type": "array", "items": {"anyOf": [_CLASS, array(_CLASS)]}},
+        {"inputs": "hello"},
+    ),
+}
+
+
+def compatible(named: dict[str, Any], urgency: list[Any]) -> dict[str, dict[str, Operation]]:
+    """`named`: the part of a path that is a model's name."""
+    paths: dict[str, dict[str, Operation]] = {}
+    for under, word, parameters in (("", "", []), ("/models/{model}", "model_", [named])):
+        paths |= _hub(under, word, parameters, urgency)
+    paths["/"]["get"] = {
+        **operation_of("huggingface", "root", "What there is; a browser is led to /docs"),
+        "responses": {
+            "200": json_of("to a program", {"type": "object"}),
+            "307": {"description": "to a browser"},
+        },
+    }
+    task = path_part("task", "as Hugging Face names it")
+    paths["/models/{model}/pipeline/{task}"] = {
+        "post": _asking("pipeline", "One task of a model", [named, task, *urgency])
+    }
+    embedded = json_of("in the order given", record({"id": _TEXT, "embeddings": {}}))
+    example = {"model": "name of a model", "texts": ["hello"], "input_type": "search_query"}
+    for version, shape in (("v1", "OpenAIError"), ("v2", "Error")):
+        paths[f"/{version}/embed"] = {
+            "post": {
+                **operation_of("cohere", f"embed_{version}", "Texts as vectors, as Cohere has it"),
+                "parameters": urgency,
+                "requestBody": body_of(ref("CohereEmbedRequest"), example=example),
+                "responses": {"200": embedded, **errors_of(RUNNING, shape=shape)},
+            }
+        }
+    predictions = json_of("one for each", record({"predictions": {"type": "array"}}))
+    paths["/v1/models/{model}:predict"] = {
+        "post": {
+            **operation_of("v1", "predict_instances", "Values through a model, in order"),
+            "parameters": [named, *urgency],
+            "requestBody": body_of(ref("InstancesRequest"), example={"instances": ["hello"]}),
+            "responses": {"200": predictions, **errors_of(RUNNING)},
+        }
+    }
+    return paths
+
+
+def _hub(
+    under: str, word: str, parameters: list[Any], urgency: list[Any]
+) -> dict[str, dict[str, Operation]]:
+    errors = errors_of(RUNNING)
+    paths: dict[str, dict[str, Operation]] = {
+        f"{under}/{name}": {
+            "get": {
+                **operation_of("huggingface", f"{word}{name}", summary),
+                "parameters": parameters,
+                "responses": {"200": json_of("as it is now", {"type": "object"}), **errors},
+            }
+        }
+        for name, summary in (("health", "Whether it is ready"), ("info", "What it is"))
+    }
+    paths[under or "/"] = {
+        "post": _asking(f"{word}ask", "`inputs`, or a file, through a model", parameters + urgency)
+    }
+    for name, (summary, kind, gives, example) in _TASKS.items():
+        paths[f"{under}/{name}"] = {
+            "post": {
+                **operation_of("huggingface", f"{word}tei_{name}", summary),
+                "parameters": parameters + urgency,
+                "requestBody": body_of(ref(kind), example=example),
+                "responses": {"200": json_of("in TEI's shape", gives), **errors},
+            }
+        }
+    return paths
+
+
+def _asking(name: str, summary: str, parameters: list[Any]) -> Operation:
+    body = body_of(record({"inputs": {}}, {"parameters": {}}), example={"inputs": "hello"})
+    body["content"]["application/octet-stream"] = {}
+    answer = json_of(_ANY, {})
+    answer["content"]["image/png"] = {}
+    return {
+        **operation_of("huggingface", name, summary),
+        "parameters": parameters,
+        "requestBody": body,
+        "responses": {"200": answer, **errors_of(RUNNING)},
+    }
