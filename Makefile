@@ -46,7 +46,7 @@ format: $(VENV)/.ready ## put the code in order
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
 
 # kserve wants another protobuf than ours, so its client lives apart; the tests run it from there.
-.venv-kserve: tests/integration/server/kserve-requirements.txt
+.venv-kserve .venv-clients: .venv-%: tests/integration/server/%-requirements.txt
 	@echo "Setting up $@ (once; about a minute) …"
 	@rm -rf $@ $@.new
 	@$(PYTHON) -m venv $@.new
@@ -62,7 +62,7 @@ quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a mi
 	@$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime
 
 
-test-all: $(VENV)/.ready .venv-kserve ## and the slow ones: long fuzzing
+test-all: $(VENV)/.ready .venv-kserve .venv-clients ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 
 faults: $(VENV)/.ready ## 10,000 seeds of trouble and a day of it, on virtual time (about 4 minutes)
@@ -109,4 +109,4 @@ bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 40 minutes
 	@$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-kserve .venv-llm .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-kserve .venv-clients .venv-llm .mypy_cache .ruff_cache .hypothesis
