@@ -111,6 +111,11 @@ class Server:
             time.sleep(0.1)
         raise SystemExit(f"the server does not get ready:\n{self.log()}")
 
+    def started(self) -> str:
+        """Where its engine runs, and with how many blocks."""
+        lines = self._log.read_text().splitlines()
+        return next((line for line in reversed(lines) if "blocks" in line), "")
+
     def log(self) -> str:
         return "\n".join(self._log.read_text().splitlines()[-40:])
 
@@ -134,7 +139,7 @@ def serving(shape: str, cores: set[int], *, is_chunked: bool) -> Iterator[Server
         server = Server(save_folder(Path(work), shape), shape, cores, is_chunked=is_chunked)
         try:
             seconds = server.wait_ready()
-            print(f"{shape}: ready after {seconds:.1f} s", flush=True)
+            print(f"{shape}: ready after {seconds:.1f} s; {server.started()}", flush=True)
             yield server
         finally:
             server.stop()

@@ -1,4 +1,4 @@
-"""LiteLLM's and LangChain's own calls, in an environment of their own (.venv-kserve): given a
+"""LiteLLM's and LangChain's own calls, in an environment of their own (.venv-clients): given a
 server's URL, it says how each call ended, as one JSON object."""
 
 import asyncio

@@ -17,12 +17,11 @@ from headway.core.items import FireReason, Item
 from headway.core.policy import Policy
 from headway.core.queueing.queue import Lane, Queue
 
-WORTH_A_WAIT = 0.15  # of the time of all together is saved: less is not worth a wait
+WORTH_A_WAIT = 0.25  # of the time of all together is saved: less is not worth a wait
 LIKELY = 85.0  # percent of batches take no longer than a batch that is held reckons with
 
 LEAST_WAIT_S = 1e-5  # less is no wait
 SOON = 0.7  # of the longest wait: how long to hold until everyone is here
-LATE_PATIENCE = 0.3  # of the longest wait: how long to hold those who have waited already
 
 
 class Fire(NamedTuple):
@@ -211,16 +210,15 @@ class AutoRule:
         saved_s = self._saved_s(lane, missing)
         if missing <= 0 or saved_s <= 0.0 or oldest is None:
             return 0.0
-        most_s = min(saved_s, self._max_wait_s)
-        idle_s, slack_s = now - idle_since, self._slack_s(queue, lane, oldest, now)
-        # Whoever has just missed a batch waits not much longer than for that one: p99 is theirs.
-        patient_s = max(most_s - (now - oldest.arrived_at), LATE_PATIENCE * most_s - idle_s)
+        idle_s, max_wait_s = now - idle_since, self._max_wait_s
+        slack_s = self._slack_s(queue, lane, oldest, now)
         return self._linger.return_wait(
             now,
             lane.items,
             missing,
-            most_s=min(SOON * most_s - idle_s, slack_s),
-            patient_s=min(patient_s, slack_s),
+            most_s=min(min(SOON * saved_s, max_wait_s) - idle_s, slack_s),
+            # Whoever has just missed a batch waits no longer than for that one: p99 is theirs.
+            patient_s=min(saved_s - (now - oldest.arrived_at), max_wait_s - idle_s, slack_s),
             saved_s=saved_s,
         )
 

@@ -112,13 +112,15 @@ class Linger:
     def _learn_peak(self) -> None:
         """The callers of a closed loop are so and so many, and nearly all are here time and again.
         Of independent ones, the most at once are a rare coincidence."""
+        known, self._known = self._known, self._everyone
+        peak, self._peak = self._peak, 0
+        if not known:
+            return
         self._peaks += 1
         rate = max(_PEAK_RATE, 1.0 / (self._peaks + _UNSURE))
-        known, self._known = self._known, self._everyone
         nearly = self._everyone - _NEARLY * math.sqrt(self._everyone)
-        is_at_peak = known > 1 and nearly <= min(self._peak, known)
+        is_at_peak = known > 1 and nearly <= min(peak, known)
         self._at_peak += (is_at_peak - self._at_peak) * rate
-        self._peak = 0
         self.is_closed = self._at_peak >= _CLOSED
 
     @property

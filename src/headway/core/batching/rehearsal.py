@@ -229,8 +229,10 @@ def _around(values: Sequence[_Number], value: _Number) -> list[_Number]:
 
 def rows_to_take(waiting: int, cap_rows: int, most: int, workers: int) -> int:
     """So many as the cap says; but where the queue has grown far beyond it, a good part of that:
-    half, and less where several workers share it."""
-    return min(max(cap_rows, 3 * waiting // (2 * workers + 4)), most, waiting)
+    half, and less where several workers share it. In whole caps: where rows are computed in tiles,
+    the cap is full tiles."""
+    part = 3 * waiting // (2 * workers + 4)
+    return min(max(cap_rows, part - part % cap_rows), most, waiting)
 
 
 def _replay(

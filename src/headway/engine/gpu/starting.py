@@ -20,6 +20,9 @@ _GIB = 1 << 30
 _SHARE = 0.90  # of the device's memory: for weights, cache and what a step needs
 _BLOCK_SIZE = 32
 _STEP_TOKENS = 8192
+# A step with prompts in it is launched kernel by kernel, which alone may take longer than a step of
+# few decodes. So prompts go in fewer and larger chunks than on a CPU.
+_MAX_STRETCH = 3.0
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -57,6 +60,7 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
         max_sequences=options.max_sequences,
         step_tokens=step_tokens,
         chunking=options.chunking,
+        max_stretch=_MAX_STRETCH,
         adapter_slots=_slots(options),
     )
     runner = GpuRunner(decoder, limits, adapters)

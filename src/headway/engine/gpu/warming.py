@@ -25,9 +25,10 @@ def mixed_steps(limits: Limits) -> Iterator[Step]:
     decodes that splits its attention in another way."""
     most_decodes = limits.max_sequences - 1
     beside = min(_BESIDE, most_decodes // 2)
-    sizes = [(beside, limits.step_tokens - beside)]
-    sizes += [(beside, tokens) for tokens in _powers(_LEAST, limits.step_tokens - beside)]
-    sizes += [(decodes, _LEAST) for decodes in (0, *_powers(1, most_decodes))]
+    most = limits.step_tokens - beside
+    sizes = [(beside, tokens) for tokens in (most, *_powers(_LEAST, most))]
+    for decodes in (0, *_powers(1, most_decodes)):
+        sizes.append((decodes, min(_LEAST, limits.step_tokens - decodes)))
     for number, (decodes, tokens) in enumerate(sizes, 1):
         yield _step(limits, number, decodes, tokens)
 

@@ -1,5 +1,6 @@
 """The engine's side of the line: commands come in between steps, one word goes out after each."""
 
+import gc
 import math
 import os
 import select
@@ -26,6 +27,8 @@ def serve(
     compile_grammar: Callable[[str], Any],
 ) -> None:
     """Until the front hangs up. Raises where the loop dies."""
+    gc.collect()
+    gc.freeze()  # what is loaded stays: a collection that looks at it would hold up every stream
     inbox = LineInbox(line, compile_grammar)
     inbox.send(Welcome(engine.limits, engine.vocabulary, has_grammars))
 
