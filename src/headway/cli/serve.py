@@ -61,7 +61,12 @@ def add_parser(commands: "Commands") -> None:
         ".gguf file, a name from `headway models` or of the hub, a .toml file, or a folder: of "
         "models, or of one transformers or diffusers model (default: minilm)",
     )
-    parser.add_argument("--name", metavar="TEXT", help="what clients call it (not with a file)")
+    parser.add_argument(
+        "--name",
+        metavar="TEXT",
+        help="what clients call it, not with a .toml file or a folder of models (default: as its "
+        "class or function, or where only a file is named, as that)",
+    )
     parser.add_argument(
         "--reload",
         action="store_true",
