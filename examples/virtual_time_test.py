@@ -16,7 +16,7 @@ async def test_calls_that_come_while_the_model_is_busy_leave_together() -> None:
         assert others == [4, 6]
         assert abs(now() - 0.020) < 1e-6  # exact: the clock is ours
     assert model.batches == [[1], [2, 3]]
-    assert [event.reason.value for event in recorder.batches] == ["everyone", "idle"]
+    assert [event.reason.value for event in recorder.batches] == ["idle", "idle"]
 
 
 async def test_an_hour_passes_in_no_time() -> None:

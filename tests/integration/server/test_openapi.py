@@ -133,7 +133,7 @@ def test_every_example_works_as_it_stands(server: Server) -> None:
     tried = 0
     for path, operations in found["paths"].items():
         needs_more = re.search(
-            "gate|embeddings|rerank|audio|images|sharedmemory|unload|completions|tokenize"
+            "gate|embeddings|rerank|audio|images|sharedmemory|load|completions|tokenize"
             r"|/embed|^/(models/|similarity|predict|$)",
             path,
         )

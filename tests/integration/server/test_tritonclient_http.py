@@ -97,7 +97,8 @@ def test_model_metadata_and_config(client: Client) -> None:
     assert found["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 16]}]
     config = client.get_model_config("double")
     assert config["max_batch_size"] == 64
-    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [16]}]
+    [given] = config["input"]
+    assert given == {"name": "x", "data_type": "TYPE_FP32", "dims": [16], "format": "FORMAT_NONE"}
     assert client.get_model_config("letters")["model_transaction_policy"]["decoupled"] is True
     assert client.get_model_metadata("upper")["inputs"][0]["datatype"] == "BYTES"
 
