@@ -17,7 +17,7 @@ from stacks import Stacks
 
 pytestmark = pytest.mark.slow
 if not CLIENTS_PYTHON.exists():
-    pytest.skip("litellm is in an environment apart: make .venv-clients/.ready", allow_module_level=True)
+    pytest.skip("litellm is elsewhere: make .venv-clients/.ready", allow_module_level=True)
 
 VECTORS = [[3, 2, 1, 1], [1, 0, 1, 1]]
 RANKED = [[1, 2], [0, 1], [2, 0]]
