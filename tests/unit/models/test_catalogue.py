@@ -52,8 +52,8 @@ def test_a_class_is_built_with_its_options() -> None:
         ("no_such_module_here:M", "there is no module 'no_such_module_here' in"),
         (
             "catalogue_app:Eco",
-            r"catalogue_app:Eco does not exist; did you mean catalogue_app:Echo\?; catalogue_app "
-            r"has catalogue_app:Echo \(class\), catalogue_",
+            r"catalogue_app:Eco does not exist; catalogue_app has catalogue_app:Echo \(class\), "
+            r"catalogue_app:Rows \(class\); did you mean catalogue_app:Echo\?",
         ),
         ("catalogue_app:number", "is of type int, not a class or an instance of headway.Model"),
         ("catalogue_app:", "does not exist"),
