@@ -17,6 +17,7 @@ import pytest
 from models import build
 from serving import MOST_S, Serving, serving
 
+import headway
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
 from headway.errors import ConfigError, DeadlineExceeded, InvalidInput, Shed
 from headway.hosting.generation.served import ServedGenerator
@@ -301,6 +302,11 @@ def test_a_template_has_a_time_limit() -> None:
 # ---- settings
 
 
+class Echo(headway.Model[str, str]):
+    def predict(self, items: list[str]) -> list[str]:
+        return items
+
+
 def test_settings_of_the_other_kind_are_refused_by_name(folder: Path) -> None:
     for name, value in {
         "max_batch_size": 8,
@@ -323,7 +329,7 @@ def test_settings_of_the_other_kind_are_refused_by_name(folder: Path) -> None:
     }.items():
         config = ModelConfig(name="other", target="builtins:sorted", **{name: value})
         with pytest.raises(ConfigError, match=f"^{name}: "):
-            Served(config, model=catalogue.build("minilm", {}))  # type: ignore[arg-type]
+            Served(config, model=Echo())
 
 
 def test_a_folder_a_file_and_a_name_are_language_models(folder: Path) -> None:

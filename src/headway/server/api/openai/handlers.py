@@ -97,6 +97,7 @@ class OpenAI:
             "object": "model",
             "created": self._created,
             "owned_by": "headway",
+            **({"parent": parent} if parent else {}),
         }
 
 
