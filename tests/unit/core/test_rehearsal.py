@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.core import CostTable, Policy, probe_rows
+from headway.core import CostTable, Item, Policy, Run, Scheduler, probe_rows
 from headway.core.batching.rehearsal import Rehearsal, Setting, rows_to_take
 from headway.core.costs import Costs
 
@@ -136,3 +136,14 @@ def test_what_is_taken_grows_with_a_queue_that_outgrows_its_cap(waiting: int, wo
     assert min(8, waiting) <= taken <= min(64, waiting)
     assert taken >= min(64, waiting // (workers + 1) - 7)
     assert taken == waiting or taken % 8 == 0
+
+
+def test_a_queue_that_takes_no_time_is_not_cut_to_a_rehearsed_cap() -> None:
+    """No replay knows that many callers are read at once, and what a batch costs besides."""
+    scheduler = Scheduler(Policy(max_batch_size=64), table(lambda rows: 0.00002 + 0.000002 * rows))
+    scheduler._rehearsal.setting = Setting(0.0, 4)
+    for number in range(40):
+        scheduler.submit(Item(number, 0.0))
+    action = scheduler.next_action(0.0)
+    assert isinstance(action, Run)
+    assert action.batch.rows == 40

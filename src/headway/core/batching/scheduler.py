@@ -34,6 +34,7 @@ from headway.core.queueing.admission import Admission
 from headway.core.queueing.queue import FairLane, Lane, PlainLane, Queue
 from headway.errors import HeadwayError, InvalidInput
 
+QUICK_S = 0.5e-3  # batches that take less are not cut: the way to a worker and back takes as long
 _NOTHING_TO_DO = Wait(math.inf)
 
 
@@ -409,7 +410,9 @@ class Scheduler:
         setting = self._rehearsal.setting
         is_open = setting is not None and not self._linger.is_closed
         if setting is not None and is_open and not size and not self.costs.is_trial(best, size):
-            return rows_to_take(lane.rows, setting.cap_rows, best, self._workers)
+            rows = rows_to_take(lane.rows, setting.cap_rows, best, self._workers)
+            all_s = self.costs.predict(best, size) if rows < lane.rows else None
+            return best if all_s is not None and all_s <= QUICK_S else rows
         free = 1 if is_open else self._workers - len(self._running)
         return self._sizing.rows_to_take(lane.rows, size, free)
 
