@@ -87,8 +87,8 @@ def _report(lanes: dict[str, Lane], failed: int, how: str) -> Report:
         [
             f"{how}; least to most in brackets; the ratios are of the same round",
             "*records*: a function over `TypedDict`s, each checked against its hints; *arrays*: a "
-            "`TensorModel`; *mosec*: its own JSON, nothing checked, a wait of 5 ms; the CPU is that "
-            "of all processes of a server, which share one core",
+            "`TensorModel`; *mosec*: its own JSON, nothing checked, a wait of 5 ms; the CPU is "
+            "that of all processes of a server, which share one core",
         ],
     )
 

@@ -31,14 +31,10 @@ def own(value: Any) -> Any:
     try:
         # Most values are flat, or hold flat ones: these need none of what follows.
         if kind is dict:
-            if _IMMUTABLE.issuperset(map(type, value.values())):
-                return value.copy()
-            if (copied := _copied_nest(value, value.items())) is not None:
+            if (copied := _copied_nest(value, value.values())) is not None:
                 return copied
         elif kind is list:
-            if _IMMUTABLE.issuperset(map(type, value)):
-                return value.copy()
-            if (copied := _copied_nest(value, enumerate(value))) is not None:
+            if (copied := _copied_nest(value, value)) is not None:
                 return copied
         elif kind is _ndarray() and not value.dtype.hasobject:
             return _copied(value)
@@ -58,10 +54,14 @@ def _copied(array: Any) -> Any:
     return array.copy()
 
 
-def _copied_nest(nest: Any, members: Iterable[tuple[Any, Any]]) -> Any:
-    """A list or dict of flat ones. None where a member is more than that, or occurs twice."""
-    copied, seen = nest.copy(), set()
-    for key, member in members:
+def _copied_nest(nest: Any, members: Iterable[Any]) -> Any:
+    """A flat list or dict, or one of flat ones. None: a member is more than that, or occurs
+    twice."""
+    copied = nest.copy()
+    if _IMMUTABLE.issuperset(map(type, members)):
+        return copied
+    seen = set()
+    for key, member in nest.items() if type(nest) is dict else enumerate(nest):
         kind = type(member)
         if kind in _IMMUTABLE:
             continue

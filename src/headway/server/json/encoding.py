@@ -33,18 +33,12 @@ def encode_in_steps(value: Any, hook: Hook, steps: Steps) -> bytes:
 def _weight(value: Any, most: int) -> int:
     """About how many values this is; it stops to count beyond `most`."""
     kind = type(value)
-    if kind in _SCALARS:
-        return 1
-    if kind is str or kind is bytes:
-        return 1 + len(value) * _MOST_VALUES // _MOST_CHARACTERS
     if kind is dict:
         members: Any = value.values()
     elif kind is list or kind is tuple:
         members = value
-    elif isinstance(value, numpy.ndarray):
-        return 1 + value.size
     else:
-        return 1
+        return _weight_alone(value)
     weight = len(members)
     if weight <= most and _SCALARS.issuperset(map(type, members)):
         return 2 * weight
@@ -53,6 +47,14 @@ def _weight(value: Any, most: int) -> int:
             break
         weight += _weight(each, most - weight)
     return weight
+
+
+def _weight_alone(value: Any) -> int:
+    """Of what is no container."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return 1 + len(value) * _MOST_VALUES // _MOST_CHARACTERS
+    return 1 + value.size if isinstance(value, numpy.ndarray) else 1
 
 
 class _Writer:
