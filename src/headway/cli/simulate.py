@@ -378,7 +378,9 @@ def _drift(
     if arguments.drift == 1.0:
         return None
     if isinstance(arrivals, workload.ClosedLoop):
-        raise ConfigError("a closed loop has no known middle, where the drift would start", field="--drift")
+        raise ConfigError(
+            "a closed loop has no known middle, where the drift would start", field="--drift"
+        )
     return Drift(float(arrivals[len(arrivals) // 2]), arguments.drift)
 
 

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import logging
 import math
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -34,6 +33,7 @@ from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
 from headway.hosting.rows import as_row, rows_of, samples_for
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside, WarmUp, samples_from
+from headway.hosting.workers import devices_of, lines_of
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
 from headway.models.chat.model import LanguageModel
@@ -155,26 +155,10 @@ class Served(Holding):
         return takes_object_with(self.signature.input.json_schema(), "items")
 
     def workers(self) -> list[WorkerLine]:
-        """What runs its batches."""
-        processes = self.batcher.worker_processes
-        if processes:
-            return [
-                WorkerLine(
-                    self.name, self.version, each.pid, each.state, each.restarts, each.last_error
-                )
-                for each in processes
-            ]
-        state = "ready" if self.batcher.is_open else "stopped"
-        line = WorkerLine(self.name, self.version, os.getpid(), state, 0, "")
-        return [line] * self.batcher.policy.workers
+        return lines_of(self.name, self.version, self.batcher)
 
     def devices(self) -> list[str]:
-        """What each worker runs on (`cpu`, `cuda:1`), as the model says it; empty: not known."""
-        said = getattr(self.model, "device", "cpu")
-        own = "" if callable(said) else str(said)
-        pins = [each for each in self.config.pin if each.startswith("cuda")] or [own]
-        workers = self.batcher.policy.workers
-        return [pins[index % len(pins)] for index in range(workers)]
+        return devices_of(self.model, self.config.pin, self.batcher.policy.workers)
 
     # ---- life
 

