@@ -66,9 +66,9 @@ _SEEDS = "also say how far the figures of N seeds spread; default 1"
 _DESCRIPTION = """\
 Compare batching policies side by side, without a server or a model.
 
-The production scheduler runs in virtual time: you say when requests arrive (--arrivals) and how long a
-batch takes (--latency or --profile), and read what each policy makes of it. Every policy meets
-the same arrivals. Latencies are from arrival to answer, in milliseconds.
+The production scheduler runs in virtual time: you say when requests arrive (--arrivals) and how
+long a batch takes (--latency or --profile), and read what each policy makes of it. Every policy
+meets the same arrivals. Latencies are from arrival to answer, in milliseconds.
 
 arrivals (RATE is requests per second; leave it out when --load sets it):
   poisson:RATE         independent requests

@@ -52,7 +52,7 @@ class Pauses:
             gc.unfreeze()
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
-        """Freeze again after the first full collection that leaves nothing of the unloaded models."""
+        """Freeze again after the first full collection that finds no unloaded model."""
         if phase != "stop" or info["generation"] != 2:
             return
         with self._lock:

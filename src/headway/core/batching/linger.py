@@ -1,8 +1,8 @@
 """Watches arrivals and completions: how many come, and whether they come because of our answers.
 
 In a closed loop, callers wait for their answers before they ask again: batches are held for them,
-and `returns` says when they come back. For all others the arrivals do not depend on what we do, and `rehearsal`
-says what would have served them best.
+and `returns` says when they come back. All other arrivals do not depend on what we do, and
+`rehearsal` says what would have served them best.
 """
 
 import math

@@ -64,8 +64,8 @@ class Returns:
 
         Until all missing callers are here, if that is within `most_s`: a caller that is left behind
         waits for a whole batch, and makes the tail. Otherwise, within `patient_s`, as long as the
-        callers that join save more (`saved_s` each) than all others lose: the callers that wait, and
-        those that will find the worker busy.
+        callers that join save more (`saved_s` each) than all others lose: the callers that wait,
+        and those that will find the worker busy.
         """
         if self._seen < _KNOWN or most_s <= 0.0:
             return 0.0

@@ -96,7 +96,7 @@ class AdapterSlots:
         return placed
 
     def lose(self) -> None:
-        """The engine was lost. No sequence runs; adapters of those that come back are placed again."""
+        """The engine was lost. No sequence runs; those that come back place their adapters anew."""
         assert not self._users, "sequences still hold adapters"
         self._placed.clear()
         for adapter in list(self._slots):

@@ -127,8 +127,8 @@ class Recovery:
         return Verdict(sorted(blamed), sorted(given_up))
 
     def _batch_of(self, sent: set[int], unproven: dict[int, int]) -> Batch | None:
-        """The suspects: the trial's group, or all that are not proven since the last loss, or the only
-        sequence. Else none: this was the first loss."""
+        """The suspects: the trial's group, or all that are not proven since the last loss, or the
+        only sequence. Else none: this was the first loss."""
         batch, self._trial = self._trial, None
         if batch is not None:
             return batch

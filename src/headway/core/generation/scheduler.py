@@ -107,7 +107,7 @@ class GenerationScheduler:
             self._ended.append(self._end(progress, FinishReason.CANCELLED))
 
     def complete(self, step: Step, tokens: Tokens[int], seconds: float = 0.0) -> list[Finished]:
-        """The tokens of a step, in the order of `step.sampled`. Returns the sequences that ended."""
+        """The tokens of a step, in the order of `step.sampled`. Returns those that ended."""
         sampled = self._in_flight.pop(step.id, ())
         if seconds > 0.0:
             self._pace.observe(step.tokens, seconds)

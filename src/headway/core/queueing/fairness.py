@@ -1,11 +1,12 @@
 """Shares by weight: start-time fair queueing among tenants, whatever they wait for.
 
 Every tenant has an account. What it uses is charged to the account, divided by its weight, and
-the tenant that has been charged least is next. Charges come in two ways. Work whose cost is known when it
-arrives is charged by `enter`, which answers its place in the order; what it did not use in the end
-is given back by `charge`. Work whose cost shows only while it runs (tokens) enters with no charge
-and is charged by `charge` as it goes; `Turns` then says which tenant is next. A tenant that was
-away starts at the virtual time of the tenants that were served meanwhile: it has saved up nothing.
+the tenant that has been charged least is next. Charges come in two ways. Work whose cost is known
+when it arrives is charged by `enter`, which answers its place in the order; what it did not use in
+the end is given back by `charge`. Work whose cost shows only while it runs (tokens) enters with
+no charge and is charged by `charge` as it goes; `Turns` then says which tenant is next. A tenant
+that was away starts at the virtual time of the tenants that were served meanwhile: it has saved up
+nothing.
 
 Knows neither items nor batches, and reads no clock.
 """

@@ -517,7 +517,7 @@ class Queue:
         return load
 
     def _pop_newest(self, priority: Priority, allowed: float) -> Item | None:
-        """The newest item of the tenant that holds the most for its weight, if it is over `allowed`."""
+        """The newest item of the tenant that holds most for its weight, if that is too much."""
         if not self._class_rows[priority] or allowed == math.inf:
             return None
         shares = self._shares[priority]

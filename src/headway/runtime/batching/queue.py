@@ -57,8 +57,8 @@ class CallQueue:
         inbox: deque[tuple[Item, Any]],
         is_elsewhere: Callable[[Any], bool] | None,
     ) -> list[tuple[Answerable, HeadwayError]]:
-        """Queue all of the inbox; returns the refused calls, and why. `is_elsewhere`: this caller is in another
-        event loop by now."""
+        """Queue all of the inbox; returns the refused calls, and why. `is_elsewhere`: this caller
+        is in another event loop by now."""
         calls, items, is_mixed = self.calls, [], False
         while inbox:
             item, call = inbox.popleft()

@@ -60,7 +60,7 @@ class Spawned(NamedTuple):
 
 
 class Spawner:
-    """One for all models of this process. `enter` and `leave` count the users that may need a process."""
+    """One for all models of this process. `enter` and `leave` count those that may need one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
