@@ -271,7 +271,7 @@ Admit: TypeAlias = Callable[[Mapping[str, str]], HeadwayError | None]  # by head
 
 
 class GuardedConnection(Connection):
-    """Where there are keys: who has none is told before its body is read, if that is long."""
+    """Where there are keys: a client without one is refused before a long body is read."""
 
     __slots__ = ("_admit",)
 
