@@ -34,7 +34,7 @@ _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Decoded(NamedTuple):
-    """A value as the model takes it: nobody decodes it again."""
+    """A value as the model takes it: it is not decoded again."""
 
     value: Any
 
@@ -165,7 +165,7 @@ class ByMsgspec:
 
 class ByPydantic:
     def __init__(self, hint: Any, name: str) -> None:
-        pydantic: Any = sys.modules["pydantic"]  # whoever has such a hint has imported it
+        pydantic: Any = sys.modules["pydantic"]  # a model with such a hint has imported it
         self._adapter = pydantic.TypeAdapter(hint)
         self._wrong = pydantic.ValidationError
         self._name = name
@@ -240,7 +240,7 @@ class FirstOf:
 
 
 def _told(name: str, error: Exception) -> HeadwayError:
-    """Whose mistake it is, and where in the value."""
+    """Which field is wrong, and where in the value."""
     if isinstance(error, HeadwayError):
         return error
     if not isinstance(error, _NOT_THE_KIND):

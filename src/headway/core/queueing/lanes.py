@@ -22,7 +22,7 @@ SLACK = 64  # traces of the departed that are tolerated
 
 
 class Lane(Protocol):
-    """Those who may share a batch, as the rules for firing see them."""
+    """Items that may share a batch, as the rules for firing see them."""
 
     partition: Hashable
     size_rows: int  # the sum of rows × size: what they would cost unpadded
@@ -75,7 +75,7 @@ class Shelf:
 
     def __init__(self, size: int, line: "Line") -> None:
         self.size = size  # up to this
-        self.largest = 0  # of those who came
+        self.largest = 0  # of the items that came
         self.line = line
         self.items = 0
         self.rows = 0

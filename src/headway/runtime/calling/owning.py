@@ -16,7 +16,7 @@ from typing import Any
 
 _IMMUTABLE = frozenset([type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis)])
 _SETS = frozenset([set, frozenset])  # what is hashable counts as immutable
-# Below, a copy costs less than a look at who else might hold the array.
+# Below, a copy costs less than a look at what else might hold the array.
 _LARGE_BYTES = 2**16
 
 
