@@ -208,7 +208,11 @@ def test_rows_become_records() -> None:
         (str, {"input": objects(3)}, "the input row 0 is no text but 3"),
         (str, {"input": numpy.array([1])}, "the input has dtype int64, not object"),
         (int, {"input": numpy.array([1.0])}, "the input has dtype float64, not int64"),
-        (int, {"input": numpy.array([[1, 2]])}, r"the input has shape \[1, 2\]; \[-1\] is expected"),
+        (
+            int,
+            {"input": numpy.array([[1, 2]])},
+            r"the input has shape \[1, 2\]; \[-1\] is expected",
+        ),
         (int, {"input": numpy.array(1)}, r"the input has shape \[\]; \[-1\] is expected"),
         (int, {"input": numpy.array([], int)}, "at least 1"),
         (Image, {"image": numpy.ones((1, 2, 3), numpy.float32)}, r"'image' has shape \[1, 2, 3\]"),
