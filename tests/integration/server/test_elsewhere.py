@@ -14,7 +14,7 @@ WITHOUT = """
 import builtins, io, os, select, signal, socket
 
 for name in dir(os):
-    if name.startswith(("eventfd", "EFD_", "memfd_", "MFD_", "pidfd_", "sched_", "SCHED_", "P_PIDFD")):
+    if name.startswith(("eventfd", "EFD_", "memfd_", "MFD_", "pidfd_", "sched_", "SCHED_")):
         delattr(os, name)
 for module, names in (
     (signal, ("pidfd_send_signal",)),

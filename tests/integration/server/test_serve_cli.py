@@ -251,6 +251,17 @@ def test_a_model_that_raises_is_told_once_with_its_traceback(tmp_path: Path) -> 
     assert 'shouting.py", line' in error
 
 
+def test_log_lines_begin_with_the_time(tmp_path: Path) -> None:
+    with command(tmp_path, "shouting:Shout", "--port", "0", "--grpc-port", "-1") as process:
+        assert process.stdout is not None
+        next(line for line in iter(process.stdout.readline, "") if "Ctrl-C" in line)
+        process.send_signal(signal.SIGTERM)
+        _, logged = process.communicate(timeout=30)
+    for line in logged.splitlines():
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO headway\.", line), line
+    assert "is ready after" in logged
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
