@@ -82,6 +82,9 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
             ["--max-bach-size", "1"],
             "unrecognized arguments: --max-bach-size; did you mean --max-batch-size?",
         ),
+        (["--model", "minilm"], "unrecognized arguments: --model; what is served comes first: he"),
+        (["--model-repository=m"], "what is served comes first: headway serve NAME, file.py, ./f"),
+        (["minilm", "--served-model-name", "x"], "; here it is --name"),
         (["absent.toml"], "absent.toml: No such file"),
         (["empty.toml"], "empty.toml: it has no [[models]]"),
         (["wrong.toml"], "unknown field `slo` - at `$.models[0]`"),
@@ -260,6 +263,13 @@ def test_log_lines_begin_with_the_time(tmp_path: Path) -> None:
     for line in logged.splitlines():
         assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO headway\.", line), line
     assert "is ready after" in logged
+
+
+def test_without_a_command_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert "serve " in said
+    assert "simulate " in said
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
