@@ -19,7 +19,6 @@ from typing import (
 import msgspec
 from msgspec import Meta
 
-from headway.core.operating.health import RUN_LIMIT_S
 from headway.errors import ConfigError
 
 T = TypeVar("T")
@@ -110,7 +109,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             ),
         ]
         | None
-    ) = 1e3 * RUN_LIMIT_S
+    ) = 300_000.0  # enough for a first run that compiles kernels
     warm_up: Annotated[
         bool, Meta(description="time the model on typical batches before traffic")
     ] = True

@@ -2,7 +2,8 @@
 
 A full block's key is a hash of its tokens chained to the key before it, so one key stands for the
 whole prefix. The chain starts from the model, the adapter and the salt: neither another adapter's
-nor another salt's sequence can meet a block by any choice of tokens.
+nor another salt's sequence can meet a block by any choice of tokens. Which block is evicted first
+is decided in `blocks`.
 """
 
 from array import array
