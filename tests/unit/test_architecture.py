@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md is true: its files exist, its names are defined, its table is the tests' table."""
+"""ARCHITECTURE.md is true: its files exist, its names are defined, its table is that of the tests."""
 
 import ast
 import re
