@@ -335,7 +335,7 @@ class Served(Holding):
         return self.signature is None and self.batcher.is_uniform
 
     def submit_direct(self, call: DirectCall) -> bool:
-        return self.batcher.submit_direct(call)
+        return self._is_ready and self.batcher.submit_direct(call)
 
     def withdraw(self, call: DirectCall) -> None:
         self.batcher.withdraw(call)

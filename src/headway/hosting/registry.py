@@ -242,7 +242,7 @@ class Registry:
         ]
 
     def get(self, name: str, version: str = "") -> ServedModel:
-        model = self._find(name, version) or self._adapted(name)
+        model = self.find_loaded(name, version) or self._adapted(name)
         if model is None:
             raise self._why_not(name, version)
         return model
@@ -254,9 +254,15 @@ class Registry:
             raise _asleep(name)
         return model
 
+    def find_loaded(self, name: str, version: str = "") -> ServedModel | None:
+        """Whether it is ready or not; None: there is no such model, or not yet."""
+        if not version:
+            return self._models.get(name)
+        return self._versions.get(name, {}).get(version)
+
     def find_ready(self, name: str, version: str = "") -> ServedModel | None:
         """The same; None: it loads when it is asked for, so ask `wait_ready`."""
-        model = self._models.get(name) if not version else self._find(name, version)
+        model = self.find_loaded(name, version)
         if model is None:
             model = self._adapted(name)
         if model is None:
@@ -308,11 +314,6 @@ class Registry:
         if self.keeper is None:
             raise Forbidden("models are loaded at start; this server does not load or unload them")
         return self.keeper
-
-    def _find(self, name: str, version: str) -> ServedModel | None:
-        if not version:
-            return self._models.get(name)
-        return self._versions.get(name, {}).get(version)
 
     def _adapted(self, name: str) -> ServedModel | None:
         """A model with its adapter of this name. Looked for where no model has the name."""

@@ -60,7 +60,10 @@ class DirectMessages:
         return request.id, arrays
 
     def is_large(self, outputs: Mapping[str, Array]) -> bool:
-        return any(is_large_raw(array) for array in outputs.values())
+        for array in outputs.values():  # noqa: SIM110  `any(…)` costs a generator
+            if is_large_raw(array):
+                return True
+        return False
 
     def encode(
         self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE

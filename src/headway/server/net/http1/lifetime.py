@@ -12,6 +12,7 @@ from headway.server.app import App, Pending, refuse
 from headway.server.net.headers import request_id
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http1 import half_close, wire
+from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.turns import Phase, Received, Refused, Turn
 
 LINGER_S = 2.0  # how long a refused client is listened to, so that it can read why
@@ -21,6 +22,7 @@ class Owner(Protocol):
     """The server that holds the connections."""
 
     room: BodyRoom
+    heads: Heads
 
     def opened(self, connection: "Lifetime", address: str) -> str | None:
         """Why there is no room for it; None: there is; "": not even for an answer."""
