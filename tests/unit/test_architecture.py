@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md is true: its files exist, its names are defined, its table is that of the tests."""
+"""ARCHITECTURE.md is true: its files exist, its names are defined, its table is the tests' own."""
 
 import ast
 import re
