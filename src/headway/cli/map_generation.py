@@ -44,6 +44,6 @@ def prompt_of(value: Any) -> tuple[Any, dict[str, Any]]:
         return value, {}
     found = [name for name in ("prompt", "messages") if name in value]
     if len(found) != 1:
-        raise InvalidInput("an object has a prompt or messages, and what is wished for the answer")
+        raise InvalidInput("an object needs either a prompt or messages")
     (name,) = found
     return value[name], {each: wish for each, wish in value.items() if each != name}

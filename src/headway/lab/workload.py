@@ -184,7 +184,7 @@ def _at_varying_rate(
     `draw(n)` gives the lengths of n more pairs of states, which take turns at `rates`.
     """
     if marks[-1] > _MAX_SPAN_S * rate_rps:
-        raise ConfigError(f"so few requests a second would last over {_MAX_SPAN_S:.0f} s")
+        raise ConfigError(f"at this rate the requests would last over {_MAX_SPAN_S:.0f} s")
     lengths = draw(16)
     while True:
         per_state = np.tile(np.asarray(rates) * rate_rps, len(lengths) // 2)

@@ -240,7 +240,9 @@ class EngineLoop:
             self._engine.add(sequence.id, sequence.prompt, sampling, generated=resumed or ())
         except Exception as error:  # noqa: BLE001  that sequence's, not the loop's
             self._scheduler.cancel(sequence.id)
-            self._report([Output(sequence.id, error=ModelFailed(f"it cannot be begun: {error}"))])
+            self._report(
+                [Output(sequence.id, error=ModelFailed(f"the engine refused it: {error}"))]
+            )
             return
         self.unfinished.add(sequence.id)
         self._adapters.entered(sequence)

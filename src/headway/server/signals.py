@@ -52,4 +52,4 @@ class Signals:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._leave()
         self.stop.set()
-        _log.info("asked to stop; once more ends at once")
+        _log.info("stopping; a second signal ends the process at once")

@@ -119,8 +119,8 @@ class Admission:
         if is_rush:
             self._stay_strict(now)
         raise Shed(
-            f"the SLO of {slo_s * 1e3:g} ms cannot be met: about "
-            f"{takes_s * 1e3:.0f} ms are to be expected",
+            f"the SLO of {slo_s * 1e3:g} ms cannot be met: the answer would take about "
+            f"{takes_s * 1e3:.0f} ms",
             retry_after_s=wait_s,
         )
 
@@ -216,7 +216,7 @@ class _Admitted:
 
 
 def refusal_error(refusal: Refusal, policy: Policy) -> HeadwayError:
-    """The exception for someone who was queued and will not run."""
+    """The exception for an item that was queued and will not run."""
     match refusal.reason:
         case RefusalReason.QUEUE_FULL:
             return QueueFull(
@@ -226,14 +226,16 @@ def refusal_error(refusal: Refusal, policy: Policy) -> HeadwayError:
             )
         case RefusalReason.SHED:
             return Shed(
-                "it waited too long to be answered within the SLO",
+                "the request waited too long to be answered within the SLO",
                 retry_after_s=refusal.retry_after_s,
             )
         case RefusalReason.DEADLINE:
             return DeadlineExceeded("the deadline passed, or could no longer be met, in the queue")
         case RefusalReason.POISON:
             return Poison(
-                f"its worker was lost twice with this input alone on it: {refusal.detail}"
+                f"the worker was lost twice while it ran this input alone: {refusal.detail}"
             )
         case RefusalReason.WORKER_LOST:
-            return ModelFailed(f"its worker was lost, and it may not run again: {refusal.detail}")
+            return ModelFailed(
+                f"the worker was lost, and this input may not run again: {refusal.detail}"
+            )

@@ -119,8 +119,8 @@ class Account:
         wait_s = bucket.wait_s(tokens, now)
         if wait_s > 0:
             raise QuotaExceeded(
-                f"key {self._name!r} may have {bucket.rate * 60:g} tokens a minute; "
-                f"this may take {tokens}",
+                f"key {self._name!r} may use {bucket.rate * 60:g} tokens a minute; "
+                f"this request may take {tokens}",
                 retry_after_s=wait_s,
             )
         bucket.take(tokens, now)

@@ -327,6 +327,6 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
 
 
 def _unusable(name: str, error: Exception) -> ModelFailed:
-    failure = ModelFailed(f"{name} returned what cannot be used: {type(error).__name__}: {error}")
+    failure = ModelFailed(f"{name} returned an unusable result: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

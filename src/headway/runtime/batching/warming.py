@@ -67,7 +67,9 @@ class WarmUp:
                 raise NotReady(f"{self._name} is busy: limit it before traffic")
             sizes = tuple(size for size in policy.batch_sizes if size <= rows)
             if policy.batch_sizes and not sizes:
-                raise ConfigError(f"none of {policy.batch_sizes} fits", field="batch_sizes")
+                raise ConfigError(
+                    f"none of {policy.batch_sizes} fits into memory", field="batch_sizes"
+                )
             largest = sizes[-1] if sizes else min(rows, policy.max_batch_size)
             policy = dataclasses.replace(policy, max_batch_size=largest, batch_sizes=sizes)
             self._maker.policy = policy

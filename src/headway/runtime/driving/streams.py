@@ -100,7 +100,7 @@ class StreamCall:
                 self._end(self._broken_off())
 
     def _broken_off(self) -> ModelFailed:
-        return ModelFailed("the stream broke off, and the model does not stream the same twice")
+        return ModelFailed("the stream broke off, and the model did not repeat the same chunks")
 
     def succeed(self, result: Any) -> None:
         if not self._ended:

@@ -29,7 +29,8 @@ class Guard:
         if config.admin_without_key:
             if keys:
                 raise ConfigError(
-                    "there are keys: give one of them the right `admin`", field="admin_without_key"
+                    "the server has keys: give one of them the right `admin`",
+                    field="admin_without_key",
                 )
             if not is_loopback(config.host):
                 _log.warning(

@@ -105,7 +105,7 @@ class Certificates:
 
 def _no_password() -> str:
     """Instead of asking at the terminal, which a server does not have."""
-    raise ssl.SSLError("the private key is encrypted: it must not be")
+    raise ssl.SSLError("the private key is encrypted; Headway needs it unencrypted")
 
 
 def _said(error: BaseException) -> str:

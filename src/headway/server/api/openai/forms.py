@@ -96,6 +96,7 @@ def _import() -> Any:
         import multipart
     except ImportError as error:
         raise InvalidInput(
-            "this server cannot read uploads; its operator must: pip install 'headway[multipart]'"
+            "this server cannot read uploads until its operator runs: "
+            "pip install 'headway[multipart]'"
         ) from error
     return multipart

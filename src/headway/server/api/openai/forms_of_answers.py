@@ -20,7 +20,7 @@ def form_of(
 ) -> Form | None:
     """None: any text. Raises InvalidInput, by name."""
     if response_format is not None and structured_outputs is not None:
-        raise InvalidInput("structured_outputs: is there beside response_format; give one of them")
+        raise InvalidInput("structured_outputs: cannot be combined with response_format")
     if structured_outputs is not None:
         return _structured(structured_outputs)
     return None if response_format is None else _response_format(response_format)

@@ -35,7 +35,7 @@ class Heads:
         return head, data[end:]
 
     def keep(self, data: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes) -> None:
-        """`data`: what was read when the request was whole. If it is more or less, nothing is kept."""
+        """`data`: all bytes read up to the end of the request. Kept only if they are just that."""
         end = data.find(_END) + len(_END)
         is_whole = len(data) == end + len(body) and b"transfer-encoding" not in headers
         if not is_whole or end > _MOST_BYTES:
