@@ -197,7 +197,7 @@ class _Progress:
 
         self._begin: int | None = None
         total = self._source.stat().st_size
-        # None: only where somebody looks.
+        # None: only on a terminal.
         self._bar = tqdm(total=total, disable=None, bar_format=self._FORMAT, desc="map")
         self._started = time.monotonic()
         return self
@@ -257,7 +257,7 @@ def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
 
 
 def _for_throughput(config: "ModelConfig") -> "ModelConfig":
-    """Nobody waits for a line: whatever the model's own settings say of time does not count."""
+    """No caller waits for a line: the model's own settings of time do not count."""
     import msgspec
 
     return msgspec.structs.replace(

@@ -20,7 +20,7 @@ class Order(StrEnum):
 
 
 class Compose(StrEnum):
-    """Who goes together, where sizes differ."""
+    """Which items share a batch, where sizes differ."""
 
     DP = "dp"  # the cut that takes least time, made anew for every batch
     BUCKETS = "buckets"  # only those of one bucket of sizes

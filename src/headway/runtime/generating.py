@@ -149,7 +149,7 @@ class Report(NamedTuple):
 
 
 class EngineLoop:
-    """Owns scheduler and engine: nobody else touches them."""
+    """Owns scheduler and engine: no other thread touches them."""
 
     def __init__(self, engine: StepRunner, inbox: Inbox, report: Callable[[Report], None]) -> None:
         self._engine = engine

@@ -93,7 +93,7 @@ class App:
         keys: KeyRing | None = None,
     ) -> None:
         """`room`: for what packed bodies unpack to; None: as much as there is. `keys`: those that
-        callers have; None: nobody is asked for one."""
+        callers have; None: no caller needs one."""
         self._keys = keys
         self._max_body_bytes = max_body_bytes
         self._room = room
@@ -296,7 +296,7 @@ def _identify(keys: KeyRing, request: Request) -> None:
     """Raises Unauthenticated."""
     request.caller = keys.find(request.headers)
     if request.caller is NOBODY:
-        request.body = b""  # nothing is unpacked for somebody unknown
+        request.body = b""  # nothing is unpacked for an unknown caller
 
 
 def refuse(

@@ -344,7 +344,7 @@ async def serve(
 
 
 async def _wait(seconds: float) -> None:
-    """Balancers take a moment to notice that we are not ready: serve whom they still send."""
+    """Balancers take a moment to notice that we are not ready: serve what they still send."""
     if seconds > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -57,7 +57,7 @@ class Prefixes:
     def register(self, key: bytes, block: int) -> None:
         """The block holds this prefix's last tokens, from the step now issued on.
 
-        Steps run in order, so whoever is scheduled after this may read it. Where two sequences
+        Steps run in order, so later sequences may read it. Where two sequences
         computed the same prefix, the first one's block is found and the other's stays its own.
         """
         if key not in self._block_of:

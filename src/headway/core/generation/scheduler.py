@@ -320,7 +320,7 @@ class GenerationScheduler:
         return bool(self._slots) and needed <= self._blocks.free
 
     def _make_room(self, progress: Progress, cached: list[int], plan: "_Plan") -> bool:
-        """Preempt lower classes, or tenants above their share; nobody, if that is not enough."""
+        """Preempt lower classes, or tenants above their share; none, if that is not enough."""
         victims = [each for each in self._victims(progress) if each.sequence.id not in plan.prompts]
         needed = self._tables.needed(progress, cached)
         if needed > self._blocks.free + sum(len(each.blocks) for each in victims):

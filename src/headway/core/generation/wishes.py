@@ -15,7 +15,7 @@ from headway.errors import InvalidInput
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
 MOST_STOP_IDS = 256
-# A grammar is made at the doors that have schemas; nobody writes one by hand.
+# A grammar is made at the doors that have schemas; no caller writes one by hand.
 _SAMPLING = frozenset(each.name for each in dataclasses.fields(Sampling)) - {"grammar"}
 _OTHERS = frozenset(
     ["max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "cache_salt"]

@@ -38,7 +38,7 @@ class Bucket:
         self._filled_at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """How long until so much may be taken if nobody else comes; 0: now."""
+        """How long until so much may be taken if no other request comes; 0: now."""
         self._fill(now)
         missing = min(amount, self._capacity) - self._level
         return missing / self.rate if missing > _ROUNDING * self._capacity else 0.0

@@ -76,7 +76,7 @@ class WarmUp:
             self._decider.adopt(Scheduler(policy))
 
     async def try_padding(self) -> None:
-        """Nobody knows this batcher yet: its model may be asked a thing or two."""
+        """No caller knows this batcher yet: its model may be tried."""
         runner, policy = self._maker.runner, self._maker.policy
         if isinstance(runner, TensorRunner):
             runner.varying.pad_sizes = policy.pad_sizes

@@ -95,7 +95,7 @@ class Parameters:
         return self._prepare.take(given)
 
     def of_batch(self, given: Mapping[str, Any]) -> BatchParameters:
-        """Whoever leaves one out shares a batch with those who give its default."""
+        """A call that leaves one out shares a batch with calls that give its default."""
         values = []
         for name in self._batch_names:
             value = given.get(name, self._defaults.get(name))

@@ -43,7 +43,7 @@ class StreamCall:
         self.ran: tuple[Ran, ...] = ()
         self.is_abandoned = False  # the reader left
         self.loop = loop
-        self.reader: Callable[[], None] | None = None  # told in place of whoever waits
+        self.reader: Callable[[], None] | None = None  # told in place of a waiting task
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None

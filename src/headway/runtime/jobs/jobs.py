@@ -49,9 +49,9 @@ class BatchJob:
     """A batch on its way through a worker."""
 
     cancel: BatchCancel | None = None  # where its model wants to know that nobody waits any more
-    lost: WorkerLost | None = None  # with it went its worker: nobody in it has been answered
+    lost: WorkerLost | None = None  # its worker was lost: no call of it has been answered
     ran_out_of_memory = False
-    misfit: Misfit | None = None  # where nobody in it is to blame for that
+    misfit: Misfit | None = None  # where no item of it is to blame for that
     max_reruns = 0
 
     def __init__(

@@ -37,7 +37,7 @@ class Guard:
                     "every client that reaches %s may administrate without a key", config.host
                 )
         self._config = config
-        self.keys = KeyRing(keys, time.monotonic()) if keys else None  # None: nobody needs one
+        self.keys = KeyRing(keys, time.monotonic()) if keys else None  # None: no caller needs one
         self.certificates = Certificates(config) if config.tls_cert else None
 
     def change_keys(self, keys: Sequence[KeyConfig]) -> None:

@@ -120,7 +120,7 @@ class Answering(Lifetime):
             self._send(received, self._app.answer_error(received.request, error))
         except Exception:
             logger.exception("an error could not be told")
-            self._transport.abort()  # nobody may wait for an answer that never comes
+            self._transport.abort()  # the client must not wait for an answer that never comes
             return
         self._next(keep_alive=True)
 
@@ -156,7 +156,7 @@ class Answering(Lifetime):
             is_answered = True
         finally:
             if not is_answered and not self._transport.is_closing():
-                self._transport.abort()  # cut short: nobody may take it for an answer
+                self._transport.abort()  # cut short: the client must not take it for an answer
         self._next(keep_alive=received.keep_alive)
 
     def _send(self, received: Received, response: Response) -> None:
