@@ -38,9 +38,8 @@ _ERRORS_KEPT = 256
 _STRAYS_KNOWN = 16  # of those, to be believed rather than the table's
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
 _REDRAW_EVERY = 256  # and of the curves for planning, of which there are many
-_DEFAULT_SIZES = tuple(
-    2**power for power in range(4, 21)
-)  # where nothing was probed but items differ
+# Where nothing was probed but items differ.
+_DEFAULT_SIZES = tuple(2**power for power in range(4, 21))
 _MOST_CELLS = 256  # row counts with a cell of their own
 _UNSEEN = 512  # batches after which a size that was not run may be tried again
 _TRIAL = 3  # batches of one trial …

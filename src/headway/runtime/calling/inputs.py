@@ -1,4 +1,4 @@
-"""Reads what callers give, before it is queued: checks and prepares it, finds its size and shape."""
+"""Reads what callers give, before it is queued: checks and prepares it, finds its size, shape."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, cast

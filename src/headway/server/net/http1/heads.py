@@ -35,7 +35,7 @@ class Heads:
         return head, data[end:]
 
     def keep(self, data: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes) -> None:
-        """`data`: all bytes read up to the end of the request. Kept only if they are just that."""
+        """`data`: what was read at last. If that is not the whole request, nothing is kept."""
         end = data.find(_END) + len(_END)
         is_whole = len(data) == end + len(body) and b"transfer-encoding" not in headers
         if not is_whole or end > _MOST_BYTES:
