@@ -10,7 +10,7 @@ ITEM_QUEUE = Family(
     "headway_item_queue_seconds", "histogram", "Waited because every worker was busy.", _CLASS
 )
 ITEM_LINGER = Family(
-    "headway_item_linger_seconds", "histogram", "Waited for more items before a free worker.", _CLASS
+    "headway_item_linger_seconds", "histogram", "Waited for more items at a free worker.", _CLASS
 )
 ITEM_EXECUTE = Family(
     "headway_item_execute_seconds", "histogram", "Run time of the batch it was in.", _CLASS

@@ -99,7 +99,7 @@ class WorkerChanged:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A caller was told no; `reason` is the error's code word."""
+    """A call was refused; `reason` is the error's code word."""
 
     model: str
     reason: str
