@@ -307,7 +307,8 @@ class _Request:
         try:
             self.sampling = Sampling(**wishes)
         except TypeError as error:
-            raise InvalidInput(f"{str(error).rpartition('argument ')[2]}: is not known") from None
+            name = str(error).rpartition("argument ")[2]
+            raise InvalidInput(f"{name}: is an unknown option") from None
         self.finished: Finished | None = None
         self.finish_reason: str | None = None
         self.is_alive = True  # in the engine

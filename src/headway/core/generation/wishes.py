@@ -44,7 +44,7 @@ def wishes_of(given: Mapping[str, Any], *, grammar: str = "") -> Wishes:
     """Raises InvalidInput, which begins with the field's name."""
     for name in given:
         if name not in NAMES:
-            raise InvalidInput(f"{name}: is not known")
+            raise InvalidInput(f"{name}: is an unknown option")
     sampling = {name: value for name, value in given.items() if name in _SAMPLING}
     ignore_eos = given.get("ignore_eos", False)
     if not isinstance(ignore_eos, bool):

@@ -291,7 +291,7 @@ class ServedGenerator(Holding):
         if isinstance(value, Generation):
             if ask.parameters:
                 name = next(iter(ask.parameters))
-                raise InvalidInput(f"{name}: is not known")
+                raise InvalidInput(f"{name}: is an unknown option")
             self.language.check_ids(tuple(value.wishes.token_ids), "logit_bias")
             return self._front.open(value, ask)
         generation = await self._generation_of(value, ask.parameters or {})
