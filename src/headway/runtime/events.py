@@ -57,7 +57,7 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class BatchLost:
-    """A batch's worker ended under it. Whoever waits for it runs again, in batches of their own."""
+    """A batch's worker ended under it. Its waiting items run again, in batches of their own."""
 
     model: str
     batch: Batch

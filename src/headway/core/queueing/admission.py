@@ -132,8 +132,8 @@ class Admission:
         return full_s is not None and self._offered.rps(now) * full_s > cap_rows * self.workers
 
     def saw_late(self, arrivals: Iterable[float], now: float, late_before: float) -> None:
-        """Items that were let in then had to be dropped from one batch, for none who came earlier
-        than `late_before` less the SLO could be in time: the door was too hopeful.
+        """Items that were let in then had to be dropped from one batch, for no item that came
+        earlier than `late_before` less the SLO could be in time: the door was too hopeful.
 
         However many they are, the batch was late once: by what the first of them was short of.
         """

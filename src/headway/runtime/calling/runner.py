@@ -45,8 +45,8 @@ class Runner(Protocol):
         ...
 
     def to_compare(self, values: list[Value]) -> "tuple[int, Value] | None":
-        """Of a batch that has run: somebody's place and first row, where it is time to see whether
-        that has the same answer alone."""
+        """Of a batch that has run: one item's place and first row, where it is time to check
+        whether that row has the same answer alone."""
         ...
 
     def confirm(self, alone: Any, batched: Any) -> bool:
