@@ -338,4 +338,6 @@ def unknown_model(name: str, version: str, names: Sequence[str]) -> UnknownModel
     """Naming those that its caller may use; none: he is told of none."""
     known = f"; there are: {', '.join(names)}" if names else ""
     wanted = f"{name!r} version {version}" if version else f"{name!r}"
+    if version and not version.isdecimal():  # Triton's words, which its clients look for
+        wanted += f": failed to get model version from specified version string {version!r}"
     return UnknownModel(f"no model {wanted}{known}")

@@ -27,6 +27,7 @@ from headway.signature.hints import (
 
 Schema = dict[str, Any]
 _decode_any = msgspec.json.Decoder().decode
+_decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of an object's members
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
@@ -124,6 +125,11 @@ class ByMsgspec:
         try:
             if self._known is None:
                 return self._decoder.decode(text)
+            try:
+                if self._known.issuperset(_decode_names(text)):
+                    return self._decoder.decode(text)
+            except msgspec.ValidationError:
+                pass  # what is wrong is said below, as for a decoded value
             value = _decode_any(text)
         except msgspec.ValidationError as error:
             raise _told(self._name, error) from error

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
@@ -356,8 +356,7 @@ class ModelKeeper:
     async def _failed(self, id_: int, offer: Offer, error: Exception) -> None:
         served = self._served.pop(id_, None)
         if served is not None:
-            await served.close(drain_s=0.0)
-            _release(served)
+            await self._ended(served, served.close(drain_s=0.0))
         reason = (
             str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
         )
@@ -375,12 +374,21 @@ class ModelKeeper:
 
     async def _retire(self, id_: int) -> None:
         served = self._served[id_]
-        await served.retire(drain_s=self._drain_s())
+        if await self._ended(served, served.retire(drain_s=self._drain_s())):
+            _log.info("%s version %s is unloaded", self.name, served.version)
         del self._served[id_]
-        _release(served)
         self._life.closed(id_)
-        _log.info("%s version %s is unloaded", self.name, served.version)
         self._tell()
+
+    async def _ended(self, served: Kept, ending: Awaitable[None]) -> bool:
+        """Nobody finds it any more. If it does not end as it should, the others go on."""
+        try:
+            await ending
+            _release(served)
+        except Exception:  # noqa: BLE001  the model is user code
+            _log.exception("%s version %s did not end as it should", self.name, served.version)
+            return False
+        return True
 
     def _publish(self) -> None:
         answering = self._life.resolve()
