@@ -58,8 +58,13 @@ def captured(launch: Callable[[], Any], pool: Any) -> torch.cuda.CUDAGraph:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         launch()
+        graph = torch.cuda.CUDAGraph()
+        # Not `torch.cuda.graph`: that collects garbage each time, which takes longer than this.
+        torch.cuda.synchronize()
+        graph.capture_begin(pool=pool)
+        try:
+            launch()
+        finally:
+            graph.capture_end()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        launch()
     return graph

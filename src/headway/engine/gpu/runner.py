@@ -226,10 +226,10 @@ class GpuRunner:
             out = torch.empty_like(q)
             if decodes:
                 first, into = q[:decodes], out[:decodes]
-                asked = (slots[:decodes], given.decode_lengths, self._scale)
-                decode_attention(first, k, v, tables, *asked, splits=splits, out=into)
-            asked = (given.prompt_slots, given.starts, given.lengths, self._scale)
-            return prefill_attention(q, k, v, tables, *asked, out=out)
+                single = (slots[:decodes], given.decode_lengths, self._scale)
+                decode_attention(first, k, v, tables, *single, splits=splits, out=into)
+            many = (given.prompt_slots, given.starts, given.lengths, self._scale)
+            return prefill_attention(q, k, v, tables, *many, out=out)
 
         adapt = self.adapters.for_rows(slots) if is_adapted else None
         positions = given.positions.clamp(min=0)
@@ -281,8 +281,9 @@ class GpuRunner:
             known = self._known.get(part.sequence)
             if part.is_first and known is not None:
                 temperature = known.sampling.temperature if known.is_simple else 0.0
-                self._temperatures[part.slot] = temperature
-                self._seeds[part.slot] = known.sampling.seed
+                # `t[slot] = number` would wait for the device: it copies from pageable memory.
+                self._temperatures[part.slot].fill_(temperature)
+                self._seeds[part.slot].fill_(known.sampling.seed)
 
     def _hand_decode(self, step: Step) -> int:
         decode = step.decode

@@ -15,7 +15,7 @@ _LOG2E = 1.4426950408889634
 
 
 @triton.jit
-def _attend(
+def _attend_one(
     queries,
     keys,
     values,
@@ -128,7 +128,7 @@ def decode_attention(
     group = query_heads // heads
     out = torch.empty_like(queries) if out is None else out
     parts, weights = _parts(rows * query_heads, splits, dim, out)
-    _attend[(rows, heads, splits)](
+    _attend_one[(rows, heads, splits)](
         queries,
         keys,
         values,

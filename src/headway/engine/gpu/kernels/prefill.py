@@ -33,7 +33,7 @@ def _place(page, token, page_stride, token_stride, PAGE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["sequences"])
-def _attend(
+def _attend_many(
     queries,
     keys,
     values,
@@ -119,7 +119,7 @@ def prefill_attention(
     per_tile = rows // group
     sequences = lengths.shape[0]
     out = torch.empty_like(queries) if out is None else out
-    _attend[(tokens // per_tile + sequences, heads)](
+    _attend_many[(tokens // per_tile + sequences, heads)](
         queries,
         keys,
         values,
