@@ -24,7 +24,8 @@ from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
 from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
 from headway.runtime.adapters import AdapterBook
-from headway.runtime.generating import GenerationLoad, GenerationThread, Output
+from headway.runtime.generating import GenerationLoad, Output
+from headway.runtime.generation.thread import GenerationThread
 
 if TYPE_CHECKING:
     from headway.models.chat.text import ChatText

@@ -2,11 +2,14 @@
 
 A chunk makes a step at most `max_stretch` times as long, as long as prompts get done in reasonable
 time: a few times what each would take by itself. A prompt that is later than that may stretch steps
-in proportion, so that under load prompts and decodes slow down together.
+in proportion, so that under load prompts and decodes slow down together; where `late_stretch` ends
+that, prompts wait instead. Decodes and a chunk together fill whole tiles of the device.
 
 The time of a step is learned from steps: for each class of sizes (powers of two) a mean size and a
 mean time; between them it is a straight line. Beyond the largest size seen, twice as much is tried.
 """
+
+import math
 
 PATIENCE = 2.6  # times its time alone until a prompt is late
 _SMOOTH = 0.2
@@ -14,12 +17,24 @@ _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 
 
 class Pace:
-    def __init__(self, max_stretch: float) -> None:
+    def __init__(self, max_stretch: float, late_stretch: float = math.inf, tile: int = 1) -> None:
         self._max_stretch = max_stretch
+        self._late_stretch = max(max_stretch, late_stretch)
+        self._tile = tile
         self._means: dict[int, tuple[float, float]] = {}  # tokens and seconds, by class
         self._points: list[tuple[float, float]] = []  # the same in order; time never falls
+        self._last_decode_s = 0.0
 
-    def observe(self, tokens: int, seconds: float) -> None:
+    def expected_s(self, tokens: int, *, has_prompts: bool) -> float:
+        """Of a step; rather too little than too much. One of decodes is like the last one."""
+        if not self._points:
+            return 0.0
+        seconds = self._seconds(tokens)
+        return seconds if has_prompts else min(seconds, self._last_decode_s)
+
+    def observe(self, tokens: int, seconds: float, *, has_prompts: bool = True) -> None:
+        if not has_prompts:
+            self._last_decode_s = seconds
         kind = (tokens - 1).bit_length()
         known = self._means.get(kind)
         if known is None:
@@ -49,8 +64,11 @@ class Pace:
         """Tokens of prompts that may be computed beside so many decodes, at most `most`."""
         if not decodes or not self._points:
             return most
-        limit_s = self._seconds(decodes) * self._max_stretch * max(1.0, lateness)
-        return max(min(_LEAST, most), min(most, int(self._largest(limit_s) + 1e-6) - decodes))
+        stretch = min(self._late_stretch, self._max_stretch * max(1.0, lateness))
+        together = int(self._largest(self._seconds(decodes) * stretch) + 1e-6)
+        whole = together // self._tile * self._tile
+        chunk = (whole if whole > decodes else together) - decodes
+        return max(min(_LEAST, most), min(most, chunk))
 
     def _seconds(self, tokens: float) -> float:
         before = self._points[0]

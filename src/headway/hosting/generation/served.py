@@ -40,7 +40,8 @@ from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
-from headway.runtime.generating import GenerationThread, StepRunner
+from headway.runtime.generating import StepRunner
+from headway.runtime.generation.thread import GenerationThread
 from headway.runtime.generation.words import Welcome
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Decoded, Signature, side_of

@@ -76,7 +76,8 @@ class LineInbox:
         commands = self._take()
         while not commands and until > (now := time.monotonic()):
             left = min(until - now, _BEYOND_S)
-            self._arrivals.poll(None if until == math.inf else left * 1e3)
+            # It counts whole milliseconds; what is left of one is spent looking.
+            self._arrivals.poll(None if until == math.inf else math.floor(left * 1e3))
             commands = self._take()
         return commands
 
