@@ -102,5 +102,5 @@ def _room(options: EngineOptions, config: object, step_tokens: int, dtype: torch
     torch.cuda.empty_cache()  # single matrices that were packed
     free, total = torch.cuda.mem_get_info()
     widest = max(2 * config["intermediate_size"], config["vocab_size"] // 8)
-    step = 3 * step_tokens * widest * dtype.itemsize + _GIB
+    step = 3 * step_tokens * widest * dtype.itemsize + 3 * _GIB  # and graphs
     return int(min(free, total * _SHARE - (total - free)) - step)
