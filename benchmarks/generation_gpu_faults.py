@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class BreakableModel(LanguageModel):
 async def crash() -> Report:
     """The same answers twice: undisturbed, and with an engine that is lost in the middle."""
     with tempfile.TemporaryDirectory() as work:
-        folder = save_folder(Path(work), "tiny")
+        folder = _with_weights(save_folder(Path(work), "tiny"))
         wanted, _, _ = await _answers(folder, is_broken=False)
         found, restarts, away_s = await _answers(folder, is_broken=True)
     same = sum(found.get(number) == tokens for number, tokens in wanted.items())
@@ -53,8 +53,24 @@ async def crash() -> Report:
             Bar("every answer is whole", f"{whole} of {COUNT}", whole == COUNT),
             Bar("and the same as undisturbed", f"{same} of {COUNT}", same == COUNT),
         ],
-        ["a tiny model of random weights in float32, greedy; the engine in a process of its own"],
+        ["a tiny model in float32, greedy; the engine in a process of its own"],
     )
+
+
+def _with_weights(folder: Path) -> Path:
+    """Of the same numbers for every engine, and large enough for texts that vary."""
+    import torch
+    from safetensors.torch import save_file
+
+    from headway.engine.weights import random_tensors, read_config
+
+    torch.manual_seed(0)
+    drawn = random_tensors(read_config(folder), dtype=torch.float32, device="cpu")
+    save_file(
+        {name: each * 10 if each.ndim == 2 else each for name, each in drawn},
+        folder / "model.safetensors",
+    )
+    return folder
 
 
 async def _answers(folder: Path, *, is_broken: bool) -> tuple[dict[int, list[int]], int, float]:
@@ -73,18 +89,10 @@ async def _answers(folder: Path, *, is_broken: bool) -> tuple[dict[int, list[int
                 ended.add(output.sequence)
         moved.set()
 
-    async def wait(is_so: Any) -> None:
-        async with asyncio.timeout(120):
-            while not is_so():
-                moved.clear()
-                await moved.wait()
-
     options = {"max_sequences": 32, "dtype": "float32", "kv_cache_gib": 0.5}
-    model = BreakableModel(str(folder), random_weights=True)
-    engine_model = EngineModel(model, options, max_queue=100, weights={})
     engine = EngineProcess(
         "tiny",
-        engine_model,
+        EngineModel(BreakableModel(str(folder)), options, max_queue=100, weights={}),
         ProcessOptions(load_timeout_s=120.0, heartbeat_timeout_s=60.0),
         report=report,
         tell=lambda event: moved.set(),
@@ -95,10 +103,17 @@ async def _answers(folder: Path, *, is_broken: bool) -> tuple[dict[int, list[int
             prompt = tuple(range(10 + number, 40 + 2 * number))
             engine.submit(Asked(number, 0.0, prompt, TOKENS), Sampling(temperature=0.0))
         if is_broken:
-            await wait(lambda: len(tokens.get(COUNT - 1, ())) > TOKENS // 4)
+            await _wait(moved, lambda: len(tokens.get(COUNT - 1, ())) > TOKENS // 4)
             await engine.call("break_device")
-        await wait(lambda: len(ended) == COUNT)
+        await _wait(moved, lambda: len(ended) == COUNT)
         gaps = [later - before for before, later in itertools.pairwise(heard)]
         return tokens, engine.status.restarts, max(gaps)
     finally:
         await engine.close()
+
+
+async def _wait(moved: asyncio.Event, is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not is_so():
+            moved.clear()
+            await moved.wait()

@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from benchmarks.generation_gpu_adapters import RANK
-from benchmarks.generation_gpu_profile import Paced, poisson, run_paced
+from benchmarks.generation_gpu_profile import PACED_HEAD, Paced, paced_row, poisson, run_paced
 from benchmarks.report import Bar, Report
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
@@ -37,7 +37,7 @@ _SERVED: dict[str, Any] = {
     "max_context": 2048,
     "adapter_slots": SLOTS,
     "max_stretch": 4.5,
-    "late_stretch": 4.5,
+    "late_stretch": 5.5,
     "has_rests": True,
     "tile": 128,
 }
@@ -138,18 +138,9 @@ def _closed_loop(runner: GpuRunner, limits: Limits, count: int) -> list[_Timed]:
 
     for _ in range(RUNNING):
         submit()
-    under_way: list[Running] = []
     times: list[_Timed] = []
     last = time.perf_counter()
-    while True:
-        action = scheduler.next_step(time.monotonic())
-        if isinstance(action, Step) and action.has_work:
-            under_way.append(runner.start(action))
-            if len(under_way) < runner.depth:
-                continue
-        if not under_way:
-            return times
-        running = under_way.pop(0)
+    for running in _steps(runner, scheduler):
         sampled = running.result().tokens
         now = time.perf_counter()
         times.append(_Timed(running.step, running.seconds or 0.0, now - last))
@@ -157,6 +148,21 @@ def _closed_loop(runner: GpuRunner, limits: Limits, count: int) -> list[_Timed]:
         for ended in scheduler.complete(running.step, sampled, running.seconds or 0.0):
             runner.drop(ended.sequence)
             submit()
+    return times
+
+
+def _steps(runner: GpuRunner, scheduler: GenerationScheduler) -> Iterator[Running]:
+    """Each when the next has been handed over."""
+    under_way: list[Running] = []
+    while True:
+        action = scheduler.next_step(time.monotonic())
+        if isinstance(action, Step) and action.has_work:
+            under_way.append(runner.start(action))
+            if len(under_way) < runner.depth:
+                continue
+        if not under_way:
+            return
+        yield under_way.pop(0)
 
 
 def _requests(count: int) -> Iterator[Sequence]:
@@ -206,6 +212,8 @@ def burst(decoder: GpuDecoder, config: dict[str, Any]) -> Report:
             )
         )
     own = [each for number, each in stormy.first.items() if number >= 10_000]
+    for name, run in (("without", calm), ("with", stormy)):
+        print(name, dict(zip(PACED_HEAD, paced_row(run), strict=True)), flush=True)
     return Report(
         f"Adapters on a GPU: one tenant's bursts of {BURST}, 8B shape (ms, p50 / p99)",
         ["others' first token", "requests", "without", "with", "÷"],
