@@ -81,7 +81,9 @@ class Served(Holding):
             make = make or functools.partial(catalogue.build, config.target, config.options)
             made = make()
             if isinstance(made, LanguageModel):
-                raise ConfigError(f"{config.name} is a language model: headway serve has it")
+                raise ConfigError(
+                    f"{config.name} is a language model; only `headway serve` runs it"
+                )
             model = made
         if config.max_batch_size == 0:
             drop_batch_axis(model, config.name)

@@ -31,7 +31,7 @@ class Ask:
     tenant: str = ""
     partition: Hashable = None
     parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
-    story: Story | None = None  # told what became of the request, where somebody asked
+    story: Story | None = None  # told what became of the request, where the caller asked
     account: Account | None = None  # of the caller's key; it pays for the rows
     adapter: str = ""  # of a language model: whose weights are added to its own
 

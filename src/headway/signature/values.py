@@ -251,7 +251,8 @@ def _told(name: str, error: Exception) -> HeadwayError:
     text = text[: at.start()] if at else text
     missing = _MISSING.fullmatch(text)
     if missing:
-        place, text = f"{place}.{missing[1]}".lstrip("."), "it is missing"
+        path = f"{place}.{missing[1]}".lstrip(".")
+        return InvalidInput(f"{called(path)} is missing")
     return InvalidInput(f"{called(place or name)}: {text}")
 
 

@@ -36,6 +36,7 @@ _LATE_STEPS = 200  # shares of late items that differ by less than half a percen
 _BAR = 0.8  # of the best tail so far: a better one need not be known exactly
 _HEADROOM = 1.02  # times what comes: what a batch size must be able to serve
 _BUSY = 0.8  # of the time
+_SHORTEST_S = 1e-9  # no answer is sooner: what is less is rounding
 _STEADY = 0.05  # batch times that vary no more than this count as constant
 
 
@@ -56,13 +57,14 @@ class Replayed(NamedTuple):
     def score(self) -> float:
         """Lower is better. No tail and no mean makes up for answers that are late."""
         late = round(self.late * _LATE_STEPS)
-        return 100 * late + math.log(self.tail_s) + _MEAN_COUNTS * math.log(self.mean_s)
+        tail_s, mean_s = max(self.tail_s, _SHORTEST_S), max(self.mean_s, _SHORTEST_S)
+        return 100 * late + math.log(tail_s) + _MEAN_COUNTS * math.log(mean_s)
 
 
 class _Round(NamedTuple):
     """One rehearsal: what is replayed, and what came of it so far. Counts items, not rows."""
 
-    times: list[float]  # of arrivals, ascending
+    times: list[float]  # of arrivals, ascending, since the first
     seconds: list[float]  # of a batch, by items
     factors: list[float]  # batches take so many times as long, in turn
     rate_rps: float
@@ -154,9 +156,12 @@ class Rehearsal:
             if batch_s is None:
                 return None
             seconds.append(batch_s * scale)
-        times = sorted(self._recent[-_MOST:])
+        recent = sorted(self._recent[-_MOST:])
+        # Since the first of them: by a clock that has run for months, sums of times round away
+        # what a fast batch takes.
+        times = [at - recent[0] for at in recent]
         own = len(times)
-        span_s = (times[-1] - times[0]) * own / (own - 1)
+        span_s = times[-1] * own / (own - 1)
         if span_s <= 0.0:
             return None
         while len(times) < _LEAST:

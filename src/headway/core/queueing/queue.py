@@ -477,6 +477,9 @@ class Queue:
             self._tell_apart()
         self._is_crowded = True
         needed = self.rows + newcomer.rows - limit
+        self.is_overflowing = not self._can_make_room(newcomer, needed)
+        if self.is_overflowing:
+            return []
         victims: list[Item] = []
         for priority in reversed(Priority):
             if priority < newcomer.priority or needed <= 0:
@@ -485,16 +488,22 @@ class Queue:
             while needed > 0 and (victim := self._pop_newest(priority, allowed)) is not None:
                 victims.append(victim)
                 needed -= victim.rows
-        if needed > 0:
-            self._put_back(victims)
-            victims = []
-        self.is_overflowing = not victims
         return victims
 
-    def _put_back(self, victims: Sequence[Item]) -> None:
-        """They are not enough: they keep their places."""
-        for victim in reversed(victims):
-            self._push_in_order(victim, math.inf)
+    def _can_make_room(self, newcomer: Item, needed: int) -> bool:
+        """Are there so many rows with less right to their places? Before anybody is pushed out: who
+        has left cannot come back to the place that it had."""
+        needed -= sum(self._class_rows[newcomer.priority + 1 :])
+        if needed <= 0:
+            return True
+        allowed = self._allowed_load(newcomer)
+        name = self._crowding[newcomer.priority].most_loaded()
+        if allowed == math.inf or name is None:
+            return False
+        accounts = self._shares[newcomer.priority].accounts
+        if _rows_over(accounts[name], allowed) >= needed:
+            return True
+        return sum(_rows_over(each, allowed) for each in accounts.values()) >= needed
 
     def make_way(self, newcomer: Item) -> list[Item]:
         """Evict as much of tenants of its class that hold more than their share, newest first."""
@@ -538,6 +547,11 @@ class Queue:
         line = lane.top
         found = line.first(self._shares[line.priority])
         return None if found is None else (line.priority, found[0][0], found[0][1])
+
+
+def _rows_over(tenant: Account, allowed: float) -> int:
+    """How many rows it holds beyond that load."""
+    return max(0, math.ceil(tenant.held - allowed * tenant.weight - 1e-9))
 
 
 def _arrival(item: Item) -> tuple[float, int]:

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
@@ -130,7 +130,7 @@ class ModelKeeper:
             raise InvalidInput(f"failed to load {self.name!r}: {reason}")
 
     def unload(self) -> None:
-        """Nobody finds it any more; what it has begun is finished."""
+        """No request finds it any more; those that it has begun are finished."""
         self._life.dismiss()
         self._publish()
         self._tell()
@@ -183,7 +183,7 @@ class ModelKeeper:
 
     @property
     def is_asked(self) -> bool:
-        """Does it serve somebody now, or did it a moment ago?"""
+        """Does it serve a request now, or did it a moment ago?"""
         return any(self._served[id_].is_asked for id_ in self._life.serving().values())
 
     @property
@@ -278,7 +278,7 @@ class ModelKeeper:
                         tasks.create_task(self._load(id_, offer))
                         self._tell()
                     case Retire(id_):
-                        self._publish()  # first: from now on nobody finds it
+                        self._publish()  # first: from now on no request finds it
                         tasks.create_task(self._retire(id_))
                         self._tell()
                     case Wait(until):
@@ -356,8 +356,7 @@ class ModelKeeper:
     async def _failed(self, id_: int, offer: Offer, error: Exception) -> None:
         served = self._served.pop(id_, None)
         if served is not None:
-            await served.close(drain_s=0.0)
-            _release(served)
+            await self._ended(served, served.close(drain_s=0.0))
         reason = (
             str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
         )
@@ -375,12 +374,21 @@ class ModelKeeper:
 
     async def _retire(self, id_: int) -> None:
         served = self._served[id_]
-        await served.retire(drain_s=self._drain_s())
+        if await self._ended(served, served.retire(drain_s=self._drain_s())):
+            _log.info("%s version %s is unloaded", self.name, served.version)
         del self._served[id_]
-        _release(served)
         self._life.closed(id_)
-        _log.info("%s version %s is unloaded", self.name, served.version)
         self._tell()
+
+    async def _ended(self, served: Kept, ending: Awaitable[None]) -> bool:
+        """Nobody finds it any more. If it does not end as it should, the others go on."""
+        try:
+            await ending
+            _release(served)
+        except Exception:  # noqa: BLE001  the model is user code
+            _log.exception("%s version %s did not end as it should", self.name, served.version)
+            return False
+        return True
 
     def _publish(self) -> None:
         answering = self._life.resolve()

@@ -63,7 +63,7 @@ class CallQueue:
         while inbox:
             item, call = inbox.popleft()
             if item[5]:
-                is_mixed = True  # a tenant's; the others may be nobody's
+                is_mixed = True  # it has a tenant; the others may have none
             if is_elsewhere is not None and is_elsewhere(call):
                 call.detach()
             calls[item[0]] = call

@@ -46,7 +46,7 @@ class Callbacks:
 
     @property
     def is_stuck(self) -> bool:
-        """So many calls of them hang that nobody is let in."""
+        """So many calls of them hang that new calls are refused."""
         return self._front.is_stuck
 
     def start_over(self) -> FrontThread:

@@ -52,7 +52,7 @@ class Caller:
     def check(self, access: Access) -> None:
         """Raises Forbidden where the key lacks the right."""
         if not access.is_granted_to(self.key.rights):
-            raise Forbidden(f"key {self.key.id!r} has not the right {access.value!r}")
+            raise Forbidden(f"key {self.key.id!r} lacks the right {access.value!r}")
 
     def check_model(self, model: str) -> None:
         """Raises Forbidden, in the same words whether there is such a model or not."""

@@ -112,7 +112,7 @@ def decode(
             inputs[name] = from_raw(name, datatype, shape, raws[taken], steps)
             taken += 1
     if taken != len(raws):
-        raise InvalidInput(f"raw_input_contents has {len(raws)}, the inputs take {taken}")
+        raise InvalidInput(f"raw_input_contents has {len(raws)} entries; the inputs take {taken}")
     return InferRequest(
         request.id,
         inputs,

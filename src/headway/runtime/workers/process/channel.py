@@ -23,7 +23,7 @@ from headway.runtime.workers.process import codec, regions
 from headway.runtime.workers.process.regions import Region
 
 INLINE_BYTES = 16 * 2**10  # up to here a packet is as quick as shared memory
-_COPY_BYTES = 2**20  # below, a copy costs less than a region that somebody keeps
+_COPY_BYTES = 2**20  # below, a copy costs less than a region that is kept
 _SLOTS = 4
 _ONCE = _SLOTS  # a region that is used for one message only
 _NONE = _SLOTS + 1  # no region: the value is in the packet
@@ -150,7 +150,7 @@ class Channel:
             socket.send_fds(self._socket, [packet], [fd])
 
     def _held(self) -> int:
-        """The other side's slots in which somebody here still has a value."""
+        """The other side's slots in which a value is still in use here."""
         held = 0
         for slot, region in enumerate(self._theirs):
             if region is not None and region.is_lent:
