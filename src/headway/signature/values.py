@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_origin
 
 import msgspec
 
@@ -30,6 +30,8 @@ _decode_any = msgspec.json.Decoder().decode
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of an object's members
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_FIRST_INDEX = re.compile(r"(?<=^input '\[)\d+(?=\])")
+_STEP = 4096  # members of a list
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -111,6 +113,20 @@ class ByMsgspec:
 
     def decode_form(self, value: Any) -> Any:
         return self._convert(value, is_strict=False)
+
+    def decode_in_steps(self, value: Any, rest: Callable[[], None]) -> Any:
+        """As `decode`; of a long list so many members at a time."""
+        if get_origin(plain(self._hint)) is not list or type(value) is not list:
+            return self.decode(value)
+        done: list[Any] = []
+        for at in range(0, len(value), _STEP):
+            try:
+                done += self._convert(value[at : at + _STEP], is_strict=True)
+            except InvalidInput as error:
+                error.args = (_of_all(str(error), at),)
+                raise
+            rest()
+        return done
 
     def _convert(self, value: Any, *, is_strict: bool) -> Any:
         try:
@@ -254,6 +270,11 @@ def _told(name: str, error: Exception) -> HeadwayError:
         path = f"{place}.{missing[1]}".lstrip(".")
         return InvalidInput(f"{called(path)} is missing")
     return InvalidInput(f"{called(place or name)}: {text}")
+
+
+def _of_all(message: str, before: int) -> str:
+    """A message about a member of a part, about the same member of all."""
+    return _FIRST_INDEX.sub(lambda found: str(int(found[0]) + before), message)
 
 
 def _custom_kinds(info: Any) -> list[Any]:

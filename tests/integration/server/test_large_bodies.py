@@ -70,6 +70,11 @@ class Rank(headway.Model[Pair, float]):
         return [1.0] * len(items)
 
 
+class Count(headway.Model[list[Pair], int]):
+    def predict(self, items: list[list[Pair]]) -> list[int]:
+        return [len(item) for item in items]
+
+
 class Same(headway.Model[str, str]):
     def predict(self, items: list[str]) -> list[str]:
         return items
@@ -120,6 +125,7 @@ async def serving() -> AsyncIterator[Site]:
         ("embed", Embed()),
         ("rank", Rank()),
         ("same", Same()),
+        ("count", Count()),
     ):
         served = Served(ModelConfig(name=name, target="t:t", warm_up=False), model=model)
         await served.start()
@@ -232,6 +238,20 @@ async def test_a_large_value_of_the_plain_route_comes_and_goes_in_steps() -> Non
         assert (answer.status, background_work) == (200, 2)
         assert json.loads(answer.body) == value
         assert turns > 20
+
+
+async def test_a_long_list_of_records_is_checked_in_steps() -> None:
+    async with serving() as site:
+        pairs = [{"query": "a", "document": "b"}] * 50_000
+        answer, background_work, turns = await site.post(
+            "/v1/predict/count", json.dumps(pairs).encode()
+        )
+        assert (answer.status, answer.body, background_work) == (200, b"50000", 2)
+        assert turns > 20
+        pairs[49_999] = {"query": "a", "document": 3}  # type: ignore[dict-item]
+        answer, *_ = await site.post("/v1/predict/count", json.dumps(pairs).encode())
+        assert answer.status == 400
+        assert b"input '[49999].document': Expected `str`, got `int`" in answer.body
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])

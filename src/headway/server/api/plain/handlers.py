@@ -30,9 +30,12 @@ from headway.server.api.v2.generating import whole
 from headway.server.api.v2.tensors import too_many_rows
 from headway.server.direct import DirectPath
 from headway.server.inference import Inference
-from headway.server.json.body import decode_json
+from headway.server.json.body import SMALL_BYTES, decode_json
+from headway.server.net.background import background
+from headway.server.net.headers import timeout_s
 from headway.server.net.messages import Answer, Request, Response
 from headway.server.net.plain_json import plain_of
+from headway.signature import Decoded
 
 ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
     ("POST", "/v1/predict/{model}", "predict"),
@@ -58,6 +61,8 @@ class Plain:
         value = await _json(request)
         if _is_batch(value) and not getattr(served, "takes_items", False):
             return await _answer_items(served, value["items"], ask, self._inference.limits.rows)
+        if len(request.body) > SMALL_BYTES:
+            value = await _decoded(request, served, value)
         try:
             return await _answer(request, served, value, ask)
         except InvalidInput as error:
@@ -89,6 +94,17 @@ async def _json(request: Request) -> Any:
             f"the body is not JSON: {error}. A file or a text as it is needs its type: "
             "-H 'Content-Type: image/png', audio/wav, text/plain, …"
         ) from error
+
+
+async def _decoded(request: Request, served: ServedModel, value: Any) -> Any:
+    """A large value as the model takes it, made off the event loop where its hints allow steps."""
+    side = getattr(getattr(served, "signature", None), "input", None)
+    in_steps = getattr(side and side.codec, "decode_in_steps", None)
+    if in_steps is None:
+        return value
+    limit_s = timeout_s(request.headers)
+    done = await background.run(lambda steps: in_steps(value, steps.rest), timeout_s=limit_s)
+    return Decoded(done)
 
 
 async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -> Answer:
