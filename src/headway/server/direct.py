@@ -1,4 +1,5 @@
-"""The direct way: one row for a model whose shapes are fixed, without a task and without a future.
+"""The direct way: one row for a model whose shapes are fixed, or one JSON value on `/v1/predict`,
+without a task and without a future.
 
 Each protocol brings a codec for such requests. Whatever is not exactly that goes the general way
 (`inference.py`), which also says what is wrong.

@@ -1,7 +1,9 @@
-"""The one service behind every protocol: find or wake a model, decode, submit, encode.
+"""The one service behind the v2 protocol, over HTTP and gRPC: find or wake a model, decode, submit,
+encode.
 
-HTTP and gRPC translate: their handlers find out what is asked in their own words and call this.
-The commonest request takes a shorter way: see `direct.py`.
+Both translate: their handlers find out what is asked in their own words and call this. The
+commonest request takes a shorter way: see `direct.py`. Routes over values (`/v1/predict`, OpenAI's)
+find models here, and ask them on their own.
 """
 
 import time
