@@ -225,7 +225,8 @@ class Methods:
     async def RepositoryModelUnload(
         self, request: pb.RepositoryModelUnloadRequest, context: Any
     ) -> Any:
-        """No model here depends on another: `unload_dependents` is read and changes nothing."""
+        """`unload_dependents` is read and changes nothing: models that use this one stay, and fail
+        where they call it."""
         check_unload(messages.parameters_of(request.parameters))
         await self._models.unload(self._caller(context), _named(request))
         return pb.RepositoryModelUnloadResponse()
