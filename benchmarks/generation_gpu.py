@@ -2,13 +2,15 @@
 
 Stages: `right` (small model in float32 against transformers), `decode` (one step through the paged
 engine, context 512), `jobs` (256 requests at once); `logits`, `adapters-right`, `adapters`,
-`adapters-swap`, `fp8-tune` and `fp8` are in `generation_gpu_adapters.py`, `profile` (where the time
-of a step goes) in `generation_gpu_profile.py`. Each builds, checks and
-times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken
-apart.
+`fp8-tune` and `fp8` are in `generation_gpu_adapters.py`, `adapters-swap` and `adapters-burst` in
+`generation_gpu_tenants.py`, `profile` (where the time of a step goes) in
+`generation_gpu_profile.py`, `crash` (an error of the device) in `generation_gpu_faults.py`. Each
+builds, checks and times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of
+machine (H200), taken apart.
 """
 
 import argparse
+import asyncio
 import random
 import time
 from collections.abc import Iterator
@@ -17,7 +19,9 @@ from typing import Any
 import torch
 
 from benchmarks import generation_gpu_adapters as more
+from benchmarks import generation_gpu_faults as faults
 from benchmarks import generation_gpu_profile as profiling
+from benchmarks import generation_gpu_tenants as tenants
 from benchmarks.llama_shapes import SHAPES as ALL_SHAPES
 from benchmarks.report import Bar, Report, machine
 from headway.core.generation.limits import Limits
@@ -322,8 +326,8 @@ def _gap(model: Any, prompt: list[int], text: list[int]) -> float:
 
 def profile(name: str) -> Iterator[Report]:
     """With the limits of a server on such a machine."""
-    served = {**LIMITS, "max_context": 4096, "max_stretch": 3.0}
-    limits = Limits(blocks=8000, block_size=BLOCK, **served)
+    served = {"max_stretch": 4.5, "late_stretch": 5.5, "has_rests": True, "tile": 128}
+    limits = Limits(blocks=8000, block_size=BLOCK, **{**LIMITS, "max_context": 4096, **served})
     runner = GpuRunner(decoder_of(name), limits)
     runner.warm_up()
     warm_mixed(runner)
@@ -348,7 +352,11 @@ def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:  # noqa: C901
         case "adapters":
             yield more.adapters(decoder_of("8B"), SHAPES["8B"], limits, _step_s)
         case "adapters-swap":
-            yield more.swap(decoder_of("8B"), SHAPES["8B"], limits)
+            yield tenants.swap(decoder_of("8B"), SHAPES["8B"])
+        case "adapters-burst":
+            yield tenants.burst(decoder_of("8B"), SHAPES["8B"])
+        case "crash":
+            yield asyncio.run(faults.crash())
         case "fp8-tune":
             yield more.fp8_tune(SHAPES["8B"])
         case "fp8":

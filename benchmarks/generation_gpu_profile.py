@@ -246,6 +246,7 @@ class Paced:
 
 
 def run_paced(runner: GpuRunner, arrivals: list[tuple[float, Sequence]]) -> Paced:
+    """Adapters that sequences name are in the runner's memory already."""
     found = Paced()
     inbox = PacedInbox(arrivals)
     due = {each.id: at for at, each in arrivals}
@@ -270,7 +271,9 @@ def run_paced(runner: GpuRunner, arrivals: list[tuple[float, Sequence]]) -> Pace
                 admitted = output.finished.admitted_at or 0.0
                 found.decided[sequence] = (admitted - inbox.started - due[sequence]) * 1e3
 
-    EngineLoop(watched, inbox, report).run()  # type: ignore[arg-type]
+    loop = EngineLoop(watched, inbox, report)  # type: ignore[arg-type]
+    loop._adapters._users.update({each.adapter: set() for _, each in arrivals if each.adapter})
+    loop.run()
     found.seconds = time.monotonic() - inbox.started
     return found
 

@@ -38,7 +38,7 @@ TABLE = {
     "single": row("model"),
     "compat": row("model single"),
     "backends": row("model", lazily="*"),
-    "engine": row("core model", "torch triton", lazily="safetensors transformers gguf numpy"),
+    "engine": row("core model", "torch triton numpy", lazily="safetensors transformers gguf"),
     "generator": row("core runtime models engine"),
     "signature": row("model", "numpy msgspec"),
     "models": row("model backends engine config padding", "numpy", lazily="*"),

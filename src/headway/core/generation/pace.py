@@ -7,12 +7,15 @@ that, prompts wait instead. Decodes and a chunk together fill whole tiles of the
 
 The time of a step is learned from steps: for each class of sizes (powers of two) a mean size and a
 mean time; between them it is a straight line. Beyond the largest size seen, twice as much is tried.
+A size whose first step met a pause of the machine would never be tried again: so a size is taken to
+be no slower than a few smaller steps.
 """
 
 import math
 
 PATIENCE = 2.6  # times its time alone until a prompt is late
 _SMOOTH = 0.2
+_STEEPEST = 2.0  # times the time a token of a smaller step
 _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 
 
@@ -37,7 +40,7 @@ class Pace:
             self._last_decode_s = seconds
         kind = (tokens - 1).bit_length()
         known = self._means.get(kind)
-        if known is None:
+        if known is None or known[1] > 4 * seconds:  # what was known had met a pause
             self._means[kind] = float(tokens), seconds
         else:
             # One long pause of the machine is not the model's time.
@@ -46,10 +49,11 @@ class Pace:
                 known[0] + (tokens - known[0]) * _SMOOTH,
                 known[1] + (seconds - known[1]) * _SMOOTH,
             )
-        longest = 0.0
+        longest, rate_s = 0.0, math.inf
         self._points = []
         for size, mean_s in sorted(self._means.values()):
-            longest = max(longest, mean_s)
+            longest = max(longest, min(mean_s, _STEEPEST * rate_s * size))
+            rate_s = min(rate_s, longest / size)
             self._points.append((size, longest))
 
     def lateness(self, tokens: int, waited_s: float) -> float:

@@ -52,19 +52,25 @@ class MixedGraphSizes:
         return MixedSizes(tokens, min(decodes, tokens), self._prompts)
 
 
-def captured(launch: Callable[[], Any], pool: Any) -> torch.cuda.CUDAGraph:
-    """Launches once to compile and to choose, and once into a graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        launch()
-        graph = torch.cuda.CUDAGraph()
-        # Not `torch.cuda.graph`: that collects garbage each time, which takes longer than this.
-        torch.cuda.synchronize()
-        graph.capture_begin(pool=pool)
-        try:
+class Capture:
+    """Captures launches one after the other; they share memory."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, launch: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+        """Launches once to compile and to choose, and once into a graph."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             launch()
-        finally:
-            graph.capture_end()
-    torch.cuda.current_stream().wait_stream(stream)
-    return graph
+            graph = torch.cuda.CUDAGraph()
+            # Not `torch.cuda.graph`: that collects garbage each time, which takes longer than this.
+            torch.cuda.synchronize()
+            graph.capture_begin(pool=self._pool)
+            try:
+                launch()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return graph

@@ -17,7 +17,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.step import Step
 from headway.engine.gpu.adapters import DeviceAdapters
 from headway.engine.gpu.decoder import GpuDecoder
-from headway.engine.gpu.graphs import MOST_PROMPTS, MixedGraphSizes, batch_sizes, captured
+from headway.engine.gpu.graphs import MOST_PROMPTS, Capture, MixedGraphSizes, batch_sizes
 from headway.engine.gpu.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of
 from headway.engine.gpu.kernels.decode import decode_attention, splits_for
 from headway.engine.gpu.kernels.inputs import decode_inputs, join_tables, mixed_inputs
@@ -175,11 +175,12 @@ class GpuRunner:
         shapes: list[int | MixedSizes] = list(self._mixed_sizes.all()) if has_prompts else []
         shapes += reversed(self._sizes)
         self._given.zero_()
-        pool = torch.cuda.graph_pool_handle()
+        capture = Capture()
         for shape in shapes:
             for is_adapted in (False, True) if self._adapters is not None else (False,):
                 launch = functools.partial(self._launch, shape, is_adapted)
-                self._graphs[shape, is_adapted] = captured(launch, pool)
+                self._graphs[shape, is_adapted] = capture(launch)
+        torch.cuda.empty_cache()  # what the launches before captures took
 
     def _run(self, shape: int | MixedSizes, is_adapted: bool) -> None:
         graph = self._graphs.get((shape, is_adapted))

@@ -51,6 +51,15 @@ def test_one_pause_of_the_machine_is_forgotten() -> None:
     assert pace.chunk(8, 500) > 8
 
 
+def test_a_size_whose_first_step_met_a_pause_is_tried_again() -> None:
+    pace = taught({8: 0.005, 16: 0.005, 32: 0.005, 64: 0.006, 128: 0.007}, stretch=4.0)
+    pace.observe(250, 3.0)  # of which the model took a hundredth
+    for _ in range(10):
+        tokens = 8 + pace.chunk(8, 500)
+        pace.observe(tokens, 0.004 + 0.00003 * tokens)
+    assert pace.chunk(8, 500) >= 400
+
+
 def test_a_prompt_that_is_late_may_stretch_steps_in_proportion() -> None:
     seconds = {tokens: 0.01 + 0.001 * tokens for tokens in (8, 16, 32, 64, 128, 256, 512)}
     pace = taught(seconds)
