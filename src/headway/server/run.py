@@ -33,13 +33,13 @@ from headway.server.app import App
 from headway.server.auth.access import access_of_route
 from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
+from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.inference import Inference, inference_over
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http1.server import HttpServer
 from headway.server.net.listener import cannot_listen
 from headway.server.observing import Observing
 from headway.server.pauses import Pauses
-from headway.server.reloading import changes_of, key_changes_of, merged, weights_of
 from headway.server.signals import Signals
 
 if TYPE_CHECKING:

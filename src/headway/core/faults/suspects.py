@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from headway.core.faults.memory import Misfit
+from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch, Item, units_of
 
 LOSSES_ALONE = 2  # before an item is blamed: once may have been a coincidence
