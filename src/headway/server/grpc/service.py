@@ -82,7 +82,7 @@ class Methods:
     async def answer(self, asked: Asked) -> pb.ModelInferResponse:
         if asked.caller is None:
             return await self._answer(asked)
-        with asked.caller.account.running_one(time.monotonic()):
+        with asked.caller.allowance.running_one(time.monotonic()):
             return await self._answer(asked)
 
     async def _answer(self, asked: Asked) -> pb.ModelInferResponse:
@@ -110,8 +110,8 @@ class Methods:
 
     @asynccontextmanager
     async def stream(self, asked: Asked) -> AsyncIterator[AsyncIterator[pb.ModelInferResponse]]:
-        account = None if asked.caller is None else asked.caller.account
-        with nullcontext() if account is None else account.running_one(time.monotonic()):
+        allowance = None if asked.caller is None else asked.caller.allowance
+        with nullcontext() if allowance is None else allowance.running_one(time.monotonic()):
             async with self._stream(asked) as responses:
                 yield responses
 
