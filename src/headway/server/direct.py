@@ -132,7 +132,7 @@ class DirectInference(DirectCall):
         tenant: str = "",
         allowance: Allowance | None = None,
     ) -> None:
-        """`allowance` is that of the caller's key; the request is counted there until it is over."""
+        """`allowance`: that of the caller's key; the request is counted there until it is over."""
         self._id, inputs = asked
         super().__init__(inputs, tenant)
         self._asker = asker
