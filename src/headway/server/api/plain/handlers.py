@@ -58,7 +58,12 @@ class Plain:
         value = await _json(request)
         if _is_batch(value) and not getattr(served, "takes_items", False):
             return await _answer_items(served, value["items"], ask, self._inference.limits.rows)
-        return await _answer(request, served, value, ask)
+        try:
+            return await _answer(request, served, value, ask)
+        except InvalidInput as error:
+            if type(value) is list and "got `array`" in str(error):
+                error.args = (f'{error}; several at once are sent as {{"items": [...]}}',)
+            raise
 
     async def predict_batch(self, request: Request, model: str) -> Answer:
         """The same body for every model, whatever its values look like."""
