@@ -33,9 +33,16 @@ _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Decoded(NamedTuple):
-    """A value as the model takes it: nobody decodes it again."""
+    """A value as the model takes it, or why it cannot be: nobody decodes it again."""
 
     value: Any
+    error: HeadwayError | None = None
+
+    def get(self) -> Any:
+        """Raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 class Values(Protocol):
@@ -179,10 +186,11 @@ class ByPydantic:
             raise self._told(error) from error
 
     def read(self, text: bytes) -> Any:
+        foreign.check_objects(text)
         try:
             return self._adapter.validate_json(text)
         except self._wrong as error:
-            if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            if foreign.first_of(error, 1)[0]["type"] == "json_invalid":
                 _decode_any(text)  # says what is wrong as for every other model
             raise self._told(error) from error
         except Exception as error:
