@@ -114,6 +114,29 @@ def check_objects(text: bytes) -> None:
             )
 
 
+def failing_fast(adapter: Any) -> Any:
+    """The same as a `TypeAdapter`, for values of many parts: of a list only the first mistake is
+    looked for. It is the adapter itself where this pydantic cannot be told so."""
+    try:
+        validator: Any = sys.modules["pydantic_core"].SchemaValidator
+        return validator(_failing_fast(adapter.core_schema), _use_prebuilt=False)
+    except Exception:  # noqa: BLE001  the parameter is pydantic's own, and so are its errors
+        return adapter
+
+
+def _failing_fast(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_failing_fast, schema))
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        key: value if key == "default" else _failing_fast(value) for key, value in schema.items()
+    }
+    if schema.get("type") in ("list", "tuple", "set", "frozenset"):
+        made["fail_fast"] = True
+    return made
+
+
 def schema_of(kind: Any) -> dict[str, Any]:
     """msgspec's `schema_hook`."""
     origin = get_origin(kind) or kind

@@ -29,6 +29,7 @@ Schema = dict[str, Any]
 _decode_any = msgspec.json.Decoder().decode
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_MANY_VALUES = 4096
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -170,6 +171,7 @@ class ByPydantic:
         self._adapter = pydantic.TypeAdapter(hint)
         self._wrong = pydantic.ValidationError
         self._name = name
+        self._failing_fast: Any = None  # made when it is needed
 
     def decode(self, value: Any) -> Any:
         """As from JSON: a strict model takes a list for a tuple from there only."""
@@ -188,13 +190,21 @@ class ByPydantic:
     def read(self, text: bytes) -> Any:
         foreign.check_objects(text)
         try:
-            return self._adapter.validate_json(text)
+            return self._reader(text).validate_json(text)
         except self._wrong as error:
             if foreign.first_of(error, 1)[0]["type"] == "json_invalid":
                 _decode_any(text)  # says what is wrong as for every other model
             raise self._told(error) from error
         except Exception as error:
             raise self._told(error) from error
+
+    def _reader(self, text: bytes) -> Any:
+        """Thousands of mistakes take longer than thousands of values: there, few are looked for."""
+        if text.count(b",") <= _MANY_VALUES:
+            return self._adapter
+        if self._failing_fast is None:
+            self._failing_fast = foreign.failing_fast(self._adapter)
+        return self._failing_fast
 
     def schema(self) -> Schema:
         described: Schema = {}
