@@ -15,6 +15,7 @@ from benchmarks import (
     lengths,
     metrics,
     overhead,
+    plain,
     repository,
     scheduling,
     serving,
@@ -22,6 +23,7 @@ from benchmarks import (
     streams,
     workers,
 )
+from benchmarks.peers import run as peers
 from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -30,6 +32,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
     **serving.BENCHMARKS,
+    **plain.BENCHMARKS,
     **repository.BENCHMARKS,
     **http_overload.BENCHMARKS,
     **metrics.BENCHMARKS,
@@ -40,7 +43,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     **workers.BENCHMARKS,
     **speech.BENCHMARKS,
     **streams.BENCHMARKS,
+    **peers.BENCHMARKS,
 }
+ON_DEMAND = peers.BENCHMARKS.keys()  # they need an environment of their own, `.venv-llm`
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
@@ -54,7 +59,7 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
     missed = 0
-    for name in arguments.names or BENCHMARKS:
+    for name in arguments.names or [each for each in BENCHMARKS if each not in ON_DEMAND]:
         started = time.perf_counter()
         report = BENCHMARKS[name](arguments.quick)
         missed += sum(not bar.reached for bar in report.bars)

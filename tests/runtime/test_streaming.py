@@ -470,6 +470,6 @@ async def test_what_a_rerun_repeats_is_compared_and_not_given_twice(
     assert isinstance(bad, ModelFailed)
     if chunks is None:
         assert isinstance(good, ModelFailed)
-        assert "not stream the same twice" in str(good)
+        assert "did not repeat the same chunks" in str(good)
     else:
         assert good == chunks

@@ -323,7 +323,7 @@ def test_json_lists_become_arrays_where_the_hint_is_one() -> None:
         (Image, [1, 2], r"input 'image': shape \[2\]; \[2, 2\] is expected"),
         (Image, [[1], [2, 3]], "input 'image'"),
         (Image, "text", "input 'image'"),
-        (Point, {"x": 1}, "input 'label': it is missing"),
+        (Point, {"x": 1}, "input 'label' is missing"),
         (Point, {"x": 1, "label": "a", "y": 2}, "input 'y' is unknown; there are label, x"),
         (Point, {"x": "a", "label": "b"}, "input 'x': Expected `float`"),
         (Pair, 3, "an object is expected, with left, right"),

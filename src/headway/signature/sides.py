@@ -111,7 +111,7 @@ class ByField:
                 raise InvalidInput(f"input {name!r} is unknown; there are {', '.join(self._keys)}")
         for name in self._needed:
             if name not in value:
-                raise InvalidInput(f"input {name!r}: it is missing")
+                raise InvalidInput(f"input {name!r} is missing")
         given = [field for field in self._fields if field.key in value]
         return self._record(**{str(each.key): each.decode(value[each.key]) for each in given})
 

@@ -73,7 +73,7 @@ async def test_any_json_is_served_and_checked_by_its_hints() -> None:
         answer = await http.post("/v1/predict/answers", json={"text": "why?"})
         assert answer.json() == {"text": "why?", "top_k": 3, "hints": [], "limit": None}
         for body, told in [
-            ({}, "input 'text': it is missing"),
+            ({}, "input 'text' is missing"),
             ({"text": "a", "top_k": "3"}, "input 'top_k': Expected `int`, got `str`"),
             ({"text": "a", "topk": 3}, "input 'topk' is unknown; there are text"),
         ]:
@@ -121,7 +121,7 @@ async def test_v2_carries_what_no_tensor_can_say_as_json_and_says_so() -> None:
         asked["data"] = ["{}", "{"]  # type: ignore[assignment]
         answer = await http.post("/v2/models/answers/infer", json={"inputs": [asked]})
         assert answer.status_code == 400
-        assert "input 'input' row 0: input 'text': it is missing" in answer.json()["error"]
+        assert "input 'input' row 0: input 'text' is missing" in answer.json()["error"]
 
 
 # ---- uploads

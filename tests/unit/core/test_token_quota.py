@@ -19,7 +19,9 @@ def test_without_a_quota_nothing_is_counted() -> None:
 def test_a_minutes_worth_is_there_at_once_and_comes_back_in_a_minute() -> None:
     keyed = account(600)
     keyed.reserve_tokens(600, 0.0)
-    with pytest.raises(QuotaExceeded, match="600 tokens a minute; this may take 100") as refused:
+    with pytest.raises(
+        QuotaExceeded, match="600 tokens a minute; this request may take 100"
+    ) as refused:
         keyed.reserve_tokens(100, 0.0)
     assert refused.value.retry_after_s == pytest.approx(10.0)
     keyed.reserve_tokens(100, 10.0)

@@ -38,8 +38,8 @@ def _maker(
     pickles = [file.name for pattern in _PICKLES for file in path.glob(pattern)]
     if pickles:
         raise ConfigError(
-            f"{path / pickles[0]}: pickles run code when they are read, and are not; "
-            "save weights as safetensors, a program with torch.export, or as ONNX"
+            f"{path / pickles[0]}: Headway reads no pickles, because reading one runs its "
+            "code; save weights as safetensors, a program with torch.export, or as ONNX"
         )
     raise ConfigError(
         f"{path} has no model: model.py, model.onnx, model.pt2, model_index.json of "
@@ -121,5 +121,7 @@ def forget_module(model: Any) -> None:
     """A version that has gone leaves no module behind."""
     name = type(model).__module__
     if name.startswith("headway_models."):
-        for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
-            del sys.modules[each]
+        # All names first, in one go: other threads import meanwhile.
+        for each in list(sys.modules):
+            if each == name or each.startswith(name + "."):
+                del sys.modules[each]

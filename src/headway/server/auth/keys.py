@@ -52,7 +52,7 @@ class Caller:
     def check(self, access: Access) -> None:
         """Raises Forbidden where the key lacks the right."""
         if not access.is_granted_to(self.key.rights):
-            raise Forbidden(f"key {self.key.id!r} has not the right {access.value!r}")
+            raise Forbidden(f"key {self.key.id!r} lacks the right {access.value!r}")
 
     def check_model(self, model: str) -> None:
         """Raises Forbidden, in the same words whether there is such a model or not."""
@@ -108,7 +108,7 @@ class KeyRing:
         if key is None:
             return NOBODY
         digest = _digest(key)
-        # Looking up a hash tells nothing: who could choose its bits could choose the key's too.
+        # A lookup by hash leaks nothing: a client that chose the hash's bits would know the key.
         caller = self._callers.get(digest)
         known = _NO_DIGEST if caller is None else digest
         if caller is None or not hmac.compare_digest(known, digest):

@@ -31,7 +31,7 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`user` is whom the answer is for; it changes nothing."""
+    """`user` names the end user; it changes nothing."""
 
     model: str
     input: str | list[Any]

@@ -326,7 +326,9 @@ def _raw_shape(name: str, datatype: Datatype, declared: Sequence[int], size: int
     """One row, and the one dimension that varies takes what is left."""
     shape = [1, *declared[1:]]
     if shape.count(-1) > 1:
-        raise InvalidInput(f"input {name!r}: {shape} says too little for a request without a shape")
+        raise InvalidInput(
+            f"input {name!r}: shape {shape} has several free dimensions: the request must name it"
+        )
     if -1 in shape:
         known = datatype.wire.itemsize
         for each in shape:

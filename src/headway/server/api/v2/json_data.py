@@ -248,8 +248,8 @@ def _encoded(name: str, values: list[Any]) -> list[bytes]:
 
 def _not_of_shape(wire: WireInput, count: int) -> InvalidInput:
     return InvalidInput(
-        f"input {wire.name!r}: shape {wire.shape} takes {count} elements, flat or nested as it "
-        "says; the data is not so"
+        f"input {wire.name!r}: shape {wire.shape} takes {count} elements, flat or nested as the "
+        "shape says; the data has another form"
     )
 
 

@@ -142,7 +142,7 @@ def is_large_raw(array: Array) -> bool:
 
 
 def check_known(parameters: Parameters, known: tuple[str, ...], what: str) -> None:
-    """One that nobody reads is refused; one without a value says nothing."""
+    """An unknown one is refused; one without a value says nothing."""
     for name, value in parameters.items():
         if name not in known and value is not None:
             raise InvalidInput(
