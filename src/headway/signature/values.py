@@ -30,13 +30,21 @@ _decode_any = msgspec.json.Decoder().decode
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of an object's members
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_MANY_VALUES = 4096
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Decoded(NamedTuple):
-    """A value as the model takes it: it is not decoded again."""
+    """A value as the model takes it, or why it cannot be: it is not decoded again."""
 
     value: Any
+    error: HeadwayError | None = None
+
+    def get(self) -> Any:
+        """Raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 class Values(Protocol):
@@ -169,6 +177,7 @@ class ByPydantic:
         self._adapter = pydantic.TypeAdapter(hint)
         self._wrong = pydantic.ValidationError
         self._name = name
+        self._failing_fast: Any = None  # made when it is needed
 
     def decode(self, value: Any) -> Any:
         """As from JSON: a strict model takes a list for a tuple from there only."""
@@ -185,14 +194,23 @@ class ByPydantic:
             raise self._told(error) from error
 
     def read(self, text: bytes) -> Any:
+        foreign.check_objects(text)
         try:
-            return self._adapter.validate_json(text)
+            return self._reader(text).validate_json(text)
         except self._wrong as error:
-            if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            if foreign.first_of(error, 1)[0]["type"] == "json_invalid":
                 _decode_any(text)  # says what is wrong as for every other model
             raise self._told(error) from error
         except Exception as error:
             raise self._told(error) from error
+
+    def _reader(self, text: bytes) -> Any:
+        """Thousands of mistakes take longer than thousands of values: there, few are looked for."""
+        if text.count(b",") <= _MANY_VALUES:
+            return self._adapter
+        if self._failing_fast is None:
+            self._failing_fast = foreign.failing_fast(self._adapter)
+        return self._failing_fast
 
     def schema(self) -> Schema:
         described: Schema = {}
