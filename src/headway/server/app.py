@@ -8,9 +8,11 @@ from urllib.parse import unquote
 
 import msgspec
 
+from headway.config import MAX_BODY_BYTES
 from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
 from headway.server.api.openai.errors import openai_error
+from headway.server.api.openai.unserved import why_unserved
 from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
@@ -86,7 +88,7 @@ class App:
     def __init__(
         self,
         *,
-        max_body_bytes: int = 64 * 2**20,
+        max_body_bytes: int = MAX_BODY_BYTES,
         debug: bool = False,
         errors: ErrorTally | None = None,
         room: BodyRoom | None = None,
@@ -239,7 +241,8 @@ class App:
             return allowed
         if not allowed:
             self.errors.count("not_found")
-            return refuse(request.path, 404, "Not Found; /docs lists the routes", code="not_found")
+            message = why_unserved(request.path) or "Not Found; /docs lists the routes"
+            return refuse(request.path, 404, message, code="not_found")
         if "GET" in allowed:
             allowed.add("HEAD")
         headers = (("Allow", ", ".join(sorted(allowed))),)

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, get_origin
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -30,15 +30,21 @@ _decode_any = msgspec.json.Decoder().decode
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of an object's members
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
-_FIRST_INDEX = re.compile(r"(?<=^input '\[)\d+(?=\])")
-_STEP = 4096  # members of a list
+_MANY_VALUES = 4096
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Decoded(NamedTuple):
-    """A value as the model takes it: it is not decoded again."""
+    """A value as the model takes it, or why it cannot be: it is not decoded again."""
 
     value: Any
+    error: HeadwayError | None = None
+
+    def get(self) -> Any:
+        """Raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 class Values(Protocol):
@@ -114,20 +120,6 @@ class ByMsgspec:
     def decode_form(self, value: Any) -> Any:
         return self._convert(value, is_strict=False)
 
-    def decode_in_steps(self, value: Any, rest: Callable[[], None]) -> Any:
-        """As `decode`; of a long list so many members at a time."""
-        if get_origin(plain(self._hint)) is not list or type(value) is not list:
-            return self.decode(value)
-        done: list[Any] = []
-        for at in range(0, len(value), _STEP):
-            try:
-                done += self._convert(value[at : at + _STEP], is_strict=True)
-            except InvalidInput as error:
-                error.args = (_of_all(str(error), at),)
-                raise
-            rest()
-        return done
-
     def _convert(self, value: Any, *, is_strict: bool) -> Any:
         try:
             self._check_fields(value)
@@ -185,6 +177,7 @@ class ByPydantic:
         self._adapter = pydantic.TypeAdapter(hint)
         self._wrong = pydantic.ValidationError
         self._name = name
+        self._failing_fast: Any = None  # made when it is needed
 
     def decode(self, value: Any) -> Any:
         """As from JSON: a strict model takes a list for a tuple from there only."""
@@ -201,14 +194,23 @@ class ByPydantic:
             raise self._told(error) from error
 
     def read(self, text: bytes) -> Any:
+        foreign.check_objects(text)
         try:
-            return self._adapter.validate_json(text)
+            return self._reader(text).validate_json(text)
         except self._wrong as error:
-            if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            if foreign.first_of(error, 1)[0]["type"] == "json_invalid":
                 _decode_any(text)  # says what is wrong as for every other model
             raise self._told(error) from error
         except Exception as error:
             raise self._told(error) from error
+
+    def _reader(self, text: bytes) -> Any:
+        """Thousands of mistakes take longer than thousands of values: there, few are looked for."""
+        if text.count(b",") <= _MANY_VALUES:
+            return self._adapter
+        if self._failing_fast is None:
+            self._failing_fast = foreign.failing_fast(self._adapter)
+        return self._failing_fast
 
     def schema(self) -> Schema:
         described: Schema = {}
@@ -270,11 +272,6 @@ def _told(name: str, error: Exception) -> HeadwayError:
         path = f"{place}.{missing[1]}".lstrip(".")
         return InvalidInput(f"{called(path)} is missing")
     return InvalidInput(f"{called(place or name)}: {text}")
-
-
-def _of_all(message: str, before: int) -> str:
-    """A message about a member of a part, about the same member of all."""
-    return _FIRST_INDEX.sub(lambda found: str(int(found[0]) + before), message)
 
 
 def _custom_kinds(info: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headway.core.faults.bisecting import Bisection
-from headway.core.faults.memory import Misfit
+from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch, units_of
 from headway.errors import HeadwayError, ModelFailed, RequestError, Unavailable
 from headway.runtime.calling.faults import WorkerLost, is_out_of_memory, release_memory, text_of

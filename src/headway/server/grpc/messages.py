@@ -26,7 +26,7 @@ from headway.server.api.v2.requests import (
 from headway.server.api.v2.tensors import (
     Array,
     Promised,
-    Signature,
+    TensorSignature,
     count_elements,
     datatype_named,
     from_raw,
@@ -55,7 +55,7 @@ _MANY = 2**13  # elements: to read them one by one takes about a millisecond
 _PIECE = 2**12
 
 
-def check_promised(request: pb.ModelInferRequest, signature: Signature) -> None:
+def check_promised(request: pb.ModelInferRequest, signature: TensorSignature) -> None:
     """Against what the model takes, before any data is looked at. Raises as the signature does."""
     shared = (_where(each) for each in request.inputs)
     signature.check_promised(
@@ -129,7 +129,7 @@ def encode(
     request: InferRequest,
     outputs: Mapping[str, Array],
     *,
-    signature: Signature,
+    signature: TensorSignature,
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
     steps: Steps = AT_ONCE,

@@ -16,7 +16,7 @@ from headway.server.api import kinds
 from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
-from headway.server.api.openai.handlers import EmbeddingsRequest
+from headway.server.api.openai.embeddings import EmbeddingsRequest
 from headway.server.api.openai.images import ImagesRequest
 from headway.server.api.openai.rerank import RerankRequest
 from headway.server.api.openai.tokens import DetokenizeRequest, TokenizeRequest

@@ -42,7 +42,7 @@ from headway.server.api.v2.tensors import (
     Array,
     Buffer,
     Promised,
-    Signature,
+    TensorSignature,
     datatype_named,
     from_raw,
     objects,
@@ -105,7 +105,7 @@ def decode(
     body: bytes,
     header_length: int | None = None,
     *,
-    signature: Signature = ANY_SIGNATURE,
+    signature: TensorSignature = ANY_SIGNATURE,
     regions: Regions | None = None,
     steps: Steps = AT_ONCE,
 ) -> InferRequest:
@@ -123,7 +123,7 @@ def is_large(body: bytes, header_length: int | None) -> bool:
 
 
 def parse(
-    body: bytes, header_length: int | None, signature: Signature, steps: Steps = AT_ONCE
+    body: bytes, header_length: int | None, signature: TensorSignature, steps: Steps = AT_ONCE
 ) -> Parsed:
     """What the request says of its tensors, held against the signature."""
     if header_length is None:
@@ -189,7 +189,7 @@ def encode(
     request: InferRequest,
     outputs: Mapping[str, Array],
     *,
-    signature: Signature = ANY_SIGNATURE,
+    signature: TensorSignature = ANY_SIGNATURE,
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
     steps: Steps = AT_ONCE,
@@ -306,7 +306,7 @@ def _read_input(
     return read_json(wire, datatype, steps)
 
 
-def _decode_raw(body: bytes, signature: Signature) -> InferRequest:
+def _decode_raw(body: bytes, signature: TensorSignature) -> InferRequest:
     """Triton's raw request: the body is the only input, all answers are binary."""
     if len(signature.inputs) != 1:
         raise InvalidInput(

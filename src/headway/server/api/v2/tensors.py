@@ -157,7 +157,7 @@ class Promised(NamedTuple):
     commas: int = 0  # in its data, where that is JSON that has been counted
 
 
-class Signature:
+class TensorSignature:
     """What a model takes and gives, ready to be held against requests."""
 
     __slots__ = ("has_rows", "inputs", "max_elements", "max_rows", "outputs", "takes_bytes")
@@ -257,7 +257,7 @@ class Signature:
         return BF16 if declared is BF16 and found.name == "FP32" else found
 
 
-ANY_SIGNATURE = Signature((), ())
+ANY_SIGNATURE = TensorSignature((), ())
 
 
 def _wrong_datatype(name: str, wanted: Datatype, found: Datatype) -> InvalidInput:
