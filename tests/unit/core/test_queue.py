@@ -225,6 +225,17 @@ def test_nobody_is_pushed_out_where_that_would_not_be_enough() -> None:
     assert made.rows == 3
 
 
+def test_those_who_were_not_enough_to_make_room_are_served_once_and_in_their_order() -> None:
+    waiting = [Item(i, 0.0, priority=Priority.LOW) for i in range(3)] + [Item(3, 0.0)]
+    made = Scheduler(Policy(max_batch_size=4, max_queue=4, ageing_s=1e6, max_wait_s=0.0))
+    for item in waiting:
+        made.submit(item)
+    with pytest.raises(QueueFull):
+        made.submit(Item(4, 0.0, rows=4))
+    assert sorted(item.id for item in made.waiting_items()) == [0, 1, 2, 3]
+    assert ids(serve(made)) == [3, 0, 1, 2]
+
+
 def test_nobody_is_pushed_out_by_an_equal() -> None:
     made = fill(queue(), *(Item(i, 0.0) for i in range(4)))
     assert made.make_room(Item(9, 1.0), limit=4) == []

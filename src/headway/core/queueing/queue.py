@@ -478,24 +478,30 @@ class Queue:
             self._tell_apart()
         self._is_crowded = True
         needed = self.rows + newcomer.rows - limit
+        allowed = self._allowed_load(newcomer)
+        if needed > 1 and needed > self._least_evictable(newcomer.priority, allowed):
+            self.is_overflowing = True
+            return []
         victims: list[Item] = []
         for priority in reversed(Priority):
             if priority < newcomer.priority or needed <= 0:
                 break
-            allowed = self._allowed_load(newcomer) if priority == newcomer.priority else 0.0
-            while needed > 0 and (victim := self._pop_newest(priority, allowed)) is not None:
+            load = allowed if priority == newcomer.priority else 0.0
+            while needed > 0 and (victim := self._pop_newest(priority, load)) is not None:
                 victims.append(victim)
                 needed -= victim.rows
-        if needed > 0:
-            self._put_back(victims)
-            victims = []
         self.is_overflowing = not victims
         return victims
 
-    def _put_back(self, victims: Sequence[Item]) -> None:
-        """They are not enough: they keep their places."""
-        for victim in reversed(victims):
-            self._push_in_order(victim, math.inf)
+    def _least_evictable(self, priority: Priority, allowed: float) -> int:
+        """The rows that a newcomer of that class can push out, at least."""
+        below = sum(self._class_rows[priority + 1 :])
+        if allowed == math.inf:
+            return below
+        accounts = self._shares[priority].accounts.values()
+        return below + sum(
+            max(0, each.held - int(allowed * each.weight + 1e-9)) for each in accounts
+        )
 
     def make_way(self, newcomer: Item) -> list[Item]:
         """Push out as much of those of its class who hold more than their share, newest first."""
