@@ -4,7 +4,8 @@ import math
 import pytest
 
 from headway.core import Item, Order, Policy, Priority, Run, Scheduler
-from headway.core.queueing.queue import OVERTAKE_ROWS, Queue
+from headway.core.queueing.lanes import OVERTAKE_ROWS
+from headway.core.queueing.queue import Queue
 from headway.errors import QueueFull
 
 

@@ -127,14 +127,14 @@ class Composer:
             return line.oldest()
         queue = self._queue
         if queue.has_deadlines and queue.hurries:
-            urgent = queue.urgent(line, now + 2 * self._batch_s(self._max_rows, lane.mean_size), 1)
+            urgent = line.urgent(now + 2 * self._batch_s(self._max_rows, lane.mean_size), 1)
             return urgent[0] if urgent else None
         return None
 
     def _take_part(self, line: Line, anchor: Item | None, made: Composition) -> None:
         """The anchor and those of its part of the plan, in their order, up to every limit."""
         queue, shelves = self._queue, line.shelves
-        head = queue.head(line)
+        head = line.head()
         anchor = anchor or head
         size = queue.shelf_of(anchor)
         cap = None if self._sorts else self._planner.most_alone(size, shelves[size].rows)
@@ -291,9 +291,9 @@ class Composer:
             made.add(taken, line.priority, len(taken))
             next_rows = 1
         else:
-            most = max(most, 0 if made.items else self._queue.head(line).rows)
+            most = max(most, 0 if made.items else line.head().rows)
             made.add(self._queue.take(line, most), line.priority)
-            next_rows = self._queue.head(line).rows if line.items else 0
+            next_rows = line.head().rows if line.items else 0
         made.size = size
         if line.items and made.stopped_by is None:
             made.stopped_by = self._stopped_by(made, next_rows, limit)
@@ -337,7 +337,7 @@ class Composer:
         """A class that would starve takes its share first."""
         share = max(1, made.goal // FLOOR)
         if size is not None:
-            first = self._queue.head(line)
+            first = line.head()
             made.add(self._queue.take(line, max(share, first.rows)), line.priority)
             made.size = size
         else:
@@ -353,7 +353,7 @@ class Composer:
         if lane.rows <= made.goal - made.rows or not self._queue.hurries:
             return
         batch_s = self._batch_s(made.goal, size or lane.mean_size)
-        for item in self._queue.urgent(line, made.late_before + batch_s, made.goal):
+        for item in line.urgent(made.late_before + batch_s, made.goal):
             limit = min(made.goal, self._uniform_limit(size)) if size else made.goal
             if made.rows + item.rows > limit or (made.items and self._obstacle(made, item)):
                 return
@@ -422,7 +422,7 @@ class Composer:
 
         `now`: where fewer items make the batch shorter, the others are less late.
         """
-        while (item := self._queue.next_due(lane, made.late_before)) is not None:
+        while (item := lane.next_due(made.late_before)) is not None:
             if not self._is_late(made, item):
                 continue  # it never could be in time, and runs all the same
             self._queue.remove(item.id)

@@ -1,0 +1,74 @@
+"""One class of priority in a queue: its rows, its tenants' shares, and who of them gives way.
+
+Knows tenants and rows. In which lane an item waits, and who goes before whom within a tenant, is
+not asked here.
+"""
+
+import math
+from collections.abc import Mapping
+
+from headway.core.items import Item, Priority
+from headway.core.queueing.crowding import Crowding
+from headway.core.queueing.fairness import Account, Shares
+
+
+class PriorityClass:
+    """Those of one class who wait, in whatever lane."""
+
+    __slots__ = ("crowding", "priority", "rows", "shares")
+
+    def __init__(self, priority: Priority, weights: Mapping[str, float]) -> None:
+        self.priority = priority
+        self.rows = 0
+        self.shares = Shares(weights, Account)
+        self.crowding = Crowding(self.shares)
+
+    def pay_back(self, item: Item) -> None:
+        """It was taken to run, and will not."""
+        account = self.shares.accounts.get(item.tenant)
+        if account is not None:
+            self.shares.charge(account, -item.rows)
+
+    def rows_ahead(self, newcomer: Item, above: int) -> float:
+        """How many rows leave before it, if its tenant gets no more than its share here and all
+        `above` go first; infinite where there is nobody to share with."""
+        shares = self.shares
+        tenant = shares.accounts.get(newcomer.tenant)
+        if not shares.accounts or (len(shares.accounts) == 1 and tenant is not None):
+            return math.inf
+        own = (tenant.held if tenant else 0) + newcomer.rows
+        weight = shares.weight(newcomer.tenant)
+        others = shares.active_weight - (weight if tenant and tenant.held else 0.0)
+        return above + own * (others + weight) / weight - newcomer.rows
+
+    # ---- who gives way
+
+    def allowed_load(self, newcomer: Item) -> float:
+        """What others may hold for their weight beside this newcomer."""
+        shares = self.shares
+        tenant = shares.accounts.get(newcomer.tenant)
+        rows = (tenant.held if tenant else 0) + newcomer.rows
+        load = rows / shares.weight(newcomer.tenant)
+        if not shares.active_weight or load >= self.rows / shares.active_weight:
+            return math.inf  # it has its fair share already
+        return load
+
+    def rows_over(self, allowed: float) -> int:
+        """The rows that tenants hold beyond that load, at least."""
+        if allowed == math.inf:
+            return 0
+        accounts = self.shares.accounts.values()
+        return sum(max(0, each.held - int(allowed * each.weight + 1e-9)) for each in accounts)
+
+    def most_loaded(self, allowed: float) -> str | None:
+        """Whoever holds the most for its weight, if that is more than `allowed`."""
+        if not self.rows or allowed == math.inf:
+            return None
+        name = self.crowding.most_loaded()
+        account = self.shares.accounts.get(name) if name is not None else None
+        return name if account is not None and account.load > allowed else None
+
+    def forget(self) -> None:
+        """Nobody waits: no debts."""
+        self.shares.forget()
+        self.crowding.forget()
