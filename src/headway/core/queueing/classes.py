@@ -15,13 +15,14 @@ from headway.core.queueing.fairness import Account, Shares
 class PriorityClass:
     """Those of one class who wait, in whatever lane."""
 
-    __slots__ = ("crowding", "priority", "rows", "shares")
+    __slots__ = ("crowding", "is_crowded", "priority", "rows", "shares")
 
     def __init__(self, priority: Priority, weights: Mapping[str, float]) -> None:
         self.priority = priority
         self.rows = 0
         self.shares = Shares(weights, Account)
         self.crowding = Crowding(self.shares)
+        self.is_crowded = False  # somebody may have been pushed out lately
 
     def pay_back(self, item: Item) -> None:
         """It was taken to run, and will not."""
@@ -29,13 +30,16 @@ class PriorityClass:
         if account is not None:
             self.shares.charge(account, -item.rows)
 
+    def is_unshared(self, tenant: str) -> bool:
+        """Does nobody wait but this tenant?"""
+        accounts = self.shares.accounts
+        return not accounts or (len(accounts) == 1 and tenant in accounts)
+
     def rows_ahead(self, newcomer: Item, above: int) -> float:
         """How many rows leave before it, if its tenant gets no more than its share here and all
-        `above` go first; infinite where there is nobody to share with."""
+        `above` go first."""
         shares = self.shares
         tenant = shares.accounts.get(newcomer.tenant)
-        if not shares.accounts or (len(shares.accounts) == 1 and tenant is not None):
-            return math.inf
         own = (tenant.held if tenant else 0) + newcomer.rows
         weight = shares.weight(newcomer.tenant)
         others = shares.active_weight - (weight if tenant and tenant.held else 0.0)
@@ -64,6 +68,7 @@ class PriorityClass:
         """Whoever holds the most for its weight, if that is more than `allowed`."""
         if not self.rows or allowed == math.inf:
             return None
+        self.is_crowded = True
         name = self.crowding.most_loaded()
         account = self.shares.accounts.get(name) if name is not None else None
         return name if account is not None and account.load > allowed else None
@@ -72,3 +77,4 @@ class PriorityClass:
         """Nobody waits: no debts."""
         self.shares.forget()
         self.crowding.forget()
+        self.is_crowded = False

@@ -13,25 +13,25 @@ class Crowding:
     loads that grow it must be told.
     """
 
-    __slots__ = ("_heap", "_shares", "is_watched")
+    __slots__ = ("_heap", "_shares")
 
     def __init__(self, shares: Shares[A]) -> None:
         self._shares = shares
-        self._heap: list[tuple[float, str]] = []  # the load, negative, and whose
-        self.is_watched = False  # the heap is kept: tell of loads that grow
+        self._heap: list[tuple[float, str]] | None = None  # the load, negative, and whose
 
     def grew(self, name: str) -> None:
-        """The tenant has more waiting than before. Only while it `is_watched`."""
+        """The tenant has more waiting than before."""
         heap, accounts = self._heap, self._shares.accounts
+        if heap is None:
+            return
         if len(heap) > 4 * len(accounts) + 64:
-            self.is_watched = False
+            self._heap = None
         else:
             heapq.heappush(heap, (-accounts[name].load, name))
 
     def most_loaded(self) -> str | None:
         accounts = self._shares.accounts
-        if not self.is_watched:
-            self.is_watched = True
+        if self._heap is None:
             self._heap = [(-each.load, name) for name, each in accounts.items() if each.held]
             heapq.heapify(self._heap)
         heap = self._heap
@@ -47,4 +47,4 @@ class Crowding:
         return None
 
     def forget(self) -> None:
-        self.is_watched = False
+        self._heap = None

@@ -79,7 +79,7 @@ class Line:
             shelf = self.shelves[shelf_size] = Shelf(shelf_size, shares, self._live)
         tenant = shares.accounts.get(item.tenant) or shares.account(item.tenant)
         shelf.push(item, tenant, penalty)
-        if class_.crowding.is_watched:
+        if class_.is_crowded:
             class_.crowding.grew(tenant.name)
         class_.rows += rows
         self.items += 1

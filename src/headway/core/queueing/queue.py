@@ -144,8 +144,9 @@ class Queue:
         if lane is None:
             lane = self._fair_lanes[partition] = FairLane(partition, self._classes, self._live)
         self._live[item_id] = item
+        shelf_size = self._shelf_of(size) if size and self._shelf_of is not None else 0
         penalty = self._long_penalty(size) if self._shortest_first else 0.0
-        lane.lines[item.priority].push(item, self.shelf_of(item) if size else 0, due, penalty)
+        lane.lines[item.priority].push(item, shelf_size, due, penalty)
         self.items += 1
         self.rows += item.rows
         if item.deadline != math.inf:
@@ -316,13 +317,17 @@ class Queue:
                 return self.rows
             self._tell_apart()
         class_ = self._classes[item.priority]
-        above = sum(each.rows for each in self._classes[: item.priority])
+        above = 0
+        for higher in self._classes[: item.priority]:
+            above += higher.rows
         ahead = above + class_.rows
         if item.deadline != math.inf and self.hurries:
             lane = self._fair_lanes.get(item.lane)
             due = lane.lines[item.priority].due.count_before(item.deadline) if lane else 0
             ahead = min(ahead, above + due)
-        return min(ahead, class_.rows_ahead(item, above))
+        return (
+            ahead if class_.is_unshared(item.tenant) else min(ahead, class_.rows_ahead(item, above))
+        )
 
     # ---- room
 
