@@ -57,12 +57,12 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     policy: Annotated[
         Literal["auto", "idle", "window", "static"], Meta(description="when batches leave")
     ] = "auto"
-    order: Annotated[Literal["fifo", "shortest"], Meta(description="who is next in a class")] = (
-        "fifo"
-    )
+    order: Annotated[
+        Literal["fifo", "shortest"], Meta(description="which item of a class is next")
+    ] = "fifo"
     compose: Annotated[
         Literal["auto", "dp", "buckets", "sort", "fifo", "packed"],
-        Meta(description="who shares a batch where sizes differ"),
+        Meta(description="how items of different sizes share batches"),
     ] = "auto"
     buckets: Annotated[
         str,
@@ -260,13 +260,15 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_tensor_elements: Annotated[
         int, Meta(ge=1, description="most elements in one request's tensors")
     ] = 2**24
-    keys_file: Annotated[str, Meta(description="who may: a file of `headway keys new`")] = ""
+    keys_file: Annotated[
+        str, Meta(description="a file of keys, as `headway keys new` writes it")
+    ] = ""
     api_keys: Annotated[
         dict[str, str], Meta(description="keys that may infer: tenant=sha256:…, by their hash")
     ] = {}
     admin_without_key: Annotated[
         bool,
-        Meta(description="whoever reaches a server without keys may load, unload and drain"),
+        Meta(description="every client of a server without keys may load, unload and drain"),
     ] = False
     tls_cert: Annotated[str, Meta(description="certificate chain, PEM; then HTTPS and gRPC's")] = ""
     tls_key: Annotated[str, Meta(description="the certificate's private key, PEM")] = ""
@@ -315,15 +317,17 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[[keys]]` table: who it is, and what it may. The key itself is nowhere."""
+    """One `[[keys]]` table: a key's tenant, rights and limits. The key itself is stored nowhere."""
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="its name in messages")]
     hash: Annotated[str, Meta(pattern=KEY_HASH, description="of the key: sha256:…")]
-    tenant: Annotated[str, Meta(min_length=1, description="whose requests these are")]
+    tenant: Annotated[
+        str, Meta(min_length=1, description="the tenant that its requests are charged to")
+    ]
     weight: Annotated[float, Meta(gt=0, description="the tenant's share beside others")] = 1.0
     rights: Annotated[
         tuple[Literal["infer", "metrics", "admin"], ...],
-        Meta(min_length=1, description="infer, metrics, admin (which may everything)"),
+        Meta(min_length=1, description="infer, metrics, admin (all rights)"),
     ] = ("infer",)
     models: Annotated[tuple[str, ...], Meta(description="those it may use; absent: all")] = ()
     requests_per_s: Annotated[float, Meta(gt=0, description="requests a second")] | None = None
@@ -372,7 +376,7 @@ def of_tables(tables: Mapping[str, Any], where: str) -> Config:
 
 
 def keys_of(config: Config) -> tuple[KeyConfig, ...]:
-    """Every key, from wherever it comes; none: everybody may infer."""
+    """Every key, from every source; none: all clients may infer."""
     server = config.server
     typed = tuple(
         KeyConfig(id=tenant, hash=text, tenant=tenant) for tenant, text in server.api_keys.items()

@@ -24,7 +24,9 @@ def add_parser(commands: "Commands") -> None:
     parser.add_argument("url", nargs="?", default=DEFAULT_URL, metavar="URL", help=DEFAULT_URL)
     parser.add_argument("--live", action="store_true", help="alive is enough")
     parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="default: 5")
-    parser.add_argument("--ca", metavar="FILE", help="PEM; who signed the server's certificate")
+    parser.add_argument(
+        "--ca", metavar="FILE", help="PEM; the authority that signed the server's certificate"
+    )
     parser.add_argument("--cert", metavar="FILE", help="PEM; ours, where the server wants one")
     parser.add_argument("--key", metavar="FILE", help="PEM; its private key")
     parser.add_argument(

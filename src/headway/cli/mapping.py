@@ -236,7 +236,7 @@ def _tell(arguments: argparse.Namespace, summary: dict[str, Any], tally: "Tally"
 
 
 def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
-    """The model's settings as for `serve`, but for those that are about callers who wait."""
+    """The model's settings as for `serve`, except those about waiting callers."""
 
     from headway.config import ModelConfig
     from headway.flags import flags, resolve

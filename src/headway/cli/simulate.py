@@ -36,9 +36,9 @@ _SEEDS = "also say how far the figures of N seeds spread; default 1"
 _DESCRIPTION = """\
 Compare batching policies side by side, without a server or a model.
 
-The production scheduler runs in virtual time: you say who arrives (--arrivals) and how long a
-batch takes (--latency or --profile), and read what each policy makes of it. Every policy meets
-the same arrivals. Latencies are from arrival to answer, in milliseconds.
+The production scheduler runs in virtual time: you say when requests arrive (--arrivals) and how
+long a batch takes (--latency or --profile), and read what each policy makes of it. Every policy
+meets the same arrivals. Latencies are from arrival to answer, in milliseconds.
 
 arrivals (RATE is requests per second; leave it out when --load sets it):
   poisson:RATE         independent requests
@@ -111,7 +111,7 @@ def _add_truth(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=flags.arrivals,
         metavar="SPEC",
-        help="who arrives; see above",
+        help="when requests arrive; see above",
     )
     truth = parser.add_mutually_exclusive_group(required=True)
     truth.add_argument(
@@ -219,7 +219,7 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
         action="append",
         dest="composes",
         metavar="HOW",
-        help="who goes together: dp (default), fifo, buckets, sort, packed; may be repeated",
+        help="how sizes share batches: dp (default), fifo, buckets, sort, packed; may be repeated",
     )
     add(
         "--buckets",

@@ -116,7 +116,9 @@ def _drift(
     if arguments.drift == 1.0:
         return None
     if isinstance(arrivals, workload.ClosedLoop):
-        raise ConfigError("nobody knows where the middle of a closed loop is", field="--drift")
+        raise ConfigError(
+            "a closed loop has no known middle, where the drift would start", field="--drift"
+        )
     return Drift(float(arrivals[len(arrivals) // 2]), arguments.drift)
 
 

@@ -33,7 +33,7 @@ _batch: contextvars.ContextVar[BatchCancel | None] = contextvars.ContextVar(
 
 
 class Stages(Protocol):
-    """Who wants to know of every call from one model to another."""
+    """Is told of every call from one model to another."""
 
     def record(self, *, model: str, stage: str, seconds: float, failed: bool) -> None: ...
 
@@ -218,7 +218,7 @@ def _start(
     waiting: "Future[Any]",
     context: contextvars.Context,
 ) -> None:
-    """In the loop: a task for the call, tied to whoever waits for it in a thread."""
+    """In the loop: a task for the call, tied to the thread that waits for it."""
     task = loop.create_task(call, context=context)
 
     def settle(done: "asyncio.Task[Any]") -> None:

@@ -57,7 +57,7 @@ _MANY_ROWS = 4096  # become values, and results arrays, in a thread: some millis
 
 
 class RequestStatistics(Protocol):
-    """Who wants to know of every request."""
+    """Is told of every request."""
 
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
 
@@ -172,7 +172,7 @@ class Served(Holding):
         await self.batcher.__aenter__()
 
     async def warm(self, beside: Beside | None = None) -> None:
-        """`beside`: others who are served meanwhile, and must not feel it."""
+        """`beside`: other models that serve meanwhile, and must not be slowed down."""
         if self.config.warm_up and not self.model.uses:  # those that it uses are, by themselves
             await self._warm_up(beside)
         self._is_ready = True
@@ -198,7 +198,7 @@ class Served(Holding):
         await self.batcher.close(drain_s=drain_s)
 
     async def retire(self, *, drain_s: float) -> None:
-        """Close, once whoever has found it is through: it still answers, but nobody new finds it.
+        """Close, once the requests that have found it are done: new ones do not find it any more.
 
         A request that is queued or runs is the batcher's to drain. One that comes to the queue
         later (it is being prepared, or has more rows to bring) holds the model meanwhile.
@@ -335,7 +335,7 @@ class Served(Holding):
         return self.signature is None and self.batcher.is_uniform
 
     def submit_direct(self, call: DirectCall) -> bool:
-        return self.batcher.submit_direct(call)
+        return self._is_ready and self.batcher.submit_direct(call)
 
     def withdraw(self, call: DirectCall) -> None:
         self.batcher.withdraw(call)

@@ -1,7 +1,7 @@
 """What front ends (HTTP, gRPC) see of models: one by name and version, and all there are.
 
 They hand a model decoded values and get results; they see neither the scheduler nor how models are
-loaded. Whoever keeps the models (`repository/keeper.py`) says here which one answers to a name.
+loaded. The keeper (`repository/keeper.py`) says here which model answers to a name.
 """
 
 import time
@@ -66,8 +66,8 @@ class WorkerLine:
 
 
 class ServedModel(Protocol):
-    """The face that every front end uses. Whatever it is asked to do, the ask pays for its rows
-    first; of a direct call, whoever submits it."""
+    """The face that every front end uses. Every method has the ask pay for its rows first;
+    for a direct call, the code that submits it does."""
 
     name: str
     version: str
@@ -151,7 +151,7 @@ class Readiness:
 
 
 class ModelsKeeper(Protocol):
-    """Who loads and unloads."""
+    """Loads and unloads models."""
 
     @property
     def is_ready(self) -> bool: ...
@@ -165,7 +165,7 @@ class ModelsKeeper(Protocol):
     def index(self) -> list[IndexEntry]: ...
 
     def why_not(self, name: str, version: str) -> HeadwayError | None:
-        """Why no model answers; None: one will, to whoever waits for it."""
+        """Why no model answers; None: one will, for a caller that waits."""
         ...
 
     async def wait_ready(self, name: str, version: str, timeout_s: float | None) -> ServedModel: ...
@@ -208,7 +208,7 @@ class Registry:
                     forget(gone)
 
     def on_gone(self, forget: Callable[[ServedModel], None]) -> None:
-        """Call this with every model that leaves: whoever remembers one would keep its weights."""
+        """Call this with every model that leaves: code that keeps a reference keeps its weights."""
         self._forgetters.append(forget)
 
     def off_gone(self, forget: Callable[[ServedModel], None]) -> None:
@@ -242,7 +242,7 @@ class Registry:
         ]
 
     def get(self, name: str, version: str = "") -> ServedModel:
-        model = self._find(name, version) or self._adapted(name)
+        model = self.find_loaded(name, version) or self._adapted(name)
         if model is None:
             raise self._why_not(name, version)
         return model
@@ -254,9 +254,15 @@ class Registry:
             raise _asleep(name)
         return model
 
+    def find_loaded(self, name: str, version: str = "") -> ServedModel | None:
+        """Whether it is ready or not; None: there is no such model, or not yet."""
+        if not version:
+            return self._models.get(name)
+        return self._versions.get(name, {}).get(version)
+
     def find_ready(self, name: str, version: str = "") -> ServedModel | None:
         """The same; None: it loads when it is asked for, so ask `wait_ready`."""
-        model = self._models.get(name) if not version else self._find(name, version)
+        model = self.find_loaded(name, version)
         if model is None:
             model = self._adapted(name)
         if model is None:
@@ -304,15 +310,10 @@ class Registry:
         ]
 
     def may_change(self) -> ModelsKeeper:
-        """Who loads and unloads, for whoever asks for that."""
+        """The keeper, for requests to load and unload."""
         if self.keeper is None:
             raise Forbidden("models are loaded at start; this server does not load or unload them")
         return self.keeper
-
-    def _find(self, name: str, version: str) -> ServedModel | None:
-        if not version:
-            return self._models.get(name)
-        return self._versions.get(name, {}).get(version)
 
     def _adapted(self, name: str) -> ServedModel | None:
         """A model with its adapter of this name. Looked for where no model has the name."""
@@ -337,4 +338,6 @@ def unknown_model(name: str, version: str, names: Sequence[str]) -> UnknownModel
     """Naming those that its caller may use; none: he is told of none."""
     known = f"; there are: {', '.join(names)}" if names else ""
     wanted = f"{name!r} version {version}" if version else f"{name!r}"
+    if version and not version.isdecimal():  # Triton's words, which its clients look for
+        wanted += f": failed to get model version from specified version string {version!r}"
     return UnknownModel(f"no model {wanted}{known}")

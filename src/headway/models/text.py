@@ -20,7 +20,7 @@ _SAMPLE_TOKENS = (5, 32, 128, 256)  # from a search query to a long paragraph
 
 class TextModel(Model[Any, Any]):
     """Tokens in, rows of numbers out. A text of more than `max_tokens` is refused, or cut where the
-    caller (the parameter `truncate`) or whoever serves it (the option) says so."""
+    caller (the parameter `truncate`) or the operator (the option) says so."""
 
     writes_inputs: ClassVar[bool] = False
     inputs: Sequence[Tensor] = (Tensor("text", "object", (-1,)),)

@@ -207,7 +207,7 @@ class Batcher(Generic[In, Out]):
     ) -> Explained[Out]:
         """`submit`, and with the result its story: which batch, why it left, where the time went.
 
-        (Not in terms of each other: whoever asks for no story should not pay for one.)
+        (Not in terms of each other: a caller that asks for no story should not pay for one.)
         """
         loop = asyncio.get_running_loop()
         entered_at = now_here()
@@ -355,7 +355,7 @@ class Batcher(Generic[In, Out]):
         partition: Hashable = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> OpenStream:
-        """`stream`, once it is queued. Whoever opens it closes it."""
+        """`stream`, once it is queued. The caller that opens it closes it."""
         if not self._parts.maker.streams:
             raise InvalidInput(f"{self.name} does not stream")
         entered_at = now_here()
@@ -405,7 +405,7 @@ class Batcher(Generic[In, Out]):
         self._decider.learn(table)
 
     def weigh(self, tenants: Mapping[str, float]) -> None:
-        """Tenants share by these weights from now on; absent: 1. Who waits keeps its place."""
+        """Tenants share by these weights from now on; absent: 1. Waiting items keep their place."""
         with self._shell.lock:
             policy = dataclasses.replace(self.policy, tenant_weights=dict(tenants))
             self._parts.maker.policy = policy

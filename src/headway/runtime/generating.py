@@ -111,7 +111,7 @@ class Cancel(NamedTuple):
 
 
 class Weigh(NamedTuple):
-    """Tenants who come from now on have these weights."""
+    """Tenants that come from now on have these weights."""
 
     weights: dict[str, float]
 
@@ -246,7 +246,7 @@ class EngineLoop:
         self._adapters.entered(sequence)
 
     def _cancel(self, sequence: int) -> None:
-        """Whoever cancels is told the end in any case, of one that never came here, too."""
+        """The end is always reported, also of a sequence that never came here."""
         if sequence in self.unfinished:
             self._scheduler.cancel(sequence)
         else:
@@ -257,7 +257,7 @@ class EngineLoop:
         result: Any
         try:
             result = getattr(self._engine, command.method)(*command.arguments)
-        except Exception as error:  # noqa: BLE001  whoever called is told
+        except Exception as error:  # noqa: BLE001  the caller is told
             result = error
         self._returns(command.number, result)
 
@@ -416,7 +416,7 @@ class GenerationThread:
             self._tell(command)
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Stop after the running step. Whoever has not ended gets `Closed`."""
+        """Stop after the running step. Sequences that have not ended get `Closed`."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -455,7 +455,7 @@ class GenerationThread:
         try:
             self._engine = self._make_engine()
             self._loop = EngineLoop(self._engine, self, self._reported)
-        except BaseException as error:  # noqa: BLE001  whoever called `start` is told
+        except BaseException as error:  # noqa: BLE001  the caller of `start` is told
             self._failure = error
             self._ready.set()
             return
@@ -463,7 +463,7 @@ class GenerationThread:
         closed = Closed("the generator has stopped")
         try:
             self._loop.run()
-        except Exception as failure:  # noqa: BLE001  everyone who waits is told, below
+        except Exception as failure:  # noqa: BLE001  all waiting callers are told, below
             _log.exception("the generator's loop has died")
             self._failure = failure
             closed = Closed(f"the generator's loop has died: {failure}")

@@ -30,7 +30,7 @@ class Pending(Protocol):
 
 
 class Asker(Protocol):
-    """Who is to be answered, once, in the event loop."""
+    """Takes the one answer, in the event loop."""
 
     def answer(self, body: bytes) -> None:
         """JSON, 200."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from headway.core.queueing.quota import Account
-from headway.errors import HeadwayError
 from headway.hosting.registry import ServedModel
 from headway.runtime.driving.calls import DirectCall
 from headway.server.api.v2.tensors import Signature
@@ -58,8 +57,7 @@ class DirectPath(Generic[Message]):
     """Of one protocol, for all models."""
 
     def __init__(self, inference: Inference, make_codec: MakeCodec[Message]) -> None:
-        self._inference = inference
-        self._find_ready = inference.models.registry.find_ready
+        self._find = inference.models.registry.find_loaded
         self._make_codec = make_codec
         self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectCodec[Message] | None]] = {}
         inference.models.registry.on_gone(self._forget)
@@ -74,13 +72,9 @@ class DirectPath(Generic[Message]):
         version: str = "",
     ) -> "DirectInference | None":
         """None: the general way must do it. Where there are keys, the key says the tenant."""
-        try:
-            if caller is None:
-                served = self._find_ready(model, version)
-            else:
-                served = self._inference.models.find_ready(caller, model, version)
-        except HeadwayError:
+        if caller is not None and not caller.may_use(model):
             return None
+        served = self._find(model, version)
         if served is None:
             return None
         known = self._codecs.get((model, version))
@@ -93,6 +87,11 @@ class DirectPath(Generic[Message]):
             return _start_counted(asker, served, codec, asked, caller)
         inference = DirectInference(asker, served, codec, asked, tenant)
         return inference if served.submit_direct(inference) else None
+
+    def codec_of(self, model: str, version: str = "") -> DirectCodec[Message] | None:
+        """The one that its requests went through; None: none did yet."""
+        known = self._codecs.get((model, version))
+        return None if known is None else known[1]
 
     def _forget(self, served: ServedModel) -> None:
         for key in [key for key, known in self._codecs.items() if known[0] is served]:

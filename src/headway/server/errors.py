@@ -104,12 +104,12 @@ def retry_after_s(error: BaseException) -> int | None:
     """Whole seconds for a `Retry-After` header, where coming back later may help."""
     if isinstance(error, errors.DeadlineExceeded) or not isinstance(error, errors.Unavailable):
         return None
-    # Upwards: who comes back when it was told to must not be told so again.
+    # Rounded up: a client that obeys Retry-After must not be refused again for it.
     return max(1, math.ceil(round(error.retry_after_s or 1.0, 6)))
 
 
 def headers_of(error: BaseException) -> tuple[tuple[str, str], ...]:
-    """What an error says in headers: when to come back, or how to say who one is."""
+    """What an error says in headers: when to try again, or how to authenticate."""
     if isinstance(error, errors.Unauthenticated):
         return (("WWW-Authenticate", 'Bearer realm="headway"'),)
     seconds = retry_after_s(error)

@@ -1,6 +1,6 @@
 """The models as a caller may see them: what every front end asks instead of the registry.
 
-The caller is the first argument: None where the server has no keys, and everybody sees all.
+The caller is the first argument: None where the server has no keys: then every client sees all.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -209,7 +209,7 @@ def make_app(
     observing: Observing | None = None,
     room: BodyRoom | None = None,
 ) -> App:
-    """All routes, for these models; `guard` says who may call which."""
+    """All routes, for these models; `guard` says which callers may use which."""
     guard = guard or Guard(config)
     errors = None if observing is None else observing.http_errors
     app = App(
@@ -228,7 +228,7 @@ def make_app(
     for routes, handlers in families:
         for method, template, name in routes:
             handler = gate(access_of_route(method, template), getattr(handlers, name))
-            # The direct way goes past the gate: the app asks who may, the call counts.
+            # The direct way goes past the gate: the app checks the key, the call counts.
             direct = getattr(handlers, f"{name}_direct", None)
             is_direct = getattr(handlers, f"{name}_is_direct", None)
             app.add(method, template, handler, direct=direct, is_direct=is_direct)
@@ -381,7 +381,7 @@ def make_served(
     weights: Mapping[str, float] = _NO_WEIGHTS,
     observing: Observing | None = None,
 ) -> Kept:
-    """One version of one model, with everybody who watches it. `weights` are those of the keys'
+    """One version of one model, with its observers. `weights` are those of the keys'
     tenants; what the model itself says goes first."""
     if isinstance(model, LanguageModel):
         generator = ServedGenerator(config, model, version=version)

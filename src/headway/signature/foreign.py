@@ -1,6 +1,6 @@
 """Classes of other libraries: numpy's scalars and arrays, pydantic's models, Pillow's images.
 
-Neither pydantic nor Pillow is imported here: whoever has such a hint has imported it already.
+Neither pydantic nor Pillow is imported here: a model with such a hint has imported it already.
 """
 
 import base64

@@ -27,13 +27,14 @@ from headway.signature.hints import (
 
 Schema = dict[str, Any]
 _decode_any = msgspec.json.Decoder().decode
+_decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of an object's members
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Decoded(NamedTuple):
-    """A value as the model takes it: nobody decodes it again."""
+    """A value as the model takes it: it is not decoded again."""
 
     value: Any
 
@@ -124,6 +125,11 @@ class ByMsgspec:
         try:
             if self._known is None:
                 return self._decoder.decode(text)
+            try:
+                if self._known.issuperset(_decode_names(text)):
+                    return self._decoder.decode(text)
+            except msgspec.ValidationError:
+                pass  # what is wrong is said below, as for a decoded value
             value = _decode_any(text)
         except msgspec.ValidationError as error:
             raise _told(self._name, error) from error
@@ -159,7 +165,7 @@ class ByMsgspec:
 
 class ByPydantic:
     def __init__(self, hint: Any, name: str) -> None:
-        pydantic: Any = sys.modules["pydantic"]  # whoever has such a hint has imported it
+        pydantic: Any = sys.modules["pydantic"]  # a model with such a hint has imported it
         self._adapter = pydantic.TypeAdapter(hint)
         self._wrong = pydantic.ValidationError
         self._name = name
@@ -234,7 +240,7 @@ class FirstOf:
 
 
 def _told(name: str, error: Exception) -> HeadwayError:
-    """Whose mistake it is, and where in the value."""
+    """Which field is wrong, and where in the value."""
     if isinstance(error, HeadwayError):
         return error
     if not isinstance(error, _NOT_THE_KIND):

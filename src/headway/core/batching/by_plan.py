@@ -1,4 +1,4 @@
-"""Who goes together where sizes differ: the batch that wastes least around whoever is next."""
+"""Which items share a batch where sizes differ: the one around the next item that wastes least."""
 
 import math
 from operator import attrgetter
@@ -36,7 +36,7 @@ class PlannedComposer:
         self._planner = Planner(costs, limits)
 
     def compose(self, lane: FairLane, now: float) -> Composition:
-        """The batch that wastes least around whoever is next."""
+        """The batch around the next item that wastes least."""
         made = Composition()
         is_urged = self._lateness.is_possible
         if is_urged:

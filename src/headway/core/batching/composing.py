@@ -1,7 +1,7 @@
-"""Who goes together: takes items from one lane up to every limit in force.
+"""Which items share a batch: takes them from one lane, up to every limit in force.
 
-Where sizes differ, by a plan (`by_plan`); otherwise in order (`in_order`). Whoever cannot be
-answered in time is dropped (`lateness`).
+Where sizes differ, a plan chooses them (`by_plan`); otherwise they leave in order (`in_order`).
+Items that cannot be answered in time are dropped (`lateness`).
 """
 
 import math

@@ -16,7 +16,7 @@ class Composition:
     """Who is in it so far, its figures, and what it has cost others."""
 
     goal: int = 0  # rows
-    late_before: float = -math.inf  # whoever is due before this would be late, leaving now
+    late_before: float = -math.inf  # items due before this would be late, leaving now
     error: float = 0.0  # batches are reckoned to take so much longer than predicted
     items: list[Item] = field(default_factory=list)
     rows: int = 0

@@ -1,7 +1,8 @@
-"""Who goes together, in order: the next of the lane, up to every limit in force.
+"""Which items share a batch, in order: the next of the lane, up to every limit in force.
 
-Where a class above waits, a lower one comes along only as far as that delays nobody above; a class
-that would starve takes its share first, and who must leave now to be in time goes before others.
+Where a higher class waits, a lower one comes along only as far as that delays no higher item; a
+class that would starve takes its share first, and an item that must leave now to be in time goes
+before others.
 """
 
 from operator import attrgetter
@@ -109,7 +110,7 @@ class OrderedComposer:
             made.class_rows[line.priority] += sum(item.rows for item in taken)
 
     def _take_urgent(self, lane: FairLane, made: Composition, size: int | None) -> None:
-        """Those who must leave now to be in time, whoever came before them."""
+        """Items that must leave now to be in time, whichever came before them."""
         line = lane.top
         if lane.rows <= made.goal - made.rows or not self._queue.hurries:
             return

@@ -1,7 +1,7 @@
-"""Who would be late, leaving now in a batch of so many rows, and is dropped instead.
+"""Which items would be late, leaving now in a batch of so many rows, and are dropped instead.
 
 A batch that shrinks to save its head costs more per item exactly when capacity is short, and never
-recovers: so the batch stays, and whoever it cannot answer in time is dropped.
+recovers: so the batch stays, and the items that it cannot answer in time are dropped.
 """
 
 import math
@@ -13,13 +13,13 @@ from headway.core.items import Item
 from headway.core.policy import Policy
 from headway.core.queueing.queue import FairLane, Queue
 
-HOPELESS = 10.0  # percent of batches run so fast: who would be late even then has no chance
-DOUBTFUL = 85.0  # who is in time in so many percent of cases has a good chance
-MOST_DROPPED = 32  # late items in one decision; whoever asks again gets the next
+HOPELESS = 10.0  # percent of batches run so fast: an item that is late even then has no chance
+DOUBTFUL = 85.0  # an item in time in so many percent of cases has a good chance
+MOST_DROPPED = 32  # late items in one decision; the next call drops more
 
 
 class Lateness:
-    """Finds those who would be late, and takes them out of the queue or of the batch."""
+    """Finds items that would be late, and takes them out of the queue or of the batch."""
 
     def __init__(self, policy: Policy, costs: Costs, queue: Queue, limits: Limits) -> None:
         self.slo_s = math.inf if policy.slo_s is None else policy.slo_s
@@ -31,7 +31,7 @@ class Lateness:
 
     @property
     def is_possible(self) -> bool:
-        """Is anybody's answer wanted by some moment?"""
+        """Has any item a moment by which its answer is wanted?"""
         return self.slo_s < math.inf or self._queue.has_deadlines
 
     def batch_s(self, rows: int, size: int) -> float:
@@ -42,7 +42,7 @@ class Lateness:
         return seconds * (1.0 + self._costs.error_at(HOPELESS))
 
     def before(self, lane: FairLane, now: float, rows: int, error: float) -> float:
-        """Whoever of the lane is due before this is late if so many rows leave now."""
+        """Items of the lane that are due before this are late if so many rows leave now."""
         seconds = self._costs.predict(rows, lane.mean_size)
         if seconds is None:
             return -math.inf  # nothing is known: nobody is late
@@ -60,7 +60,7 @@ class Lateness:
         return due - item.arrived_at >= self.batch_s(item.rows, item.size)
 
     def drop(self, lane: FairLane, made: Composition, now: float | None = None) -> bool:
-        """Drop whoever would be late. True: there are more than one decision may drop.
+        """Drop items that would be late. True: there are more than one decision may drop.
 
         `now`: where fewer items make the batch shorter, the others are less late.
         """
@@ -77,7 +77,7 @@ class Lateness:
         return False
 
     def sort_out(self, made: Composition) -> None:
-        """Those of the batch who would be late are dropped; the batch goes on without them."""
+        """Items of the batch that would be late are dropped; the batch goes on without them."""
         late = [item for item in made.items if self.is_late(made, item)]
         if not late:
             return
@@ -93,7 +93,7 @@ class Lateness:
     def timely_rows(self, lane: FairLane, now: float, made: Composition) -> int:
         """The most rows, the newest ones, that a batch of just so many answers in time.
 
-        In a flood most of the queue is too old to be saved, and those who are not may be fewer
+        In a flood most of the queue is too old to be saved, and the other items may be fewer
         than a full batch: a batch of their number is shorter, and saves more of them.
         """
         rows, line = made.goal, lane.top
@@ -102,7 +102,7 @@ class Lateness:
         late_before = self.before(lane, now, rows, made.error)
         if late_before == -math.inf:
             return rows
-        # Most often even the first of those who came, who may have left, is in time.
+        # Most often even the first arrival, which may have left, is in time.
         if line.arrivals[0].arrived_at + self.slo_s >= late_before:
             return rows
         oldest = line.oldest()

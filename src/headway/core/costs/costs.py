@@ -186,12 +186,13 @@ class Costs:
         return (rows, self._size_index(size)) == self._trial
 
     def peaks(self, size: int = 0) -> list[int]:
-        """Sizes that a row more would make clearly worse: full tiles, and the best size."""
+        """Sizes that a row more would make clearly worse: full tiles, and the best size. (A table
+        may know larger batches than are made now.)"""
         points = self._points(size)
         return [
             rows
             for (rows, seconds), (more, more_s) in itertools.pairwise(points)
-            if more / more_s < (1 - WORTH_IT) * rows / seconds
+            if rows <= self._max_rows and more / more_s < (1 - WORTH_IT) * rows / seconds
         ]
 
     def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None:

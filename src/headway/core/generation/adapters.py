@@ -78,7 +78,7 @@ class AdapterSlots:
             self._placed = [each for each in self._placed if each.adapter != adapter]
 
     def claim(self, waiting: Iterable[str], is_aged: Callable[[str], bool]) -> None:
-        """See whose sequences wait, and have whoever waited too long make a claim."""
+        """Note the adapters whose sequences wait; those that waited too long claim a slot."""
         asked = set(waiting)
         for adapter in self._victims.keys() - asked:
             del self._victims[adapter]
@@ -96,7 +96,7 @@ class AdapterSlots:
         return placed
 
     def lose(self) -> None:
-        """The engine was lost. Nobody runs: whoever comes back is placed again."""
+        """The engine was lost. No sequence runs; those that come back place their adapters anew."""
         assert not self._users, "sequences still hold adapters"
         self._placed.clear()
         for adapter in list(self._slots):

@@ -241,7 +241,7 @@ class Lifecycle:
             return math.inf
         return self._last_used + self._unload_after_s
 
-    # ---- who answers
+    # ---- which version answers
 
     @property
     def is_wanted(self) -> bool:

@@ -1,7 +1,6 @@
-"""One class of priority in a queue: its rows, its tenants' shares, and who of them gives way.
+"""One class of priority in a queue: its rows, its tenants' shares, and which tenant gives way.
 
-Knows tenants and rows. In which lane an item waits, and who goes before whom within a tenant, is
-not asked here.
+Knows tenants and rows, but not in which lane an item waits, nor the order within a tenant.
 """
 
 import math
@@ -13,7 +12,7 @@ from headway.core.queueing.fairness import Account, Shares
 
 
 class PriorityClass:
-    """Those of one class who wait, in whatever lane."""
+    """The waiting items of one class, in whatever lane."""
 
     __slots__ = ("crowding", "is_crowded", "priority", "rows", "shares")
 
@@ -22,7 +21,7 @@ class PriorityClass:
         self.rows = 0
         self.shares = Shares(weights, Account)
         self.crowding = Crowding(self.shares)
-        self.is_crowded = False  # somebody may have been pushed out lately
+        self.is_crowded = False  # items may have been evicted lately
 
     def pay_back(self, item: Item) -> None:
         """It was taken to run, and will not."""
@@ -31,7 +30,7 @@ class PriorityClass:
             self.shares.charge(account, -item.rows)
 
     def is_unshared(self, tenant: str) -> bool:
-        """Does nobody wait but this tenant?"""
+        """Does no other tenant wait?"""
         accounts = self.shares.accounts
         return not accounts or (len(accounts) == 1 and tenant in accounts)
 
@@ -45,7 +44,7 @@ class PriorityClass:
         others = shares.active_weight - (weight if tenant and tenant.held else 0.0)
         return above + own * (others + weight) / weight - newcomer.rows
 
-    # ---- who gives way
+    # ---- which tenant gives way
 
     def allowed_load(self, newcomer: Item) -> float:
         """What others may hold for their weight beside this newcomer."""
@@ -65,7 +64,7 @@ class PriorityClass:
         return sum(max(0, each.held - int(allowed * each.weight + 1e-9)) for each in accounts)
 
     def most_loaded(self, allowed: float) -> str | None:
-        """Whoever holds the most for its weight, if that is more than `allowed`."""
+        """The tenant that holds most for its weight, if that is more than `allowed`."""
         if not self.rows or allowed == math.inf:
             return None
         self.is_crowded = True

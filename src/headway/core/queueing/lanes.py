@@ -1,8 +1,8 @@
 """The items of one partition, in order: what `Queue` is made of, and nobody else changes.
 
 A lane has a line for each class, a line has a shelf for each class of sizes, and a shelf has a flow
-for each tenant, first come first served. Others may read; whoever takes items out of a line counts
-them out of the queue too, so only `Queue` does.
+for each tenant, first come first served. Others may read. Only `Queue` adds and removes, because
+it counts them too.
 """
 
 import heapq
@@ -22,7 +22,7 @@ _rows, _size = attrgetter("rows"), attrgetter("size")
 
 
 class Lane(Protocol):
-    """Those who may share a batch, as the rules for firing see them."""
+    """Items that may share a batch, as the rules for firing see them."""
 
     partition: Hashable
     size_rows: int  # the sum of rows × size: what they would cost unpadded
@@ -212,7 +212,7 @@ class Line:
         return taken
 
     def _count_out(self, taken: Sequence[Item], shelves: Iterable[Shelf]) -> None:
-        """They have left these shelves: clear away what they left behind, where it is much."""
+        """Items have left these shelves: clear away their traces, where there are many."""
         lane, rows = self.lane, len(taken)
         if lane.rows != lane.items:
             rows = sum(map(_rows, taken))

@@ -1,4 +1,4 @@
-"""Who waits, and who is next: classes, tenants, partitions, deadlines, cancellation.
+"""Waiting items, and which is next: classes, tenants, partitions, deadlines, cancellation.
 
 Three rules give the order. *Classes* are strict, except for what `priority.Ageing` grants a lower
 one that would starve. Within a class, *tenants* share by weight (`fairness`). Within a tenant,
@@ -20,8 +20,8 @@ from headway.core.queueing.plain import PlainLane
 from headway.core.queueing.priority import Ageing
 from headway.core.queueing.ranking import Ranking
 
-# No more than these wait: who is due first goes first. In a longer queue that would only choose who
-# is late, and fill it with those who can be answered at the last moment.
+# With no more waiting rows than these, the item due first goes first. In a longer queue that would
+# only choose which items are late, and fill it with items that are answered at the last moment.
 HURRIED_ROWS = 16
 
 __all__ = ["FairLane", "Lane", "Line", "PlainLane", "Queue"]
@@ -50,7 +50,7 @@ class Queue:
         self._shortest_first = order is Order.SHORTEST
         self._shelf_of = shelf_of
         self._full_rows = full_rows
-        self._live: dict[int, Item] = {}  # everyone who waits, by id, unless the queue is plain
+        self._live: dict[int, Item] = {}  # waiting items, by id, unless the queue is plain
         self._classes = tuple(PriorityClass(priority, weights) for priority in Priority)
         self._ranking = Ranking(self.ageing)
         self._fair_lanes = self._ranking.lanes
@@ -89,7 +89,7 @@ class Queue:
         self._push_in_order(item, due)
 
     def push_alike(self, item: Item) -> bool:
-        """Queue the item if it is like everyone who waits; False: it must be looked at."""
+        """Queue the item if it is like all waiting ones; False: it must be looked at."""
         plain = self._plain
         if kind_of(item) != plain.kind:
             return False
@@ -126,7 +126,7 @@ class Queue:
         return True
 
     def _tell_apart(self) -> None:
-        """Somebody is different: put those who wait in order, as if they came just now."""
+        """An item differs: put the waiting ones in order, as if they came just now."""
         waiting = list(self._plain.in_order())
         self._is_plain = False
         self._plain.clear()
@@ -262,7 +262,7 @@ class Queue:
         return expiry.not_before() <= now and expiry.next_at() <= now
 
     def pop_expired(self, now: float, most: int) -> list[Item]:
-        """Those whose deadline has passed, up to so many."""
+        """Items whose deadline has passed, up to so many."""
         expired: list[Item] = []
         while len(expired) < most and self._expiry.next_at() <= now:
             expired.append(self._live[self._expiry.pop()])
@@ -271,14 +271,14 @@ class Queue:
 
     @property
     def hurries(self) -> bool:
-        """Is the queue so short that deadlines decide who goes first?"""
+        """Is the queue so short that deadlines decide the order?"""
         return self.rows <= HURRIED_ROWS
 
     # ---- questions
 
     @property
     def has_one_class(self) -> bool:
-        """Are all who wait of one class?"""
+        """Are all waiting items of one class?"""
         high, normal, _ = self._classes
         return self.rows in (high.rows, normal.rows) or not high.rows + normal.rows
 
@@ -303,7 +303,7 @@ class Queue:
         return min(waiting, key=lambda each: arrival_of(each[0]))[1] if waiting else None
 
     def has_aged(self, now: float) -> bool:
-        """Is it the turn of somebody who has waited so long that class does not count?"""
+        """Is it the turn of an item that has waited so long that class does not count?"""
         return not (self._is_plain or self.has_one_class) and self._ranking.has_aged(now)
 
     def aged_line(self, lane: FairLane, now: float) -> Line | None:
@@ -354,13 +354,13 @@ class Queue:
         return victims
 
     def make_way(self, newcomer: Item) -> list[Item]:
-        """Push out as much of those of its class who hold more than their share, newest first."""
+        """Evict as much of tenants of its class that hold more than their share, newest first."""
         class_ = self._classes[newcomer.priority]
         return self._evict(class_, class_.allowed_load(newcomer), newcomer.rows)
 
     def _evict(self, class_: PriorityClass, allowed: float, needed: int) -> list[Item]:
-        """So many rows of the class, the newest of whoever holds most for its weight, and fewer
-        where nobody is over `allowed` any more."""
+        """Remove so many rows of the class: the newest of the tenant that holds most for its
+        weight, and fewer where no tenant is over `allowed` any more."""
         victims: list[Item] = []
         while needed > 0 and (tenant := class_.most_loaded(allowed)) is not None:
             lines = (lane.lines[class_.priority] for lane in self._fair_lanes.values())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headway.errors import QuotaExceeded
 
-_ROUNDING = 1e-9  # who comes back when it was told to must not be a rounding error too early
+_ROUNDING = 1e-9  # a caller that obeys Retry-After must not be a rounding error early
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Account:
         self.running = 0
 
     def begin(self, now: float) -> None:
-        """One request more, or QuotaExceeded. Who has begun must `end`."""
+        """One request more, or QuotaExceeded. Each `begin` needs an `end`."""
         limit = self._quota.concurrent
         if limit is not None and self.running >= limit:
             raise QuotaExceeded(f"key {self._name!r} may have {limit} requests at once")

@@ -21,7 +21,7 @@ class Ranking:
         self._by_age = LaneHeap(_age)
 
     def grew(self, lane: FairLane) -> None:
-        """Somebody joined the lane, and it is not the only one."""
+        """An item joined the lane, and it is not the only lane."""
         lanes = self.lanes
         if len(lanes) == 2:  # a second partition: from now on the heaps are needed
             for each in lanes.values():
@@ -40,7 +40,7 @@ class Ranking:
         return (self._by_age if aged_turn else self._by_urgency).first(lanes)
 
     def has_aged(self, now: float) -> bool:
-        """Is it the turn of somebody who has waited so long that class does not count?"""
+        """Is it the turn of an item that has waited so long that class does not count?"""
         lanes = self.lanes
         if len(lanes) <= 1:
             return any(self.aged_line(lane, now) is not None for lane in lanes.values())

@@ -1,4 +1,4 @@
-"""One class of sizes in a line: who is next, among tenants by their shares, and who has left.
+"""One class of sizes in a line: which item is next, by its tenant's share.
 
 An item takes a *slot* when it comes: its tenant's place in the order, charged to the tenant. The
 slot belongs to the tenant, not to the item: if an item is cancelled, pushed out or dropped, its
@@ -45,9 +45,9 @@ class Shelf:
     __slots__ = ("_live", "_shares", "flows", "items", "largest", "rows", "size", "slots")
 
     def __init__(self, size: int, shares: Shares[Account], live: dict[int, Item]) -> None:
-        """`live`: everyone who waits, by id."""
+        """`live`: the waiting items, by id."""
         self.size = size  # up to this
-        self.largest = 0  # of those who came
+        self.largest = 0  # of the items that came
         self._shares = shares
         self._live = live
         self.items = 0

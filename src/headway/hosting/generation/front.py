@@ -1,4 +1,4 @@
-"""The front's side of the sequences under way: text out of tokens, stop strings, who reads what.
+"""The front's side of the sequences under way: text out of tokens, stop strings, readers.
 
 The engine's side says once a step, for all sequences, which tokens there are (`report`, from
 whatever thread it is in); one turn of the event loop then serves every reader. Knows no protocol.
@@ -35,7 +35,7 @@ _new_piece = cast("Callable[[tuple[Any, ...]], Piece]", functools.partial(tuple.
 
 
 class Engine(Protocol):
-    """Who computes: a thread here, or a process of its own."""
+    """The engine: a thread here, or a process of its own."""
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None: ...
 

@@ -27,7 +27,7 @@ class Language:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """What the model's makers recommend for callers who say nothing."""
+        """What the model's makers recommend for requests that set nothing."""
         return self.text.defaults
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -197,7 +197,7 @@ class ServedGenerator(Holding):
         self._tell(Stopped(self.name, 0))
 
     async def retire(self, *, drain_s: float) -> None:
-        """Close, once whoever has found it is through."""
+        """Close, once the requests that have found it are done."""
         await self._wait_left(asyncio.get_running_loop().time() + drain_s)
         await self.close(drain_s=0.0)
 
@@ -209,7 +209,7 @@ class ServedGenerator(Holding):
         return False  # nothing that one learns is handed to another
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Tenants who come from now on have the new ones."""
+        """Tenants that come from now on have the new ones."""
         self._weights = {**weights, **self.config.tenants}
         if self._engine is not None and self._engine.is_open:
             self._engine.weigh(self._weights)

@@ -121,5 +121,7 @@ def forget_module(model: Any) -> None:
     """A version that has gone leaves no module behind."""
     name = type(model).__module__
     if name.startswith("headway_models."):
-        for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
-            del sys.modules[each]
+        # All names first, in one go: other threads import meanwhile.
+        for each in list(sys.modules):
+            if each == name or each.startswith(name + "."):
+                del sys.modules[each]

@@ -40,7 +40,7 @@ class JobMaker(Protocol):
 class BatchDecision(NamedTuple):
     jobs: list[BatchJob]  # to start
     refusals: Refusals
-    event_loop: EventLoop  # of those who are refused
+    event_loop: EventLoop  # of the refused callers
 
 
 class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
@@ -217,7 +217,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         return True
 
     def _deliver(self, job: BatchJob, refusals: Refusals) -> None:
-        """Answer everyone in a finished batch: the one place where results reach callers."""
+        """Answer all callers of a finished batch: the one place where results reach callers."""
         batch, failed = job.batch, 0
         ran = ((batch, job.ran_s),)
         if not job.results:
@@ -271,7 +271,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         self.shell.report_refusal(error)
         call.fail(error)
 
-    # ---- those who watch over workers
+    # ---- the supervisors of workers
 
     @property
     def worker_count(self) -> int:

@@ -154,7 +154,7 @@ class Entrance:
 
     @contextmanager
     def refusals_reported(self) -> Iterator[None]:
-        """Of callers who are refused before they are queued."""
+        """Of callers that are refused before they are queued."""
         try:
             yield
         except HeadwayError as error:

@@ -1,4 +1,4 @@
-"""Recognises what has taken workers down: at the door, and among those who wait."""
+"""Recognises what has taken workers down: at the door, and among waiting calls."""
 
 import threading
 from collections.abc import Hashable

@@ -34,7 +34,7 @@ class Room:
     def has_some(self, since: int) -> bool:
         """Is it worth trying now? `since`: the number of starts when it last was not.
 
-        A look without the lock: whoever is refused after all waits again.
+        A look without the lock: a call that is refused after all waits again.
         """
         scheduler = self._queue.scheduler
         rows = scheduler.queued_rows + len(self._shell.inbox)

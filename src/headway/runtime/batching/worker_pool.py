@@ -1,4 +1,4 @@
-"""The workers of one batcher: who is free, and who is away. All under the shell's lock."""
+"""The workers of one batcher: which are free, and which are away. All under the shell's lock."""
 
 from collections.abc import Iterable
 

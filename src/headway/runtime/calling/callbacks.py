@@ -28,8 +28,8 @@ class Callbacks:
         size: Callable[[Any], int] | None = None,
         limit_s: float | None = None,
     ) -> None:
-        """`prepare` and `size` take the place of the model's own. `limit_s`: whoever is longer in
-        one of them is answered with ModelFailed."""
+        """`prepare` and `size` take the place of the model's own. `limit_s`: a call that is
+        longer in one of them is answered with ModelFailed."""
         self.prepare = prepare or own_method(model, "prepare")
         self.size = size or own_method(model, "size")
         self.finish = own_method(model, "finish")

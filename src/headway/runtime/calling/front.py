@@ -40,7 +40,7 @@ class _Task(NamedTuple):
     function: Callable[[Any], Any]
     value: Any
     future: "asyncio.Future[Any]"
-    many: Many | None = None  # the same for all who wait, where that is faster
+    many: Many | None = None  # the same for all waiting values, where that is faster
 
 
 class FrontThread:
@@ -51,7 +51,7 @@ class FrontThread:
     """
 
     def __init__(self, name: str, max_waiting: int, limit_s: float | None = None) -> None:
-        """`limit_s`: whoever takes longer is answered with ModelFailed; None: waits on."""
+        """`limit_s`: a call that takes longer is answered with ModelFailed; None: no limit."""
         self._name = name
         self._max_waiting = max_waiting
         self._limit_s = math.inf if limit_s is None else limit_s
@@ -219,7 +219,7 @@ class _Shift:
 
 
 class _Tasks:
-    """What waits for the thread, in any number of threads. Who leaves, leaves no trace."""
+    """What waits for the thread, in any number of threads. A call that leaves, leaves no trace."""
 
     def __init__(self) -> None:
         self._finishes: OrderedDict[asyncio.Future[Any], _Task] = OrderedDict()  # these go first
@@ -296,13 +296,13 @@ class _Tasks:
             return True
 
     def call_again(self) -> None:
-        """Wake the thread that has taken over, whoever was to wake the one before."""
+        """Wake the thread that has taken over from the one before."""
         with self._lock:
             self._is_awake = True
             self._calls.put(True)
 
     def clear(self) -> list[_Task]:
-        """Nobody will serve those who wait."""
+        """No thread will serve the waiting calls."""
         with self._lock:
             cleared = [*self._finishes.values(), *self._prepares.values()]
             self._finishes.clear()

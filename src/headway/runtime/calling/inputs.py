@@ -124,7 +124,7 @@ class InputReader:
         self.check_parameters(given or _NONE)
         assert self.parameters is not None
         shared = self.parameters.of_batch(given or _NONE)
-        _check_hashable(shared, "a parameter that decides who shares a batch")
+        _check_hashable(shared, "a parameter that decides which calls share a batch")
         return self.parameters.of_item(given or _NONE), shared
 
 

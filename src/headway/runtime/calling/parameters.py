@@ -122,7 +122,7 @@ class Parameters:
             if not any(name in each.defaults or each.takes_others for each in everywhere):
                 raise ConfigError(
                     f"{model} lists {name!r} in batch_parameters, but no method takes it as a "
-                    "keyword",
+                    f"keyword: write def predict(self, batch, *, {name}=…), after the *",
                     field="model",
                 )
 

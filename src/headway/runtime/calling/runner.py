@@ -1,6 +1,6 @@
 """How the user's code is called: lists of items, or named arrays with rows first.
 
-A runner knows the shape of one value (its rows, who it may share a batch with), how to cut and
+A runner knows the shape of one value (its rows, which others may share its batch), how to cut and
 rejoin a large one, and how to call the model on many; it checks what comes back. It knows nothing
 of queues, threads or time.
 """
@@ -181,8 +181,8 @@ class TensorRunner(_Caller):
         self.varying = Varying.of(model)
         self.checks_inputs = overrides(model, "check_inputs")
         self._check_inputs = model.check_inputs
-        # Nothing varies but the rows: whoever passes the checks may share a batch with anyone. Else
-        # a row costs by its elements.
+        # Nothing varies but the rows: values that pass the checks may share any batch. Else a
+        # row costs by its elements.
         self.is_uniform = bool(self._inputs) and not any(
             -1 in tensor.shape[1:] for tensor in model.inputs
         )

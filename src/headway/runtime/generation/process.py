@@ -98,7 +98,7 @@ class EngineProcess:
             raise
 
     async def close(self) -> None:
-        """Whoever has not ended gets `Closed`. No process is left."""
+        """Sequences that have not ended get `Closed`. No process is left."""
         self._is_closing = True
         self._watch.stop()
         worker = self._worker

@@ -87,14 +87,14 @@ class BatchJob:
             self._done(self)
 
     def _run(self, started: float) -> None:
-        """In a worker's thread. What it raises is everybody's failure."""
+        """In a worker's thread. What it raises fails every call of the batch."""
         raise NotImplementedError
 
     async def run_async(self) -> None:
         raise NotImplementedError
 
     def _start_reruns(self, reruns: Reruns) -> Reruns:
-        self.results = reruns.results  # also of those whose turn never comes
+        self.results = reruns.results  # also of items whose turn never comes
         return reruns
 
     def _adopt(self, reruns: Reruns) -> None:
@@ -165,7 +165,7 @@ class PredictJob(BatchJob):
             self._done(self)
 
     def _compare(self, values: list[Any], place: int, row: Any) -> None:
-        """Run this row alone: does padding change its answer? Then everybody's is made without."""
+        """Run this row alone: does padding change its answer? Then no item is padded."""
         try:
             [alone] = self._runner.predict([row], self._one_row)
         except WorkerLost:
@@ -265,7 +265,7 @@ class StreamJob(BatchJob):
         return [self._streams[index] for index in reruns.group]
 
     def _readers(self, calls: Sequence[StreamCall]) -> list[StreamCall]:
-        """Those who still read. What they have seen already is not given to them once more."""
+        """The streams still read. Chunks that a reader has seen are not sent again."""
         for call in calls:
             if not call.is_done:
                 call.start(may_rerun=self.max_reruns > 0)

@@ -1,4 +1,4 @@
-"""A batch that failed, run again in groups until everyone has a result or an error of their own.
+"""A batch that failed, run again in groups until each item has a result or an error of its own.
 
 It names the calls to make and takes what became of them; the job makes them. Units are requests:
 parts of one request fail together anyway.
@@ -208,14 +208,14 @@ class _Pieces:
 
 def own_error(name: str, error: BaseException, *, is_alone: bool) -> HeadwayError:
     """What the caller is told. An error of ours that the model raised for this request alone
-    (`raise headway.InvalidInput`) is the request's own; for a batch of several, nobody knows whose
-    it is."""
+    (`raise headway.InvalidInput`) is the request's own; for a batch of several, the culprit is
+    unknown."""
     is_own = isinstance(error, RequestError | Unavailable)
     return error if is_alone and is_own else model_failed(name, error)  # type: ignore[return-value]
 
 
 def model_failed(name: str, error: BaseException) -> ModelFailed:
-    """One caller's own exception: a shared instance would collect everybody's tracebacks."""
+    """One caller's own exception: a shared instance would collect all callers' tracebacks."""
     if isinstance(error, BrokenContract):
         return BrokenContract(str(error))
     failure = ModelFailed(f"{name} raised {type(error).__name__}: {text_of(error)}")

@@ -12,7 +12,7 @@ class Access(Enum):
     ADMIN = "admin"
 
     def is_granted_to(self, rights: tuple[str, ...]) -> bool:
-        """Of somebody who has a key."""
+        """Of a caller with a key."""
         return self in (Access.OPEN, Access.READ) or self.value in rights or "admin" in rights
 
 

@@ -44,7 +44,7 @@ def grpc_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
 
 
 def _without_keys(config: ServerConfig, check: Callable[..., None]) -> Gate:
-    """Everybody may do everything but administrate: that takes a key, or the operator's word."""
+    """All clients may do everything but administrate: that takes a key, or a setting."""
 
     def gate(access: Access, handler: Handler) -> Handler:
         if access is not Access.ADMIN:

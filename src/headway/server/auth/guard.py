@@ -32,7 +32,9 @@ class Guard:
                     "there are keys: give one of them the right `admin`", field="admin_without_key"
                 )
             if not is_loopback(config.host):
-                _log.warning("whoever reaches %s may administrate without a key", config.host)
+                _log.warning(
+                    "every client that reaches %s may administrate without a key", config.host
+                )
         self._config = config
         self.keys = KeyRing(keys, time.monotonic()) if keys else None  # None: nobody needs one
         self.certificates = Certificates(config) if config.tls_cert else None

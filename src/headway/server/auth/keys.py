@@ -108,7 +108,7 @@ class KeyRing:
         if key is None:
             return NOBODY
         digest = _digest(key)
-        # Looking up a hash tells nothing: who could choose its bits could choose the key's too.
+        # A lookup by hash leaks nothing: a client that chose the hash's bits would know the key.
         caller = self._callers.get(digest)
         known = _NO_DIGEST if caller is None else digest
         if caller is None or not hmac.compare_digest(known, digest):

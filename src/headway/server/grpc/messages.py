@@ -103,7 +103,8 @@ def decode(
             inputs[name] = _from_contents(name, datatype, shape, tensor.contents, steps)
         elif tensor.HasField("contents"):
             raise InvalidInput(
-                f"input {name!r} has contents beside raw_input_contents: send all raw or none"
+                f"contents field must not be specified when using raw_input_contents for {name!r} "
+                f"for model {request.model_name!r}: send all raw or none"
             )
         elif taken == len(raws):
             raise InvalidInput(f"input {name!r} has no data: raw_input_contents has {taken}")

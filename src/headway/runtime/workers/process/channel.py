@@ -1,12 +1,12 @@
 """One end of the line between a batcher's process and a model's. Both ends are alike.
 
 A message is one packet on a Unix socket. What is small travels in it; what is large lies in shared
-memory that is used again and again: whoever writes keeps up to four regions, and with every message
+memory that is used again and again: a sender keeps up to four regions, and with every message
 each side tells which of the other's regions it still holds. Small values are copied out of them,
-large ones are read where they lie, for as long as anybody keeps them.
+large ones are read where they lie, for as long as a reference to them lives.
 
 That needs question and answer. On a line in `both_ways` either side sends whenever it likes: there
-a region is used for one message, and nobody waits in `send` or `receive`.
+a region is used for one message, and neither side waits in `send` or `receive`.
 """
 
 import array
@@ -93,7 +93,7 @@ class Channel:
         self._socket.settimeout(seconds)
 
     def shut_down(self) -> None:
-        """From any thread: whoever waits in `receive` gets what has come, and then EOFError. (What
+        """From any thread: a thread in `receive` gets what has come, and then EOFError. (What
         a process leaves behind may hold its end of the line.)"""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -213,7 +213,7 @@ class Channel:
 
     def _next_packet(self) -> tuple[bytes, Any, int]:
         """Where the last wait was short the next one likely is, and is spent looking out for its
-        end: whoever sleeps takes 50 µs to wake up, and as long to be woken."""
+        end: a thread that sleeps takes 50 µs to wake up, and as long to be woken."""
         if self._is_both_ways:
             return self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)[:3]
         started = time.monotonic()

@@ -205,7 +205,7 @@ class ModelProcess:
         return not self._has_ended.is_set()
 
     def kill(self, reason: str) -> None:
-        """At once. `reason`: for whoever asks why it ended."""
+        """At once. `reason`: why it ended."""
         with self._lock:
             if self._pidfd < 0:
                 return

@@ -41,7 +41,7 @@ class WorkerStatus:
 
 
 class Team(Protocol):
-    """Who hands out the jobs. Each is told in the worker's thread."""
+    """Hands out the jobs. Each is told in the worker's thread."""
 
     def worker_ready(self, worker: "ProcessWorker", status: WorkerStatus) -> None: ...
 
@@ -268,7 +268,7 @@ class _Life:
 
     def _tell_lost(self, pid: int | None) -> None:
         if self._supervision.state is WorkerState.FAILED:
-            self._give_back()  # first: whoever is given up must be among the queued
+            self._give_back()  # first: an item that is given up must be among the queued
         worker, team = self._worker(), self._team()
         if worker is not None and team is not None:
             team.worker_lost(worker, dataclasses.replace(self.status, pid=pid))

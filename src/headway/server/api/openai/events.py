@@ -145,5 +145,5 @@ class _Gathering:
             self._add(self._stream.take())
             if self._stream.is_at_end():
                 self.done.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self.done.set_exception(error)

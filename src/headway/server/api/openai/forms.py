@@ -96,6 +96,6 @@ def _import() -> Any:
         import multipart
     except ImportError as error:
         raise InvalidInput(
-            "this server reads no uploads; whoever runs it: pip install 'headway[multipart]'"
+            "this server cannot read uploads; its operator must: pip install 'headway[multipart]'"
         ) from error
     return multipart

@@ -1,6 +1,6 @@
 """Reranking as Cohere's, Jina's and vLLM's clients ask for it: an unmodified `cohere` client works.
 
-A request becomes one item for each of its documents; they share batches with everybody else's.
+A request becomes one item for each of its documents; they share batches with other requests.
 """
 
 from typing import Annotated, Any, Literal

@@ -53,7 +53,7 @@ _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARA
 def document_of(
     models: Iterable[ServedModel], *, version: str, has_keys: bool = False
 ) -> dict[str, Any]:
-    """Of these models, as they are now. `has_keys`: whoever calls needs one."""
+    """Of these models, as they are now. `has_keys`: every call needs one."""
     served = sorted(models, key=lambda model: model.name)
     components = dict(schemas.COMPONENTS)
     kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
@@ -100,7 +100,7 @@ def _shown(model: ServedModel) -> dict[str, Any]:
 
 
 def with_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """How to show a key, and what is answered to whoever has none, or the wrong one."""
+    """How to send a key, and the answers without one, or with the wrong one."""
     paths: dict[str, dict[str, Operation]] = document["paths"]
     for path, operations in paths.items():
         for method, operation in operations.items():

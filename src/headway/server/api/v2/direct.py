@@ -6,7 +6,6 @@ general way, which also says what is wrong. Both ways give the same arrays and t
 """
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -25,7 +24,6 @@ from headway.server.net.background import AT_ONCE, Steps
 _MOST_ELEMENTS = 4096  # in a row; what is larger may take its time
 _MOST_STARTS = 64  # output shapes remembered
 _ENCODER = msgspec.json.Encoder()
-_size = operator.attrgetter("size")
 
 
 _Input: TypeAlias = tuple[str, Datatype, tuple[int, ...]]  # its name, and its shape with one row
@@ -60,7 +58,10 @@ class JsonCodec:
         return request.id, arrays
 
     def is_large(self, outputs: Mapping[str, Array]) -> bool:
-        return max(map(_size, outputs.values()), default=0) > LARGE_ANSWER
+        for array in outputs.values():  # noqa: SIM110  `any(…)` costs a generator
+            if array.size > LARGE_ANSWER:
+                return True
+        return False
 
     def encode(
         self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE

@@ -217,7 +217,7 @@ class Pumping:
                 self._sink.write(events[0] if len(events) == 1 else b"".join(events))
             if self._stream.is_at_end():
                 self.done.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self.done.set_exception(error)
 
     def _go_on(self, _: object) -> None:

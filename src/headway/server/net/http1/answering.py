@@ -89,12 +89,15 @@ class Answering(Lifetime):
             or (b"connection" in headers and parser.get_http_version() != "1.1")
         ):
             return False
-        self._task = self._app.start_direct(self._url, body, self, headers)
+        return self._begin_direct(self._url, headers, body)
+
+    def _begin_direct(self, url: bytes, headers: dict[bytes, bytes], body: bytes) -> bool:
+        self._task = self._app.start_direct(url, body, self, headers)
         if self._task is None:
             return False
         self._deadline = math.inf
         self._is_answering = False
-        self._asked = (self._url, headers)
+        self._asked = (url, headers)
         return True
 
     def answer(self, body: bytes) -> None:

@@ -102,14 +102,18 @@ class Call(CallState):
 
     def _begin(self, data: bytes) -> None:
         """The only message is here, whole."""
-        method = self.method
+        direct = self.method.direct if self.head.is_plain else None
+        if direct is not None:
+            self._work = direct.start_known(data, self)
+            if self._work is not None:
+                return
         try:
             request = self._parsed(data)
         except Exception as error:  # noqa: BLE001 - protobuf's own, and there are three of them
             self._refuse_request(error)
             return
-        if method.direct is not None and self.head.is_plain:
-            self._work = method.direct.start(request, self)
+        if direct is not None:
+            self._work = direct.start(request, data, self)
             if self._work is not None:
                 return
         self._work = self._wire.loop.create_task(self._run(request))

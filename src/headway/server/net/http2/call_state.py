@@ -103,7 +103,7 @@ class CallState:
     def _parsed(self, data: bytes) -> Any:
         request = self.method.parse(data)
         if type(request) is Unparsed:
-            self._hold(0)  # whoever parses it counts it, with what it grows to
+            self._hold(0)  # the parser counts it, with what it grows to
         return request
 
     def _open_inbox(self) -> Inbox:
