@@ -279,6 +279,14 @@ def test_the_right_to_room_goes_by_weight() -> None:
     assert ids(made.make_room(Item(9, 0.0, tenant="b"), limit=3)) == [2]
 
 
+def test_the_right_to_room_follows_new_weights() -> None:
+    made = fill(queue(), *(Item(i, 0.0, tenant="aabbbbb"[i]) for i in range(7)))
+    assert ids(made.make_room(Item(7, 0.0, tenant="c"), limit=7)) == [6]
+    fill(made, Item(7, 0.0, tenant="c"))
+    made.weigh({"a": 0.1})
+    assert ids(made.make_room(Item(8, 0.0, tenant="c"), limit=7)) == [1]
+
+
 def test_cancelling_does_not_let_a_newcomer_overtake_its_own_tenant() -> None:
     """Pinned: what two cancelled items gave back put the third's successor in front of it."""
     made = Scheduler(Policy(max_batch_size=1))

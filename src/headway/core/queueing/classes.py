@@ -23,6 +23,11 @@ class PriorityClass:
         self.crowding = Crowding(self.shares)
         self.is_crowded = False  # items may have been evicted lately
 
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Tenants share by these from now on; absent: 1."""
+        self.shares.weigh(weights)
+        self.crowding.forget()  # their loads have changed
+
     def pay_back(self, item: Item) -> None:
         """It was taken to run, and will not."""
         account = self.shares.accounts.get(item.tenant)

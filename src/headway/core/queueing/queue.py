@@ -75,7 +75,7 @@ class Queue:
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Tenants share by these from now on; absent: 1."""
         for class_ in self._classes:
-            class_.shares.weigh(weights)
+            class_.weigh(weights)
 
     # ---- coming
 
