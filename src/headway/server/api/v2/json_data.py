@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from headway.errors import InvalidInput
 from headway.server.api.v2.dtypes import BYTES, Datatype
@@ -26,12 +26,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class WireInput(Struct, forbid_unknown_fields=True):
-    """One input as JSON has it."""
-
     name: str
     shape: list[int]
     datatype: str
-    data: Raw = Raw(b"")
+    data: Raw = field(default_factory=Raw)
     parameters: dict[str, str | int | float | bool | None] | None = None
 
 
