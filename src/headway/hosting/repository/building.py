@@ -14,6 +14,7 @@ from headway.hosting.repository.settings import RepositoryModelConfig
 from headway.model import Model, TensorModel
 from headway.models import catalogue
 from headway.models.catalogue import AnyModel
+from headway.models.targets import run_module
 
 _PICKLES = ("*.pkl", "*.pickle", "*.joblib", "*.pt", "*.pth", "pytorch_model*.bin")
 
@@ -101,20 +102,12 @@ def _module(path: Path, module_name: str) -> ModuleType:
         loader=_SourceLoader(name, str(path)),
         submodule_search_locations=[str(path.parent)],
     )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # type hints are looked up here
     try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        sys.modules.pop(name, None)
-        if isinstance(error, ConfigError):
-            raise
-        if isinstance(error, Exception):
-            raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
+        return run_module(spec)
+    except ConfigError:
         raise
-    return module
+    except Exception as error:
+        raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
 
 
 def forget_module(model: Any) -> None:
