@@ -11,14 +11,11 @@ SOURCE = Path(__file__).parents[2] / "src" / "headway"
 MOST_LINES = {"function": 60, "class": 400, "file": 500}
 GENERATED = "_pb2.py"
 
-# Not split yet. One kernel is one function to its compiler: what it keeps in registers cannot be
-# handed on, and its launch lists every stride.
+# Not split yet. A kernel is one function to its compiler: what it keeps in registers cannot be
+# handed on.
 LARGER = {
     "core/batching/scheduler.py class Scheduler",
-    "engine/gpu/kernels/decode.py function _attend",
-    "engine/gpu/kernels/decode.py function decode_attention",
-    "engine/gpu/kernels/prefill.py function _attend",
-    "engine/gpu/kernels/rotary.py function _rotate_and_store",
+    "engine/gpu/kernels/prefill.py function _attend_many",
 }
 
 

@@ -114,7 +114,7 @@ def stanza_of(table: dict[str, Any]) -> str:
 
 
 def _append(path: Path, key: Any, stanza: str) -> None:
-    """Nobody but the owner may read what is made here."""
+    """Only the owner may read the file that is made here."""
     from headway.config import check_keys, keys_in
 
     known = keys_in(path) if path.exists() else ()

@@ -65,7 +65,7 @@ policies:
   auto                 the default of Headway: fires when idle, learns when to linger
   idle                 fires whenever a worker is free (auto with no linger)
   window:MS[,B]        waits for a full batch (of B) at most MS
-  static               full batches only; with --slo-ms a rest leaves in time for it
+  static               full batches only; with --slo-ms an incomplete one leaves in time
   oracle               the best fixed window and batch size for this very sample, by p99;
                        oracle:mean the same by the mean
 """

@@ -91,6 +91,7 @@ class _Known:
 @dataclass(frozen=True, slots=True)
 class _Done:
     sampled: Sampled
+    seconds: None = None
 
     def result(self) -> Sampled:
         return self.sampled

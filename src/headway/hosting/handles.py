@@ -209,7 +209,7 @@ class Handle(ModelHandle[Any, Any]):
         try:
             return waiting.result()
         except CancelledError:
-            raise Closed("nobody waits for this batch any more") from None
+            raise Closed("all callers of this batch have left") from None
 
 
 def _start(
@@ -351,4 +351,4 @@ async def _unless_left(call: Coroutine[Any, Any, Any], batch: BatchCancel | None
         current = asyncio.current_task()
         if current is not None and current.cancelling():
             raise
-        raise Closed("nobody waits for this batch any more") from None
+        raise Closed("all callers of this batch have left") from None

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headway.config import ModelConfig, check_kind
 from headway.core import CostTable
 from headway.core.operating.health import Health, health_of
-from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
+from headway.errors import ConfigError, HeadwayError, InvalidInput, QueueFull, Shed
 from headway.hosting.batch_axis import (
     drop_batch_axis,
     made_without_batch_axis,
@@ -36,6 +36,7 @@ from headway.hosting.warm_up import Beside, WarmUp, samples_from
 from headway.hosting.workers import devices_of, lines_of
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
+from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.runtime.batcher import Batcher
 from headway.runtime.calling.threads import run_in_thread
@@ -69,23 +70,14 @@ class Served(Holding):
         self,
         config: ModelConfig,
         *,
-        model: "Model[Any, Any] | TensorModel | None" = None,
+        model: Model[Any, Any] | TensorModel | None = None,
         version: str = "1",
         home: ModelHome | None = None,
         adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
     ) -> None:
         super().__init__()
         self._home = home or ModelHome()
-        make = self._home.make
-        if model is None:
-            make = make or functools.partial(catalogue.build, config.target, config.options)
-            made = make()
-            if isinstance(made, LanguageModel):
-                raise ConfigError(f"{config.name} is a language model: headway serve has it")
-            model = made
-        if config.max_batch_size == 0:
-            drop_batch_axis(model, config.name)
-            make = make and functools.partial(made_without_batch_axis, make, config.name)
+        model, make = _made(config, model, self._home.make)
         self.model = model
         self._has_rows = getattr(model, "batch_axis", True)
         config = with_decorator(config, self.model)
@@ -226,7 +218,7 @@ class Served(Holding):
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
         started, rows = self.clock(), rows_of(inputs) if self._has_rows else 1
-        if ask.account is not None:
+        if ask.allowance is not None:
             ask.pay(max(rows, 1))
         try:
             if ask is PLAIN and rows == 1 and self.signature is None:
@@ -243,7 +235,7 @@ class Served(Holding):
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value, as decoded from JSON. The result may hold numpy arrays."""
-        if ask.account is not None:
+        if ask.allowance is not None:
             ask.pay(1)
         started = self.clock()
         try:
@@ -253,6 +245,15 @@ class Served(Holding):
             raise
         self.record(1, started, None)
         return result
+
+    def read(self, value: Any) -> Decoded:
+        """What JSON has, as the model takes it: for a thread, where that may take a while."""
+        try:
+            if self.signature is None:
+                return Decoded(self._row(value))
+            return Decoded(self.signature.input.decode(value))
+        except HeadwayError as error:
+            return Decoded(None, error)
 
     async def submit(self, value: Any, ask: Ask) -> Any:
         """One value as Python has it, from a model that calls this one: nothing is decoded."""
@@ -385,13 +386,14 @@ class Served(Holding):
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
             with self.held():
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
-        results = await self._batcher_for(ask).submit(self._row(value), **self._options(ask))
+        row = value.get() if type(value) is Decoded else self._row(value)
+        results = await self._batcher_for(ask).submit(row, **self._options(ask))
         named = {name: array[0] if self._has_rows else array for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
 
     @staticmethod
     def _decoded(signature: Signature, value: Any) -> Any:
-        return value.value if type(value) is Decoded else signature.input.decode(value)
+        return value.get() if type(value) is Decoded else signature.input.decode(value)
 
     def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
         return self.batcher if ask.story is None else Told(self.batcher, ask.story)
@@ -455,3 +457,21 @@ class Served(Holding):
 
     def _rows_first(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return tensors if self._has_rows else with_rows(tensors)
+
+
+def _made(
+    config: ModelConfig,
+    model: Model[Any, Any] | TensorModel | None,
+    make: Callable[[], AnyModel] | None,
+) -> tuple[Model[Any, Any] | TensorModel, Callable[[], AnyModel] | None]:
+    """The model, and how a worker makes another; None: a given one is all there is."""
+    if model is None:
+        make = make or functools.partial(catalogue.build, config.target, config.options)
+        made = make()
+        if isinstance(made, LanguageModel):
+            raise ConfigError(f"{config.name} is a language model; only `headway serve` runs it")
+        model = made
+    if config.max_batch_size == 0:
+        drop_batch_axis(model, config.name)
+        make = make and functools.partial(made_without_batch_axis, make, config.name)
+    return model, make

@@ -1,4 +1,4 @@
-"""How much memory is free, and how much one call took at most. None where nobody can tell."""
+"""How much memory is free, and how much one call took at most. None where that is unknown."""
 
 import sys
 from contextlib import suppress

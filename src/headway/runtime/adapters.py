@@ -67,14 +67,15 @@ class AdapterBook:
         """
         if not NAME.fullmatch(name):
             raise InvalidInput(
-                f"adapter: {name!r:.80} is no name: letters, digits, and _ . - after"
+                f"adapter: {name!r:.80} is not a valid name: it takes letters and digits, "
+                "then also _ . -"
             )
         async with self._changing:
             before = self._entries.get(name)
             if before is not None and not replaces:
                 raise InvalidInput(f"adapter: {name!r} is loaded already")
             if before is None and len(self._entries) >= self._most:
-                raise InvalidInput(f"adapter: {self._most} are loaded, which is max_adapters")
+                raise InvalidInput(f"adapter: {self._most} are loaded; max_adapters allows no more")
             entry = Adapter(name, str(folder), f"{name}#{next(self._numbers)}")
             engine = self._connected()
             try:

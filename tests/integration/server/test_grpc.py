@@ -397,7 +397,7 @@ X = ("x", "FP32", [1, 4], "", [])
         (
             request("double", X, raw=(bytes(16), b"")),
             Code.INVALID_ARGUMENT,
-            "raw_input_contents has 2, the inputs take 1",
+            "raw_input_contents has 2 entries; the inputs take 1",
         ),
         (
             request("double", X, ("z", "FP32", [1], "", []), raw=(bytes(16),)),

@@ -277,7 +277,7 @@ async def test_a_name_is_in_the_configuration_or_in_the_repository(tmp_path: Pat
     write(tmp_path)
     server = ServerConfig(repository=str(tmp_path))
     models = (ModelConfig(name="m", target="absent.onnx"),)
-    with pytest.raises(ConfigError, match="'m' is in the configuration, too"):
+    with pytest.raises(ConfigError, match="'m' is in the repository and in the configuration"):
         async with Keeper(Config(server=server, models=models), make_served):
             pass
 

@@ -14,7 +14,7 @@ from headway.core.batching.in_order import OrderedComposer
 from headway.core.batching.lateness import DOUBTFUL, HOPELESS, MOST_DROPPED, Lateness
 from headway.core.batching.planning import Limits
 from headway.core.costs import Costs
-from headway.core.faults.memory import Fitting
+from headway.core.faults.fitting import Fitting
 from headway.core.items import Item
 from headway.core.policy import Compose, Firing, Order, Policy
 from headway.core.queueing.queue import FairLane, Queue

@@ -12,7 +12,7 @@ from headway.core.batching.filling import Filling
 from headway.core.batching.lateness import Lateness
 from headway.core.batching.planning import Limits
 from headway.core.costs import Costs
-from headway.core.faults.memory import Fitting
+from headway.core.faults.fitting import Fitting
 from headway.core.items import FireReason, Item
 from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.priority import FLOOR

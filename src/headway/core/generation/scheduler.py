@@ -40,7 +40,8 @@ class GenerationScheduler:
         self._ended: list[Finished] = []  # for the next step to name
         self._in_flight: dict[int, tuple[int, ...]] = {}  # the sequences that get a token, by step
         self._steps = 0
-        self._pace = Pace(limits.max_stretch)
+        self._pace = Pace(limits.max_stretch, limits.late_stretch, limits.tile)
+        self._is_rest_due = False
         self.preemptions = 0
 
     @property
@@ -110,7 +111,7 @@ class GenerationScheduler:
         """The tokens of a step, in the order of `step.sampled`. Returns those that ended."""
         sampled = self._in_flight.pop(step.id, ())
         if seconds > 0.0:
-            self._pace.observe(step.tokens, seconds)
+            self._pace.observe(step.tokens, seconds, has_prompts=bool(step.prefill))
         ended = []
         for sequence_id, token in zip(sampled, tokens, strict=bool(sampled)):
             progress = self._all.get(sequence_id)
@@ -128,6 +129,10 @@ class GenerationScheduler:
             elif progress.computed // self.limits.block_size > progress.registered:
                 self._tables.register(progress)
         return ended
+
+    def expected_s(self, step: Step) -> float:
+        """How long it takes, by what is known; rather less."""
+        return self._pace.expected_s(step.tokens, has_prompts=bool(step.prefill))
 
     def forget_adapter(self, adapter: str) -> None:
         """It was unloaded. Its sequences have ended, or will."""
@@ -168,6 +173,7 @@ class GenerationScheduler:
         )
         if step.has_work:
             self._in_flight[step.id] = step.sampled
+            self._is_rest_due = self.limits.has_rests and bool(step.prefill)
         return step
 
     def _budget(self, decodes: int, now: float) -> int:
@@ -182,6 +188,9 @@ class GenerationScheduler:
             (self._pace.lateness(len(each.tokens), now - each.waiting_since) for each in prompts),
             default=0.0,
         )
+        is_urgent = lateness >= 1.0 or (head is not None and head[1] is Priority.HIGH)
+        if self._is_rest_due and not is_urgent:
+            return 0
         return self._pace.chunk(decodes, left, lateness)
 
     def _decode(self, plan: "_Plan") -> None:
@@ -320,7 +329,7 @@ class GenerationScheduler:
         return bool(self._slots) and needed <= self._blocks.free
 
     def _make_room(self, progress: Progress, cached: list[int], plan: "_Plan") -> bool:
-        """Preempt lower classes, or tenants above their share; nobody, if that is not enough."""
+        """Preempt lower classes, or tenants above their share; none, if that is not enough."""
         victims = [each for each in self._victims(progress) if each.sequence.id not in plan.prompts]
         needed = self._tables.needed(progress, cached)
         if needed > self._blocks.free + sum(len(each.blocks) for each in victims):

@@ -1,9 +1,9 @@
 """Admit, push out, or refuse at the door: the queue is bounded, and hopeless work never enters.
 
-The estimate at the door is the optimistic one (nobody else will come): what could still be
+The estimate at the door is the optimistic one (no other item will come): what could still be
 answered in time is not refused, and what turns hopeless later is dropped when a batch forms. Once
-that has happened the door is strict, until the rush is over: who would only wait to be dropped is
-told so at once, as long as a full batch for every worker waits already.
+that has happened the door is strict, until the rush is over: an item that would only wait to be
+dropped is refused at once, as long as a full batch for every worker waits already.
 """
 
 import bisect
@@ -24,10 +24,10 @@ from headway.errors import (
     Shed,
 )
 
-_HOPELESS = 10.0  # percent of batches run so fast: who would be late even then has no chance
+_HOPELESS = 10.0  # percent of batches run so fast: an item that is late even then has no chance
 _DOUBTFUL = 85.0  # percent of batches take no longer than the strict door reckons with
 _REMEMBERED = 8192  # items let in
-_RUSH_S = 1.0  # a rush is over when nobody was turned away for so long, or for the SLO if longer
+_RUSH_S = 1.0  # a rush is over when no item was refused for so long, or for the SLO if longer
 
 
 class Admission:
@@ -52,7 +52,7 @@ class Admission:
         if self._sheds and (self._policy.slo_s is not None or item.deadline < math.inf):
             try:
                 self._refuse_if_hopeless(item, cap_rows, running)
-            except Shed as shed:  # there is no time for all: is somebody over his share?
+            except Shed as shed:  # there is no time for all: is a tenant over its share?
                 victims = self._queue.make_way(item)
                 if not victims:
                     raise
@@ -90,7 +90,7 @@ class Admission:
         alone_s = self._costs.predict(item.rows, item.size)
         full_s = self._costs.predict(cap_rows, item.size)
         if alone_s is None or full_s is None:
-            return  # a model nobody has measured serves; it does not shed
+            return  # a model that has not been timed sheds nothing
         left_s = self._left_s(item.arrived_at, running)
         ahead = self._rows_ahead(item, cap_rows, left_s[0] + full_s)
         # Its own batch starts after the running ones and the full ones ahead.
@@ -119,8 +119,8 @@ class Admission:
         if is_rush:
             self._stay_strict(now)
         raise Shed(
-            f"the SLO of {slo_s * 1e3:g} ms cannot be met: about "
-            f"{takes_s * 1e3:.0f} ms are to be expected",
+            f"the SLO of {slo_s * 1e3:g} ms cannot be met: the answer would take about "
+            f"{takes_s * 1e3:.0f} ms",
             retry_after_s=wait_s,
         )
 
@@ -132,8 +132,8 @@ class Admission:
         return full_s is not None and self._offered.rps(now) * full_s > cap_rows * self.workers
 
     def saw_late(self, arrivals: Iterable[float], now: float, late_before: float) -> None:
-        """Items that were let in then had to be dropped from one batch, for none who came earlier
-        than `late_before` less the SLO could be in time: the door was too hopeful.
+        """Items that were let in then had to be dropped from one batch, for no item that came
+        earlier than `late_before` less the SLO could be in time: the door was too hopeful.
 
         However many they are, the batch was late once: by what the first of them was short of.
         """
@@ -216,7 +216,7 @@ class _Admitted:
 
 
 def refusal_error(refusal: Refusal, policy: Policy) -> HeadwayError:
-    """The exception for someone who was queued and will not run."""
+    """The exception for an item that was queued and will not run."""
     match refusal.reason:
         case RefusalReason.QUEUE_FULL:
             return QueueFull(
@@ -226,14 +226,16 @@ def refusal_error(refusal: Refusal, policy: Policy) -> HeadwayError:
             )
         case RefusalReason.SHED:
             return Shed(
-                "it waited too long to be answered within the SLO",
+                "the request waited too long to be answered within the SLO",
                 retry_after_s=refusal.retry_after_s,
             )
         case RefusalReason.DEADLINE:
             return DeadlineExceeded("the deadline passed, or could no longer be met, in the queue")
         case RefusalReason.POISON:
             return Poison(
-                f"its worker was lost twice with this input alone on it: {refusal.detail}"
+                f"the worker was lost twice while it ran this input alone: {refusal.detail}"
             )
         case RefusalReason.WORKER_LOST:
-            return ModelFailed(f"its worker was lost, and it may not run again: {refusal.detail}")
+            return ModelFailed(
+                f"the worker was lost, and this input may not run again: {refusal.detail}"
+            )

@@ -108,7 +108,7 @@ class Shares(Generic[A]):
             self.virtual = tag
 
     def forget(self) -> None:
-        """Nobody waits and nothing runs: no debts."""
+        """Nothing waits and nothing runs: no debts."""
         if self.accounts:
             self.virtual = self.active_weight = 0.0
             self.accounts.clear()

@@ -1,4 +1,4 @@
-"""The items of one partition, in order: what `Queue` is made of, and nobody else changes.
+"""The items of one partition, in order. `Queue` is made of lanes; only it changes them.
 
 A lane has a line for each class, a line has a shelf for each class of sizes, and a shelf has a flow
 for each tenant, first come first served. Others may read. Only `Queue` adds and removes, because
@@ -107,7 +107,7 @@ class Line:
         return found[1]
 
     def first(self) -> tuple[Slot, Item, Shelf] | None:
-        """The slot whose turn it is, whom it serves, and on which shelf."""
+        """The slot whose turn it is, its item, and its shelf."""
         best: tuple[Slot, Item, Shelf] | None = None
         for shelf in self.shelves.values():
             slot = shelf.slots[0]
@@ -234,7 +234,7 @@ class Line:
             self.arrivals = deque([each for each in self.arrivals if each.id in live])
 
     def clear(self) -> None:
-        """Nobody is here: drop the traces."""
+        """No item is here: drop the traces."""
         self.arrivals.clear()
         self.due.clear()
         self.shelves.clear()

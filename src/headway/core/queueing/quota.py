@@ -38,7 +38,7 @@ class Bucket:
         self._filled_at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """How long until so much may be taken if nobody else comes; 0: now."""
+        """How long until so much may be taken if no other request comes; 0: now."""
         self._fill(now)
         missing = min(amount, self._capacity) - self._level
         return missing / self.rate if missing > _ROUNDING * self._capacity else 0.0
@@ -65,7 +65,7 @@ class Bucket:
         self._filled_at = max(self._filled_at, now)
 
 
-class Account:
+class Allowance:
     """What one key has used of its quota."""
 
     __slots__ = ("_name", "_quota", "_requests", "_rows", "_tokens", "running")
@@ -119,8 +119,8 @@ class Account:
         wait_s = bucket.wait_s(tokens, now)
         if wait_s > 0:
             raise QuotaExceeded(
-                f"key {self._name!r} may have {bucket.rate * 60:g} tokens a minute; "
-                f"this may take {tokens}",
+                f"key {self._name!r} may use {bucket.rate * 60:g} tokens a minute; "
+                f"this request may take {tokens}",
                 retry_after_s=wait_s,
             )
         bucket.take(tokens, now)

@@ -82,7 +82,7 @@ class Shelf:
             bisect.insort(slots, slot)
 
     def first(self) -> tuple[Slot, Item] | None:
-        """The slot whose turn it is, and whom it serves. Slots that serve nobody are cleared."""
+        """The slot whose turn it is, and its item. Slots without an item are cleared."""
         slots, live, gone = self.slots, self._live, 0
         found: tuple[Slot, Item] | None = None
         for slot in slots:
@@ -237,7 +237,7 @@ class Shelf:
         self._shares.leave(flow.tenant, item.rows)
 
     def compact(self) -> None:
-        """Clear away the slots that will serve nobody."""
+        """Clear away the slots without an item."""
         slots, self.slots = self.slots, []
         for slot in slots:
             if _oldest(slot[4], self._live) is not None:

@@ -79,7 +79,7 @@ class Language:
         return ids
 
     def _check_text(self, text: str, field: str) -> None:
-        """Nobody waits for the tokens of a text that can never fit."""
+        """A text that can never fit is refused before it is tokenised."""
         try:
             size = len(text.encode())
         except UnicodeEncodeError:

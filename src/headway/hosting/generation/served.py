@@ -40,7 +40,8 @@ from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
-from headway.runtime.generating import GenerationThread, StepRunner
+from headway.runtime.generating import StepRunner
+from headway.runtime.generation.thread import GenerationThread
 from headway.runtime.generation.words import Welcome
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Decoded, Signature, side_of
@@ -287,11 +288,11 @@ class ServedGenerator(Holding):
         if self._front is None or self.language is None:
             raise Closed(f"{self.name} is not loaded")
         if isinstance(value, Decoded):
-            value = value.value
+            value = value.get()
         if isinstance(value, Generation):
             if ask.parameters:
                 name = next(iter(ask.parameters))
-                raise InvalidInput(f"{name}: is not known")
+                raise InvalidInput(f"{name}: is an unknown option")
             self.language.check_ids(tuple(value.wishes.token_ids), "logit_bias")
             return self._front.open(value, ask)
         generation = await self._generation_of(value, ask.parameters or {})

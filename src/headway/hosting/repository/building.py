@@ -1,6 +1,7 @@
 """From a version's folder to a model, not loaded yet. Which kind it is, its files say."""
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
@@ -14,7 +15,10 @@ from headway.hosting.repository.settings import RepositoryModelConfig
 from headway.model import Model, TensorModel
 from headway.models import catalogue
 from headway.models.catalogue import AnyModel
-from headway.models.targets import run_module
+from headway.models.targets import fix_of, run_module
+
+_log = logging.getLogger(__name__)
+_TRITONS = "config.pbtxt"
 
 _PICKLES = ("*.pkl", "*.pickle", "*.joblib", "*.pt", "*.pth", "pytorch_model*.bin")
 
@@ -30,6 +34,8 @@ def _maker(
     name: str, config: RepositoryModelConfig, folder: VersionFolder
 ) -> Callable[..., AnyModel]:
     path = folder.path
+    if (path.parent / _TRITONS).is_file():
+        _log.warning("%s: %s is not read: settings are in model.toml", name, _TRITONS)
     if config.target:
         return _from_target(config.target)
     if (path / "model.py").is_file():
@@ -39,8 +45,8 @@ def _maker(
     pickles = [file.name for pattern in _PICKLES for file in path.glob(pattern)]
     if pickles:
         raise ConfigError(
-            f"{path / pickles[0]}: pickles run code when they are read, and are not; "
-            "save weights as safetensors, a program with torch.export, or as ONNX"
+            f"{path / pickles[0]}: Headway reads no pickles, because reading one runs its "
+            "code; save weights as safetensors, a program with torch.export, or as ONNX"
         )
     raise ConfigError(
         f"{path} has no model: model.py, model.onnx, model.pt2, model_index.json of "
@@ -107,7 +113,8 @@ def _module(path: Path, module_name: str) -> ModuleType:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
+        told = f"{path}: {type(error).__name__}: {error}{fix_of(error)}"
+        raise ConfigError(told) from error
 
 
 def forget_module(model: Any) -> None:

@@ -77,7 +77,10 @@ class Keeper:
             self._seen = await run_in_thread(self._repository.scan)
             twice = sorted(self._seen.keys() & self._configured.keys())
             if twice:
-                raise ConfigError(f"{twice[0]!r} is in the configuration, too", field="repository")
+                raise ConfigError(
+                    f"{twice[0]!r} is in the repository and in the configuration",
+                    field="repository",
+                )
         await self._tasks.__aenter__()
         for name in [*self._configured, *self._seen]:
             self._add(name)

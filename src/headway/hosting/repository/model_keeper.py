@@ -11,7 +11,7 @@ from typing import TypeAlias
 from headway.config import ModelConfig
 from headway.core.items import Wait
 from headway.core.operating.health import Health
-from headway.core.operating.lifecycle import Lifecycle, Load, Offer, Retire, State, VersionStatus
+from headway.core.operating.versions import Lifecycle, Load, Offer, Retire, State, VersionStatus
 from headway.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -130,7 +130,7 @@ class ModelKeeper:
             raise InvalidInput(f"failed to load {self.name!r}: {reason}")
 
     def unload(self) -> None:
-        """Nobody finds it any more; what it has begun is finished."""
+        """No request finds it any more; those that it has begun are finished."""
         self._life.dismiss()
         self._publish()
         self._tell()
@@ -183,7 +183,7 @@ class ModelKeeper:
 
     @property
     def is_asked(self) -> bool:
-        """Does it serve somebody now, or did it a moment ago?"""
+        """Does it serve a request now, or did it a moment ago?"""
         return any(self._served[id_].is_asked for id_ in self._life.serving().values())
 
     @property
@@ -278,7 +278,7 @@ class ModelKeeper:
                         tasks.create_task(self._load(id_, offer))
                         self._tell()
                     case Retire(id_):
-                        self._publish()  # first: from now on nobody finds it
+                        self._publish()  # first: from now on no request finds it
                         tasks.create_task(self._retire(id_))
                         self._tell()
                     case Wait(until):

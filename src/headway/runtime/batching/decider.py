@@ -230,7 +230,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
                     call.fail(result)
                 else:
                     call.succeed(result)
-            except Exception as error:  # noqa: BLE001  a result nobody can look at, parts that do not join
+            except Exception as error:  # noqa: BLE001  a result that cannot be read, parts that do not join
                 failed += 1
                 call.fail(_unusable(self.name, error))
         if refusals:
@@ -327,6 +327,6 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
 
 
 def _unusable(name: str, error: Exception) -> ModelFailed:
-    failure = ModelFailed(f"{name} returned what cannot be used: {type(error).__name__}: {error}")
+    failure = ModelFailed(f"{name} returned an unusable result: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

@@ -64,7 +64,7 @@ class Entrance:
 
     def enqueue_direct(self, call: DirectCall) -> bool:
         """The same for a call without a future, in a batcher that never moves from its loop, while
-        nobody follows: it has no context.
+        it has no followers: such a call has no context.
 
         False: take the other way. (That we are in that loop is the caller's word: to ask costs a
         system call.)

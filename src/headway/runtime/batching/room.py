@@ -47,7 +47,7 @@ class Room:
         waiter = _Waiter(since, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         try:
-            self.look()  # what has changed before we were in the list told nobody
+            self.look()  # changes before we were in the list were not announced to us
             await waiter.future
         finally:
             with suppress(ValueError):

@@ -30,7 +30,7 @@ class WorkerPool:
         return self.free.pop()
 
     def fill(self, workers: Iterable[Worker]) -> list[Worker]:
-        """These, all of them free, instead of any before. Returns whom to stop."""
+        """These, all of them free, instead of any before. Returns the workers to stop."""
         old = self.workers
         self.workers = list(workers)
         self.free[:] = self.workers

@@ -47,7 +47,7 @@ class FrontThread:
     """Starts its thread with the first task; stops it with `stop`, or when nobody uses it.
 
     A call that takes long keeps its thread, and another one goes on with what waits behind it: up
-    to a number, beyond which nobody is let in until one comes back.
+    to a number, beyond which calls are refused until one comes back.
     """
 
     def __init__(self, name: str, max_waiting: int, limit_s: float | None = None) -> None:
@@ -66,7 +66,7 @@ class FrontThread:
 
     @property
     def is_stuck(self) -> bool:
-        """Nobody is let in: as many calls as there may be have not come back for long."""
+        """New calls are refused: as many as may hang have not come back for long."""
         if not self._stuck:  # asked with every request: mostly there is nothing to look at
             return False
         with self._lock:
@@ -226,7 +226,7 @@ class _Tasks:
         self._prepares: OrderedDict[asyncio.Future[Any], _Task] = OrderedDict()
         self._taken = 0  # by a thread that has not handed them over yet
         self._lock = threading.Lock()
-        self._is_awake = False  # somebody will look for tasks before he sleeps
+        self._is_awake = False  # a thread will look for tasks before it sleeps
         # True: there are tasks; False: end. A SimpleQueue: `end` is called by the garbage
         # collector, too, wherever that finds its thread, and must not need a lock.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -345,7 +345,7 @@ def _results_of(tasks: list[_Task]) -> list[Any]:
         if isinstance(found, list) and len(found) == len(waiting):
             results = dict(zip(map(id, waiting), found, strict=True))
             return [results.get(id(task)) for task in tasks]
-        # It broke for somebody: whose fault that was shows one by one.
+        # It broke for one of them: run one by one to see for which.
     return [
         None if task.future.done() else call_user_code(task.kind, task.function, task.value)
         for task in tasks

@@ -1,4 +1,4 @@
-"""What callers give, before it is queued: checked, prepared, and with whom it may share a batch."""
+"""Reads what callers give, before it is queued: checks and prepares it, finds its size, shape."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, cast

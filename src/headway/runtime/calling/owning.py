@@ -2,8 +2,8 @@
 
 A model may write into what it is given and go on writing into what it has returned. Plain data is
 copied: builtin containers, arrays, tensors, and classes that declare their fields (dataclasses and
-their like). What cannot change needs no copy, nor does a large array that nobody else can reach.
-An object of any other class is passed as it is: what belongs to it, nobody can tell.
+their like). What cannot change needs no copy, nor does a large array that no other code can reach.
+An object of any other class is passed as it is: what belongs to it cannot be known.
 """
 
 import array
@@ -127,7 +127,7 @@ def _is_unreachable(container: Any, key: Any) -> bool:
 
 
 def _ndarray() -> Any:
-    """None where nobody has imported numpy: then there are no arrays."""
+    """None where numpy was not imported: then there are no arrays."""
     numpy = sys.modules.get("numpy")
     return None if numpy is None else getattr(numpy, "ndarray", None)
 

@@ -52,7 +52,7 @@ class Decider(Protocol[Arrival, Decision]):
         ...
 
     def drain(self) -> None:
-        """Nobody comes any more: no use in waiting for company."""
+        """No more calls will come: waiting for more items is useless."""
 
     def stop(self) -> None:
         """Release what `start` made. Without the lock."""

@@ -94,7 +94,7 @@ def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class FloatingLoop:
-    """Chooses the loop for a batcher that nobody opened.
+    """Chooses the loop for a batcher that was not opened.
 
     It is the caller's own loop while all callers share one: no thread is crossed. As soon as a
     second loop or a plain thread calls in while work is pending, it is a loop of our own, so that

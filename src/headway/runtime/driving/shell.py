@@ -185,7 +185,7 @@ class Shell(Generic[Arrival, Decision]):
             with self.lock:
                 self._drive_is_due = False
                 decision = self._decide()
-        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+        except Exception as error:  # noqa: BLE001  a bug of ours must leave no caller waiting
             self.crashed(error)
             return
         if decision is not None:
@@ -209,7 +209,7 @@ class Shell(Generic[Arrival, Decision]):
                 if not note(event_loop):
                     return None
                 decision = self._decide()
-            except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+            except Exception as error:  # noqa: BLE001  a bug of ours must leave no caller waiting
                 crash = error
         if crash is not None:
             self.crashed(crash)
@@ -302,7 +302,7 @@ class Shell(Generic[Arrival, Decision]):
     # ---- events
 
     def report(self, event: Event) -> None:
-        """From any thread; nothing where nobody observes."""
+        """From any thread; does nothing without observers."""
         if self.observers:
             self.in_loop(functools.partial(self.observers.emit, event))
 

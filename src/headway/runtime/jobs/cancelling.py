@@ -1,4 +1,4 @@
-"""Tells a running model that nobody waits for its batch any more, if it wants to know."""
+"""Tells a running model that all callers of its batch have left, if it wants to know."""
 
 import inspect
 import math

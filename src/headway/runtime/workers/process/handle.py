@@ -184,7 +184,7 @@ class ModelProcess:
         return message
 
     def _skip_rest(self, call: int) -> None:
-        """Nobody reads any more: what the model still has to say, within one limit in all, is
+        """No reader is left: what the model still has to say, within one limit in all, is
         dropped."""
         end_at = None if self._limit_s is None else time.monotonic() + self._limit_s
         with suppress(WorkerLost):  # the next call will find that out

@@ -14,7 +14,7 @@ from headway.hosting.generation.pieces import Piece
 from headway.hosting.streaming import ServedStream
 from headway.server.api.events import Events
 from headway.server.api.openai.asking import too_long
-from headway.server.app import openai_error
+from headway.server.api.openai.errors import openai_error
 from headway.server.errors import param_of, status_of
 from headway.server.net.messages import Answer, Response, StreamResponse
 

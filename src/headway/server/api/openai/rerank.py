@@ -25,7 +25,7 @@ MAX_DOCUMENTS = 2048  # in one request, as many as texts to embed: they wait tog
 
 
 class RerankRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`user` is whom the answer is for; it changes nothing."""
+    """`user` names the end user; it changes nothing."""
 
     model: str
     query: str

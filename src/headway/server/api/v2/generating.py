@@ -68,7 +68,7 @@ def _check_streams(keys: dict[str, Any], model: ServedModel, *, streams: bool) -
         return
     if keys.pop("stream") not in (streams, None):
         route = "generate" if streams else "generate_stream"
-        raise InvalidInput(f"stream: it is the route that says so; ask {route!r} instead")
+        raise InvalidInput(f"stream: the route decides it; use {route!r} instead")
 
 
 async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:

@@ -62,7 +62,7 @@ class Call(CallState):
             self._refuse_request(error)
 
     def cancel(self) -> None:
-        """Nobody wants the answer."""
+        """The client does not want the answer."""
         self.is_over = True
         task = self._stop_work()
         if task is None:
@@ -226,7 +226,7 @@ class Call(CallState):
     async def write(self, message: Any) -> None:
         """Waits until there is room for more."""
         if self.is_over:
-            return  # nobody listens any more
+            return  # the client has left
         self._wire.send(self, framed(self.method.serialise(message)))
         while (self.outbox or self._wire.is_paused) and not self.is_closed:
             self._writer = self._wire.loop.create_future()

@@ -68,7 +68,7 @@ class CallState:
         self.started_at = now
         self.is_received = False  # all that the client sends
         self.is_over = False  # its status is known
-        self.is_closed = False  # and has left, or nobody wants it
+        self.is_closed = False  # and has left, or is not wanted
         self.is_refused = False  # nothing was done for it
         # The connection's:
         self.send_window = window

@@ -189,7 +189,7 @@ class Lifetime(Sending):
         self._check_calls(now)
 
     def _ping(self, now: float) -> None:
-        """Is there still somebody?"""
+        """Is the client still there?"""
         if self._pinged_at <= self._heard_at:
             self._pinged_at = now
             self._transport.write(frames.frame(frames.PING, 0, 0, b"headway?"))

@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Nobody new finds this copy any more: finish its work, then close it and say `closed`."""
+    """No new request finds this copy: finish its work, then close it and say `closed`."""
 
     id: int
 
