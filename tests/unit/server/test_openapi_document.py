@@ -11,7 +11,7 @@ import headway
 from headway.config import ModelConfig
 from headway.hosting.hosted import Served
 from headway.server import api
-from headway.server.api.openai.handlers import EmbeddingsRequest
+from headway.server.api.openai.embeddings import EmbeddingsRequest
 from headway.server.api.openapi import document
 from headway.server.api.openapi.document import document_of
 
