@@ -23,6 +23,7 @@ from headway.errors import ConfigError
 
 T = TypeVar("T")
 KEY_HASH = r"^sha256:[0-9a-f]{64}$"
+MAX_BODY_BYTES = 64 * 2**20
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -236,7 +237,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         Meta(min_length=1, description="the name in /v2; some clients look for triton"),
     ] = "headway"
     max_body_bytes: Annotated[int, Meta(ge=1, description="largest HTTP body or gRPC message")] = (
-        64 * 2**20
+        MAX_BODY_BYTES
     )
     max_held_bytes: Annotated[
         int, Meta(ge=1, description="most bytes of request bodies at once, over all connections")

@@ -23,7 +23,7 @@ from headway.core import (
     Scheduler,
     split,
 )
-from headway.core.faults.memory import Misfit
+from headway.core.faults.fitting import Misfit
 from headway.core.policy import Compose
 from headway.errors import ConfigError, HeadwayError
 

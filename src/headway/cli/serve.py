@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _reload(arguments: argparse.Namespace) -> int:
-    from headway.cli import reloading
+    from headway.cli import source_watch
 
     target = arguments.target or ""
     if target and is_repository(target):
@@ -116,7 +116,7 @@ def _reload(arguments: argparse.Namespace) -> int:
     if file.is_file() and Path.cwd() not in file.resolve().parents:
         folders.append(file.resolve().parent)
     typed = [each for each in arguments.typed if each != "--reload"]
-    return reloading.run(typed, folders)
+    return source_watch.run(typed, folders)
 
 
 def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Config":

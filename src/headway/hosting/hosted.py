@@ -228,7 +228,7 @@ class Served(Holding):
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
         started, rows = self.clock(), rows_of(inputs) if self._has_rows else 1
-        if ask.account is not None:
+        if ask.allowance is not None:
             ask.pay(max(rows, 1))
         try:
             if ask is PLAIN and rows == 1 and self.signature is None:
@@ -245,7 +245,7 @@ class Served(Holding):
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value, as decoded from JSON. The result may hold numpy arrays."""
-        if ask.account is not None:
+        if ask.allowance is not None:
             ask.pay(1)
         started = self.clock()
         try:

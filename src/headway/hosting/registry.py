@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy
 
 from headway.core.operating.health import Health, is_live
-from headway.core.queueing.quota import Account
+from headway.core.queueing.quota import Allowance
 from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, UnknownModel
 from headway.hosting.explaining import Story
 from headway.model import Tensor
@@ -32,13 +32,13 @@ class Ask:
     partition: Hashable = None
     parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
     story: Story | None = None  # told what became of the request, where the caller asked
-    account: Account | None = None  # of the caller's key; it pays for the rows
+    allowance: Allowance | None = None  # of the caller's key; it pays for the rows
     adapter: str = ""  # of a language model: whose weights are added to its own
 
     def pay(self, rows: int) -> None:
         """Called by every model for what it is asked to do. Raises QuotaExceeded."""
-        if self.account is not None:
-            self.account.take_rows(rows, time.monotonic())
+        if self.allowance is not None:
+            self.allowance.take_rows(rows, time.monotonic())
 
     def after(self, seconds: float) -> "Ask":
         """When so much of the caller's time has been spent. Raises DeadlineExceeded."""
@@ -150,7 +150,7 @@ class Readiness:
     is_ready: bool
 
 
-class ModelsKeeper(Protocol):
+class Loader(Protocol):
     """Loads and unloads models."""
 
     @property
@@ -184,7 +184,7 @@ class Registry:
         self._models: dict[str, ServedModel] = {}  # what answers when no version is asked for
         self._versions: dict[str, dict[str, ServedModel]] = {}
         self._forgetters: list[Callable[[ServedModel], None]] = []
-        self.keeper: ModelsKeeper | None = None  # None: what was added stays
+        self.keeper: Loader | None = None  # None: what was added stays
         self.is_draining = False  # not ready, so that balancers send others elsewhere
 
     def add(self, model: ServedModel) -> None:
@@ -309,7 +309,7 @@ class Registry:
             for model in self.models()
         ]
 
-    def may_change(self) -> ModelsKeeper:
+    def may_change(self) -> Loader:
         """The keeper, for requests to load and unload."""
         if self.keeper is None:
             raise Forbidden("models are loaded at start; this server does not load or unload them")

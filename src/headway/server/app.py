@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from headway.config import MAX_BODY_BYTES
 from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
 from headway.server.api.openai.errors import openai_error
@@ -87,7 +88,7 @@ class App:
     def __init__(
         self,
         *,
-        max_body_bytes: int = 64 * 2**20,
+        max_body_bytes: int = MAX_BODY_BYTES,
         debug: bool = False,
         errors: ErrorTally | None = None,
         room: BodyRoom | None = None,

@@ -1,4 +1,5 @@
-"""The direct way: one row for a model whose shapes are fixed, without a task and without a future.
+"""The direct way: one row for a model whose shapes are fixed, or one JSON value on `/v1/predict`,
+without a task and without a future.
 
 Each protocol brings a codec for such requests. Whatever is not exactly that goes the general way
 (`inference.py`), which also says what is wrong.
@@ -10,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from headway.core.queueing.quota import Account
+from headway.core.queueing.quota import Allowance
 from headway.hosting.registry import ServedModel
 from headway.runtime.driving.calls import DirectCall
-from headway.server.api.v2.tensors import Signature
+from headway.server.api.v2.tensors import TensorSignature
 from headway.server.app import Asker
 from headway.server.auth.keys import Caller
 from headway.server.inference import Inference
@@ -41,7 +42,7 @@ MakeCodec: TypeAlias = Callable[[ServedModel], DirectCodec[Message] | None]
 
 
 def of_rows(
-    inference: Inference, make: Callable[[str, str, Signature], DirectCodec[Message] | None]
+    inference: Inference, make: Callable[[str, str, TensorSignature], DirectCodec[Message] | None]
 ) -> MakeCodec[Message]:
     """For models over arrays, whose signature says all."""
 
@@ -106,14 +107,14 @@ def _start_counted(
     caller: Caller,
 ) -> "DirectInference | None":
     """None where the quota is used up, too: the general way says so."""
-    account, now = caller.account, time.monotonic()
-    if not account.may_begin(1, now):
+    allowance, now = caller.allowance, time.monotonic()
+    if not allowance.may_begin(1, now):
         return None
-    inference = DirectInference(asker, served, codec, asked, caller.key.tenant, account)
+    inference = DirectInference(asker, served, codec, asked, caller.key.tenant, allowance)
     if not served.submit_direct(inference):
         return None
-    account.begin(now)
-    account.take_rows(1, now)
+    allowance.begin(now)
+    allowance.take_rows(1, now)
     return inference
 
 
@@ -129,9 +130,9 @@ class DirectInference(DirectCall):
         codec: DirectCodec[Any],
         asked: DirectRequest,
         tenant: str = "",
-        account: Account | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
-        """`account` is that of the caller's key; the request is counted there until it is over."""
+        """`allowance`: that of the caller's key; the request is counted there until it is over."""
         self._id, inputs = asked
         super().__init__(inputs, tenant)
         self._asker = asker
@@ -139,8 +140,8 @@ class DirectInference(DirectCall):
         self._codec = codec
         self._record: Callable[[int, float, BaseException | None], None] = (
             served.record
-            if account is None
-            else functools.partial(_end_and_record, account, served)
+            if allowance is None
+            else functools.partial(_end_and_record, allowance, served)
         )
         self._started = served.clock()
 
@@ -181,7 +182,11 @@ class DirectInference(DirectCall):
 
 
 def _end_and_record(
-    account: Account, served: ServedModel, rows: int, started: float, error: BaseException | None
+    allowance: Allowance,
+    served: ServedModel,
+    rows: int,
+    started: float,
+    error: BaseException | None,
 ) -> None:
-    account.end()
+    allowance.end()
     served.record(rows, started, error)

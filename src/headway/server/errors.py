@@ -28,6 +28,7 @@ _STATUS: dict[type[errors.HeadwayError], Status] = {
     errors.RequestError: Status(400, "INVALID_ARGUMENT"),
     errors.QuotaExceeded: Status(429, "RESOURCE_EXHAUSTED"),
     errors.DeadlineExceeded: Status(504, "DEADLINE_EXCEEDED"),
+    errors.QueueFull: Status(503, "UNAVAILABLE"),
     errors.Unavailable: Status(503, "UNAVAILABLE"),
     errors.ModelFailed: Status(500, "INTERNAL"),
 }

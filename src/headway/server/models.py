@@ -10,7 +10,7 @@ from typing import Any
 from headway.errors import UnknownModel
 from headway.hosting.registry import (
     IndexEntry,
-    ModelsKeeper,
+    Loader,
     Registry,
     ServedModel,
     unknown_model,
@@ -95,7 +95,7 @@ class Models:
             await keeper.unload(name)
 
     @contextmanager
-    def _may_change(self, caller: Caller | None, name: str) -> Iterator[ModelsKeeper]:
+    def _may_change(self, caller: Caller | None, name: str) -> Iterator[Loader]:
         keeper = self.registry.may_change()
         with self._allowed(caller, name):
             yield keeper

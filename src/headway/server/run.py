@@ -23,8 +23,17 @@ from headway.models.chat.model import LanguageModel
 from headway.server import notify
 from headway.server.api import admin, cohere, draining, huggingface, instances, metrics
 from headway.server.api.chat_page import handlers as chat_page
-from headway.server.api.openai import adapters, audio, chat, completions, images, rerank, tokens
-from headway.server.api.openai import handlers as openai
+from headway.server.api.openai import (
+    adapters,
+    audio,
+    chat,
+    completions,
+    embeddings,
+    images,
+    rerank,
+    tokens,
+)
+from headway.server.api.openai import models as model_list
 from headway.server.api.openapi import handlers as openapi
 from headway.server.api.plain import handlers as plain
 from headway.server.api.v2 import handlers as v2
@@ -33,13 +42,13 @@ from headway.server.app import App
 from headway.server.auth.access import access_of_route
 from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
+from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.inference import Inference, inference_over
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http1.server import HttpServer
 from headway.server.net.listener import cannot_listen
 from headway.server.observing import Observing
 from headway.server.pauses import Pauses
-from headway.server.reloading import changes_of, key_changes_of, merged, weights_of
 from headway.server.signals import Signals
 
 if TYPE_CHECKING:
@@ -244,7 +253,8 @@ def families_of(
     described = openapi.OpenAPI(models, version=inference.version, has_keys=has_keys)
     return [
         (v2.ROUTES, v2.V2(inference)),
-        (openai.ROUTES, openai.OpenAI(inference)),
+        (model_list.ROUTES, model_list.ModelList(models)),
+        (embeddings.ROUTES, embeddings.Embeddings(inference)),
         (chat.ROUTES, chat.Chat(inference)),
         (chat_page.ROUTES, chat_page.ChatPage()),
         (completions.ROUTES, completions.Completions(inference)),

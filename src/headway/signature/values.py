@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed
+from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed, called
 from headway.signature import foreign
 from headway.signature.hints import (
     alternatives,
@@ -160,7 +160,7 @@ class ByMsgspec:
             if self._known.issuperset(value):
                 return
             unknown = next(name for name in value if name not in self._known)
-            raise InvalidInput(f"input {unknown!r} is unknown; there are {self._fields()}")
+            raise InvalidInput(f"{called(unknown)} is unknown; there are {self._fields()}")
         if value is None or isinstance(value, str | bytes | int | float | list):
             raise InvalidInput(f"an object is expected, with {self._fields()}")
 
@@ -223,7 +223,7 @@ class ByPydantic:
             return _told(self._name, error)
         mistakes = foreign.mistakes_of(error)
         return InvalidInput(
-            "; ".join(f"input {place or self._name!r}: {what}" for place, what in mistakes)
+            "; ".join(f"{called(place or self._name)}: {what}" for place, what in mistakes)
         )
 
 
@@ -247,7 +247,7 @@ class FirstOf:
             except InvalidInput as error:
                 reasons.append(str(error))
         raise InvalidInput(
-            f"input {self._name!r}: it is none of {spelled(self._hint)}: {'; or '.join(reasons)}"
+            f"{called(self._name)}: it is none of {spelled(self._hint)}: {'; or '.join(reasons)}"
         )
 
     def read(self, text: bytes) -> Any:
@@ -270,8 +270,8 @@ def _told(name: str, error: Exception) -> HeadwayError:
     missing = _MISSING.fullmatch(text)
     if missing:
         path = f"{place}.{missing[1]}".lstrip(".")
-        return InvalidInput(f"input {path!r} is missing")
-    return InvalidInput(f"input {place or name!r}: {text}")
+        return InvalidInput(f"{called(path)} is missing")
+    return InvalidInput(f"{called(place or name)}: {text}")
 
 
 def _custom_kinds(info: Any) -> list[Any]:

@@ -121,7 +121,7 @@ async def test_v2_carries_what_no_tensor_can_say_as_json_and_says_so() -> None:
         asked["data"] = ["{}", "{"]  # type: ignore[assignment]
         answer = await http.post("/v2/models/answers/infer", json={"inputs": [asked]})
         assert answer.status_code == 400
-        assert "input 'input' row 0: input 'text' is missing" in answer.json()["error"]
+        assert "the input row 0: input 'text' is missing" in answer.json()["error"]
 
 
 # ---- uploads

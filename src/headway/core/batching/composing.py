@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from headway.core.batching.filling import Filling
 from headway.core.batching.planning import Limits, Part, Planner, fills, sorted_chunk
 from headway.core.costs import Costs
-from headway.core.faults.memory import Fitting
+from headway.core.faults.fitting import Fitting
 from headway.core.items import FireReason, Item, Priority
 from headway.core.policy import Compose, Firing, Order, Policy
 from headway.core.queueing.priority import FLOOR

@@ -12,7 +12,7 @@ from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
-from headway.core.faults.memory import Fitting
+from headway.core.faults.fitting import Fitting
 from headway.core.items import FireReason, Item
 from headway.core.policy import Policy
 from headway.core.queueing.queue import Lane, Queue

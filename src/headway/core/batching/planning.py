@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from headway.core.costs import Costs
-from headway.core.faults.memory import Fitting
+from headway.core.faults.fitting import Fitting
 
 _BELOW_ALL = -1  # some items have no size: 0
 _GROUPS = 16  # of neighbouring sizes are told apart by one plan

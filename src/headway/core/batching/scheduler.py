@@ -16,7 +16,7 @@ from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal, rows_to_take
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
-from headway.core.faults.memory import Fitting, Misfit
+from headway.core.faults.fitting import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
 from headway.core.items import (
     Action,

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from headway.core.faults.memory import Misfit
+from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch, Item, units_of
 
-LOSSES_OF_MEMORY = 8  # likewise, where others may have left it too little
-LOSSES_ALONE = 2  # once may have been a coincidence
+LOSSES_ALONE = 2  # before an item is blamed: once may have been a coincidence
+LOSSES_OF_MEMORY = 8  # likewise, out of memory: others may have left it too little
 SMALL = 8  # fewer requests than this wait for the end of the search, and then run together
 
 Unit: TypeAlias = tuple[Item, ...]  # what runs, and is blamed, as one: a request's items

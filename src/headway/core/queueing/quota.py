@@ -65,7 +65,7 @@ class Bucket:
         self._filled_at = max(self._filled_at, now)
 
 
-class Account:
+class Allowance:
     """What one key has used of its quota."""
 
     __slots__ = ("_name", "_quota", "_requests", "_rows", "_tokens", "running")

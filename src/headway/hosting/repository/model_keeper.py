@@ -11,7 +11,7 @@ from typing import TypeAlias
 from headway.config import ModelConfig
 from headway.core.items import Wait
 from headway.core.operating.health import Health
-from headway.core.operating.lifecycle import Lifecycle, Load, Offer, Retire, State, VersionStatus
+from headway.core.operating.versions import Lifecycle, Load, Offer, Retire, State, VersionStatus
 from headway.errors import (
     ConfigError,
     DeadlineExceeded,

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from headway.config import ModelConfig, read
-from headway.core.operating.lifecycle import VersionPolicy
+from headway.core.operating.versions import VersionPolicy
 from headway.errors import ConfigError, InvalidInput
 
 NAME = "model.toml"

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Hashable
 from typing import Any
 
-from headway.core.faults.poison import PoisonMemory
+from headway.core.faults.poison_memory import PoisonMemory
 from headway.runtime.driving.digests import digest_of, sketch_of
 
 

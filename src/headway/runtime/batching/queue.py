@@ -62,11 +62,11 @@ class CallQueue:
         calls, items, is_mixed = self.calls, [], False
         while inbox:
             item, call = inbox.popleft()
-            if item[5]:
-                is_mixed = True  # it has a tenant; the others may have none
+            if item.tenant:
+                is_mixed = True  # the others may have none
             if is_elsewhere is not None and is_elsewhere(call):
                 call.detach()
-            calls[item[0]] = call
+            calls[item.id] = call
             items.append(item)
         submit = self.scheduler.submit_each if is_mixed else self.scheduler.submit_alike
         return [(calls.pop(item.id), error) for item, error in submit(items)]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from headway.config import KeyConfig
-from headway.core.queueing.quota import Account, Quota
+from headway.core.queueing.quota import Allowance, Quota
 from headway.errors import Forbidden, Unauthenticated
 from headway.hosting.registry import Ask
 from headway.server.auth.access import Access
@@ -42,12 +42,12 @@ class Caller:
     """Whose request it is: a key that is known, and what it has used. It travels on the request;
     a server without keys has None there."""
 
-    __slots__ = ("account", "key", "plain")
+    __slots__ = ("allowance", "key", "plain")
 
-    def __init__(self, key: KeyConfig, account: Account) -> None:
+    def __init__(self, key: KeyConfig, allowance: Allowance) -> None:
         self.key = key
-        self.account = account
-        self.plain = Ask(tenant=key.tenant, account=account)  # of a request without wishes
+        self.allowance = allowance
+        self.plain = Ask(tenant=key.tenant, allowance=allowance)  # of a request without wishes
 
     def check(self, access: Access) -> None:
         """Raises Forbidden where the key lacks the right."""
@@ -75,7 +75,7 @@ class _Nobody(Caller):
 
     def __init__(self) -> None:
         key = KeyConfig(id="", hash="", tenant="", rights=())
-        super().__init__(key, Account("", Quota(), 0.0))
+        super().__init__(key, Allowance("", Quota(), 0.0))
 
     def check(self, access: Access) -> None:
         if access is not Access.OPEN:
@@ -118,11 +118,11 @@ class KeyRing:
     def _kept(self, old: Caller | None, key: KeyConfig, now: float) -> Caller:
         quota = Quota(key.requests_per_s, key.rows_per_s, key.concurrent, key.tokens_per_minute)
         if old is None:
-            return Caller(key, Account(key.id, quota, now))
+            return Caller(key, Allowance(key.id, quota, now))
         if old.key == key:
             return old
-        old.account.change(quota, now)
-        return Caller(key, old.account)
+        old.allowance.change(quota, now)
+        return Caller(key, old.allowance)
 
 
 def _sent(headers: Mapping[str, str]) -> str | None:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
 from headway.server.api.v2.requests import is_large_raw
-from headway.server.api.v2.tensors import Array, Signature, to_raw
+from headway.server.api.v2.tensors import Array, TensorSignature, to_raw
 from headway.server.app import Pending
 from headway.server.direct import DirectPath, DirectRequest, of_rows
 from headway.server.grpc import inference_pb2 as pb
@@ -40,7 +40,7 @@ class KnownMessage(NamedTuple):
 class DirectMessages:
     """Messages to one row and back, for one model."""
 
-    def __init__(self, name: str, version: str, signature: Signature) -> None:
+    def __init__(self, name: str, version: str, signature: TensorSignature) -> None:
         self._signature = signature
         self._inputs = [
             (name, datatype.name, datatype.wire, shape, list(shape), _size_bytes(datatype, shape))
@@ -117,7 +117,7 @@ class DirectMessages:
         return found
 
 
-def direct_messages(name: str, version: str, signature: Signature) -> DirectMessages | None:
+def direct_messages(name: str, version: str, signature: TensorSignature) -> DirectMessages | None:
     """None for a model whose shapes vary, or whose rows are large or texts."""
     rows = _rows_of(signature)
     is_fit = (
@@ -206,7 +206,7 @@ class DirectInfer:
         return self._calls.refusal_of(error)
 
 
-def _rows_of(signature: Signature) -> list[tuple[str, Datatype, tuple[int, ...]]]:
+def _rows_of(signature: TensorSignature) -> list[tuple[str, Datatype, tuple[int, ...]]]:
     return [
         (name, datatype, (1, *shape[1:])) for name, (datatype, shape) in signature.inputs.items()
     ]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.model import Tensor
-from headway.server.api.v2.tensors import Signature
+from headway.server.api.v2.tensors import TensorSignature
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.direct import DirectMessages, KnownMessages, direct_messages
 
@@ -16,7 +16,7 @@ X = [Tensor("x", "float32", (-1, 4))]
 
 
 def codec() -> DirectMessages:
-    made = direct_messages("m", "1", Signature(X, X))
+    made = direct_messages("m", "1", TensorSignature(X, X))
     assert made is not None
     return made
 

@@ -16,7 +16,7 @@ from headway.server.api import kinds
 from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
-from headway.server.api.openai.handlers import EmbeddingsRequest
+from headway.server.api.openai.embeddings import EmbeddingsRequest
 from headway.server.api.openai.images import ImagesRequest
 from headway.server.api.openai.rerank import RerankRequest
 from headway.server.api.openai.tokens import DetokenizeRequest, TokenizeRequest
@@ -177,7 +177,8 @@ def _answered(model: ServedModel, gives: Schema, schema: Schema) -> dict[str, An
     answer = json_of("the result", schema)
     content = answer["content"]
     if model.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        # Without a schema: what one would describe, the text or each event, tools do not agree on.
+        content["text/event-stream"] = {}
     if not gives or "contentEncoding" in gives or bool(getattr(model, "media_type", None)):
         content["*/*"] = {"schema": {}}
     return answer

@@ -65,7 +65,12 @@ class Plain:
             ask = ask_of(parameters, request)
             if has_items and _is_batch(value):
                 return await self._answer_items(served, value["items"], ask)
-            return await _answer(request, served, value, ask)
+            try:
+                return await _answer(request, served, value, ask)
+            except InvalidInput as error:
+                if type(value) is list and "got `array`" in str(error):
+                    error.args = (f'{error}; several at once are sent as {{"items": [...]}}',)
+                raise
 
     async def predict_batch(self, request: Request, model: str) -> Answer:
         """The same body for every model, whatever its values look like."""

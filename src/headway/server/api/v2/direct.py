@@ -17,7 +17,7 @@ from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.json_data import element_type, json_data, json_pieces
 from headway.server.api.v2.requests import LARGE_ANSWER
-from headway.server.api.v2.tensors import Array, Signature, objects
+from headway.server.api.v2.tensors import Array, TensorSignature, objects
 from headway.server.direct import DirectRequest
 from headway.server.net.background import AT_ONCE, Steps
 
@@ -32,7 +32,7 @@ _Input: TypeAlias = tuple[str, Datatype, tuple[int, ...]]  # its name, and its s
 class JsonCodec:
     """Bytes to one row and back, for a model whose shapes are fixed."""
 
-    def __init__(self, name: str, version: str, signature: Signature) -> None:
+    def __init__(self, name: str, version: str, signature: TensorSignature) -> None:
         self._signature = signature
         self._inputs = tuple(
             (name, datatype, (1, *shape[1:]))
@@ -92,7 +92,7 @@ class JsonCodec:
         return found
 
 
-def direct_codec(name: str, version: str, signature: Signature) -> JsonCodec | None:
+def direct_codec(name: str, version: str, signature: TensorSignature) -> JsonCodec | None:
     """None for a model whose shapes vary, or whose tensors JSON cannot carry."""
     inputs, outputs = signature.inputs.values(), signature.outputs.values()
     datatypes = [*(datatype for datatype, _ in inputs), *outputs]

@@ -1,33 +1,20 @@
-"""OpenAI's API, as far as embeddings go: an unmodified `openai` client works."""
+"""OpenAI's route for embeddings: an unmodified `openai` client works."""
 
-import time
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from headway.errors import HeadwayError
-from headway.server.api.kinds import check_does, task_of
+from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
-from headway.server.api.vectors import (
-    base64_of,
-    check_ids,
-    shortened,
-    texts_of,
-    token_ids_of,
-    tokens_in,
-)
+from headway.server.api.vectors import base64_of, check_ids, shortened, texts_of, tokens_in
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("GET", "/v1/models", "models"),
-    ("GET", "/v1/models/{model}", "model"),
-    ("POST", "/v1/embeddings", "embeddings"),
-]
+ROUTES: list[tuple[Literal["POST"], str, str]] = [("POST", "/v1/embeddings", "embeddings")]
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,25 +28,11 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     user: str | None = None
 
 
-class OpenAI:
+class Embeddings:
     """The handlers that ROUTES names, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self._created = int(time.time())
-
-    async def models(self, request: Request) -> Response:
-        models = self._inference.models
-        data = [self._entry(request, name) for name in models.names(request.caller)]
-        adapters = models.adapters(request.caller)
-        data += [self._entry(request, name, parent) for name, parent in adapters.items()]
-        return Response(msgspec.json.encode({"object": "list", "data": data}))
-
-    async def model(self, request: Request, model: str) -> Response:
-        self._inference.models.find_ready(request.caller, model)
-        parent = self._inference.models.adapters(request.caller).get(model, "")
-        kserve = {"name": model, "ready": True}  # its first protocol has the same path
-        return Response(msgspec.json.encode({**self._entry(request, model, parent), **kserve}))
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
@@ -80,25 +53,6 @@ class OpenAI:
         answer = {"object": "list", "model": served.name, "data": data, "usage": usage}
         more = () if ask.story is None else ask.story.headers()
         return Response(await encode_json(answer, plain_of), headers=more)
-
-    def _more(self, request: Request, name: str) -> dict[str, object]:
-        try:
-            served = self._inference.models.get(request.caller, name)
-        except HeadwayError:  # one that is not loaded says nothing of itself
-            return {}
-        told = {"task": task_of(served), "token_ids": token_ids_of(served)}
-        return {key: value for key, value in told.items() if value is not None}
-
-    def _entry(self, request: Request, name: str, parent: str = "") -> dict[str, object]:
-        """OpenAI's, and what a client has to know beside it."""
-        return {
-            **self._more(request, name),
-            "id": name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "headway",
-            **({"parent": parent} if parent else {}),
-        }
 
 
 def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:
