@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    client_calls,
     composing,
     faults,
     gpu,
@@ -15,6 +16,7 @@ from benchmarks import (
     lengths,
     metrics,
     overhead,
+    plain,
     repository,
     scheduling,
     serving,
@@ -22,6 +24,7 @@ from benchmarks import (
     streams,
     workers,
 )
+from benchmarks.peers import run as peers
 from benchmarks.report import Benchmark, machine
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -30,17 +33,21 @@ BENCHMARKS: dict[str, Benchmark] = {
     **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
     **serving.BENCHMARKS,
+    **plain.BENCHMARKS,
     **repository.BENCHMARKS,
     **http_overload.BENCHMARKS,
     **metrics.BENCHMARKS,
     **attacks.BENCHMARKS,
+    **client_calls.BENCHMARKS,
     **gpu.BENCHMARKS,
     **lengths.BENCHMARKS,
     **faults.BENCHMARKS,
     **workers.BENCHMARKS,
     **speech.BENCHMARKS,
     **streams.BENCHMARKS,
+    **peers.BENCHMARKS,
 }
+ON_DEMAND = peers.BENCHMARKS.keys()  # they need an environment of their own, `.venv-llm`
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
@@ -54,7 +61,7 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
     missed = 0
-    for name in arguments.names or BENCHMARKS:
+    for name in arguments.names or [each for each in BENCHMARKS if each not in ON_DEMAND]:
         started = time.perf_counter()
         report = BENCHMARKS[name](arguments.quick)
         missed += sum(not bar.reached for bar in report.bars)

@@ -71,10 +71,11 @@ class Generator:
         target: str,
         *,
         max_context: int | None = None,
-        max_sequences: int = 64,
+        max_sequences: int | None = None,
         step_tokens: int = 512,
         kv_cache_gib: float | None = None,
         dtype: str = "auto",
+        device: str = "auto",
         share_prefixes: bool = True,
         threads: int | None = None,
         quantization: str = "none",
@@ -89,6 +90,7 @@ class Generator:
             "step_tokens": step_tokens,
             "kv_cache_gib": kv_cache_gib,
             "dtype": dtype,
+            "device": device,
             "threads": threads,
             "quantization": quantization,
             "adapter_slots": adapter_slots,
@@ -308,7 +310,8 @@ class _Request:
         try:
             self.sampling = Sampling(**wishes)
         except TypeError as error:
-            raise InvalidInput(f"{str(error).rpartition('argument ')[2]}: is not known") from None
+            name = str(error).rpartition("argument ")[2]
+            raise InvalidInput(f"{name}: is an unknown option") from None
         self.finished: Finished | None = None
         self.finish_reason: str | None = None
         self.is_alive = True  # in the engine

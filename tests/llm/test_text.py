@@ -1,9 +1,13 @@
 """Text to tokens and back, character by character."""
 
+import random
 from pathlib import Path
 
 import pytest
 from models import SPECIALS, save_tokenizer
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream, Metaspace
+from tokenizers.models import WordLevel
 
 from headway.errors import InvalidInput
 from headway.models.chat.text import ChatText, Detokenizer, StopStrings
@@ -22,6 +26,30 @@ def test_a_character_is_never_split(text: ChatText) -> None:
     pieces = [detokenizer.step(token) for token in text.encode(shown)]
     assert "".join(pieces) == shown
     assert not any("\N{REPLACEMENT CHARACTER}" in each for each in pieces)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_kept_from_earlier_answers_give_what_a_whole_decoding_gives(
+    text: ChatText, seed: int
+) -> None:
+    """Any tokens: halves of characters, bytes that are none, special tokens in between."""
+    draw = random.Random(seed)
+    spelled = text.encode("né日🙂")
+    for _ in range(5):
+        tokens = draw.choices([*range(text.tokenizer.get_vocab_size()), *spelled * 30], k=40)
+        stream, detokenizer = DecodeStream(skip_special_tokens=True), Detokenizer(text)
+        whole = [stream.step(text.tokenizer, token) or "" for token in tokens]
+        assert [detokenizer.step(token) for token in tokens] == whole
+
+
+def test_a_tokenizer_whose_pieces_depend_on_each_other_is_decoded_in_order(tmp_path: Path) -> None:
+    """Metaspace: the first piece has no space before it, later ones have."""
+    vocabulary = {"<unk>": 0, "\u2581a": 1, "b": 2}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.decoder = Metaspace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    detokenizer = Detokenizer(ChatText(tmp_path))
+    assert [detokenizer.step(token) for token in (1, 2, 1, 1)] == ["a", "b", " a", " a"]
 
 
 def test_several_tokens_may_end_a_text(text: ChatText) -> None:

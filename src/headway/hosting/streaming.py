@@ -30,6 +30,7 @@ class ServedStream:
         self._is_over = False
         self._started = 0.0
         self._held: AbstractContextManager[None] | None = None
+        self.take: Callable[[], list[Any]] = list  # all chunks that are there
 
     def __aiter__(self) -> Self:
         return self
@@ -52,15 +53,14 @@ class ServedStream:
         self._started = self._host.clock()
         self._held = self._host.held()
         self._held.__enter__()
-        return await self._host.open_stream(*self._asked)
+        chunks = await self._host.open_stream(*self._asked)
+        self.take = chunks.take
+        return chunks
 
     def attach(self, reader: Callable[[], None] | None) -> None:
         """See OpenStream; after the first chunk."""
         assert self._chunks is not None, "it has not begun"
         self._chunks.attach(reader)
-
-    def take(self) -> list[Any]:
-        return [] if self._chunks is None else self._chunks.take()
 
     def is_at_end(self) -> bool:
         """Raises what went wrong."""

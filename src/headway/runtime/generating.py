@@ -113,7 +113,7 @@ class Cancel(NamedTuple):
 
 
 class Weigh(NamedTuple):
-    """Tenants who come from now on have these weights."""
+    """Tenants that come from now on have these weights."""
 
     weights: dict[str, float]
 
@@ -151,7 +151,7 @@ class Report(NamedTuple):
 
 
 class EngineLoop:
-    """Owns scheduler and engine: nobody else touches them."""
+    """Owns scheduler and engine: no other thread touches them."""
 
     def __init__(self, engine: StepRunner, inbox: Inbox, report: Callable[[Report], None]) -> None:
         self._engine = engine
@@ -249,13 +249,15 @@ class EngineLoop:
             self._engine.add(sequence.id, sequence.prompt, sampling, generated=resumed or ())
         except Exception as error:  # noqa: BLE001  that sequence's, not the loop's
             self._scheduler.cancel(sequence.id)
-            self._report([Output(sequence.id, error=ModelFailed(f"it cannot be begun: {error}"))])
+            self._report(
+                [Output(sequence.id, error=ModelFailed(f"the engine refused it: {error}"))]
+            )
             return
         self.unfinished.add(sequence.id)
         self._adapters.entered(sequence)
 
     def _cancel(self, sequence: int) -> None:
-        """Whoever cancels is told the end in any case, of one that never came here, too."""
+        """The end is always reported, also of a sequence that never came here."""
         if sequence in self.unfinished:
             self._scheduler.cancel(sequence)
         else:
@@ -266,7 +268,7 @@ class EngineLoop:
         result: Any
         try:
             result = getattr(self._engine, command.method)(*command.arguments)
-        except Exception as error:  # noqa: BLE001  whoever called is told
+        except Exception as error:  # noqa: BLE001  the caller is told
             result = error
         self._returns(command.number, result)
 

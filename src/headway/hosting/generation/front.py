@@ -1,4 +1,4 @@
-"""The front's side of the sequences under way: text out of tokens, stop strings, who reads what.
+"""The front's side of the sequences under way: text out of tokens, stop strings, readers.
 
 The engine's side says once a step, for all sequences, which tokens there are (`report`, from
 whatever thread it is in); one turn of the event loop then serves every reader. Knows no protocol.
@@ -19,7 +19,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
-from headway.core.queueing.quota import Account
+from headway.core.queueing.quota import Allowance
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, ModelFailed
 from headway.hosting.generation.pieces import Generation, Met, Piece
 from headway.hosting.registry import Ask
@@ -35,7 +35,7 @@ _new_piece = cast("Callable[[tuple[Any, ...]], Piece]", functools.partial(tuple.
 
 
 class Engine(Protocol):
-    """Who computes: a thread here, or a process of its own."""
+    """The engine: a thread here, or a process of its own."""
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None: ...
 
@@ -87,8 +87,8 @@ class Front:
         adapter = self.adapters.key_of(ask.adapter)
         now = time.monotonic()
         unused = self._most_tokens(asked)
-        if ask.account is not None:
-            ask.account.reserve_tokens(unused, now)
+        if ask.allowance is not None:
+            ask.allowance.reserve_tokens(unused, now)
         call = StreamCall(0, asked, self._loop)
         call.start(may_rerun=False)
         request = self._requests[call] = _Request(call)
@@ -105,10 +105,10 @@ class Front:
                 now,
                 explains=ask.story is not None,
             )
-            if ask.account is not None:
+            if ask.allowance is not None:
                 reserved = len(sequence.prompt) + sequence.max_tokens
                 unused -= reserved
-                answer.reservation = _Reservation(ask.account, len(sequence.prompt), reserved)
+                answer.reservation = _Reservation(ask.allowance, len(sequence.prompt), reserved)
             request.sequences.add(number)
             self._answers[number] = answer
             own_seed = (seed + index % asked.n) % _SEEDS
@@ -116,8 +116,8 @@ class Front:
             try:
                 self._engine.submit(sequence, sampling)
             except HeadwayError:
-                if ask.account is not None:
-                    ask.account.refund_tokens(unused, now)
+                if ask.allowance is not None:
+                    ask.allowance.refund_tokens(unused, now)
                 self._withdraw(call)
                 raise
             self._recorder.prompt(len(sequence.prompt))
@@ -167,48 +167,49 @@ class Front:
     def deliver(self, outputs: Sequence[Output]) -> None:
         """The same, in the event loop."""
         now = time.monotonic()
-        company = sum(1 for each in outputs if each.token is not None)
+        company = len(outputs) - [each[1] for each in outputs].count(None)
         step: list[tuple[StreamCall, Any]] = []
+        entry: Piece | HeadwayError | None
         answers = self._answers
         gaps: dict[float, int] = {}  # since when so many had no token
         for output in outputs:
-            answer = answers.get(output[0])
+            sequence, token, logprobs, finished, error = output
+            answer = answers.get(sequence)
             if answer is None:
                 continue  # its caller has left
-            entry = self._entry(answer, output, company, now, gaps)
+            since = answer.since
+            try:
+                if since is None or finished is not None or error is not None or token is None:
+                    entry = answer.take(output, company, now, self._recorder)
+                else:  # the hot path: a token that is neither the first nor the last
+                    gaps[since] = gaps.get(since, 0) + 1
+                    answer.since = now
+                    entry = answer.middle(token, company, logprobs)
+            except Exception as failure:  # noqa: BLE001  one answer's, not the step's
+                entry = self._failed(answer, failure)
+            if answer.is_to_cancel:
+                self._stop(answer, sequence)
             if entry is not None:
-                step.append((answer.request.call, entry))
-            if answer.is_over and self._end(output.sequence, answer):
-                step.append((answer.request.call, END))
+                step.append((answer.call, entry))
+            if answer.is_over and self._end(sequence, answer):
+                step.append((answer.call, END))
+        self._record(company, gaps, now)
+        self._hand_over(step)
+
+    def _record(self, company: int, gaps: dict[float, int], now: float) -> None:
+        self._recorder.step(company)
         for since, count in gaps.items():
             self._recorder.between_tokens.add(now - since, count)
-        self._recorder.step(company)
+
+    def _hand_over(self, step: list[tuple[StreamCall, Any]]) -> None:
         deliver_step(step)
-        for call in [call for call, _ in step if call.is_done]:
+        for call in [call for call, _ in step if call.has_ended]:
             if call in self._requests:  # failed, or its reader is too slow
                 self._withdraw(call)
 
-    def _entry(
-        self, answer: "_Answer", output: Output, company: int, now: float, gaps: dict[float, int]
-    ) -> "Piece | HeadwayError | None":
-        _, token, logprobs, finished, error = output
-        since = answer.since
-        try:
-            if since is None or finished is not None or error is not None or token is None:
-                piece = answer.take(output, company, now, self._recorder)
-            else:  # the hot path: a token that is neither the first nor the last
-                gaps[since] = gaps.get(since, 0) + 1
-                answer.since = now
-                piece = answer.middle(token, company, logprobs)
-        except HeadwayError as refused:
-            return refused
-        except Exception as bug:  # noqa: BLE001  one answer's, not the step's
-            return self._failed(answer, bug)
-        if answer.is_to_cancel:
-            self._stop(answer, output.sequence)
-        return piece
-
-    def _failed(self, answer: "_Answer", error: Exception) -> ModelFailed:
+    def _failed(self, answer: "_Answer", error: Exception) -> HeadwayError:
+        if isinstance(error, HeadwayError):
+            return error
         answer.since = None
         failed = ModelFailed(f"the answer's text cannot be made: {error}")
         failed.__cause__ = error
@@ -267,7 +268,7 @@ class _Request:
 class _Reservation(NamedTuple):
     """Tokens that a key has set aside for one answer."""
 
-    account: Account
+    allowance: Allowance
     prompt: int
     reserved: int
 
@@ -277,7 +278,8 @@ class _Answer:
 
     __slots__ = (
         *("_arrived_at", "_batches", "_detokenizer", "_explains", "_first_at", "_index"),
-        *("_is_stopped", "_tokens", "is_over", "is_to_cancel", "request", "reservation", "since"),
+        *("_is_stopped", "_tokens", "call", "is_over", "is_to_cancel", "request"),
+        *("reservation", "since"),
     )
 
     def __init__(
@@ -290,6 +292,7 @@ class _Answer:
         explains: bool,
     ) -> None:
         self.request = request
+        self.call = request.call
         self._index = index
         self._detokenizer = detokenizer
         self._arrived_at = now
@@ -325,9 +328,9 @@ class _Answer:
         """It has ended: its key gets back what it has not used. Refused before its first token, it
         has used nothing."""
         if self.reservation is not None:
-            account, prompt, reserved = self.reservation
+            allowance, prompt, reserved = self.reservation
             used = prompt + self._tokens if self._tokens else 0
-            account.refund_tokens(reserved - used, time.monotonic())
+            allowance.refund_tokens(reserved - used, time.monotonic())
 
     def _record(self, now: float, recorder: GenerationRecorder) -> None:
         if self.since is not None:

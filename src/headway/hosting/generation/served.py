@@ -76,7 +76,7 @@ class ServedGenerator(Holding):
         self.model = model
         self.name = config.name
         self.version = version
-        self.max_batch_size = config.max_sequences or 64
+        self.max_batch_size = config.max_sequences or 64  # until the engine says
         self.statistics = ModelStatistics()
         self.recorder = GenerationRecorder()
         self.language: Language | None = None  # once it is loaded
@@ -104,10 +104,11 @@ class ServedGenerator(Holding):
         config = self.config
         options = {
             "max_context": config.max_context,
-            "max_sequences": config.max_sequences or 64,
+            "max_sequences": config.max_sequences,
             "step_tokens": config.step_tokens or 512,
             "kv_cache_gib": config.kv_cache_gib,
             "dtype": config.dtype,
+            "device": config.device,
             "quantization": config.quantization,
             "adapter_slots": config.adapter_slots,
             "max_adapter_rank": config.max_adapter_rank,
@@ -126,6 +127,7 @@ class ServedGenerator(Holding):
         start = self._start_process if self.placement.kind == "process" else self._start_thread
         welcome = await start(engine, front)
         limits = welcome.limits
+        self.max_batch_size = limits.max_sequences
         self.language = await run_in_thread(
             lambda: Language(
                 text,
@@ -198,7 +200,7 @@ class ServedGenerator(Holding):
         self._tell(Stopped(self.name, 0))
 
     async def retire(self, *, drain_s: float) -> None:
-        """Close, once whoever has found it is through."""
+        """Close, once the requests that have found it are done."""
         await self._wait_left(asyncio.get_running_loop().time() + drain_s)
         await self.close(drain_s=0.0)
 
@@ -210,7 +212,7 @@ class ServedGenerator(Holding):
         return False  # nothing that one learns is handed to another
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Tenants who come from now on have the new ones."""
+        """Tenants that come from now on have the new ones."""
         self._weights = {**weights, **self.config.tenants}
         if self._engine is not None and self._engine.is_open:
             self._engine.weigh(self._weights)
@@ -288,11 +290,11 @@ class ServedGenerator(Holding):
         if self._front is None or self.language is None:
             raise Closed(f"{self.name} is not loaded")
         if isinstance(value, Decoded):
-            value = value.value
+            value = value.get()
         if isinstance(value, Generation):
             if ask.parameters:
                 name = next(iter(ask.parameters))
-                raise InvalidInput(f"{name}: is not known")
+                raise InvalidInput(f"{name}: is an unknown option")
             self.language.check_ids(tuple(value.wishes.token_ids), "logit_bias")
             return self._front.open(value, ask)
         generation = await self._generation_of(value, ask.parameters or {})

@@ -12,6 +12,8 @@ from headway.models.chat.templates import ChatTemplate
 
 Message = Mapping[str, Any]
 _DEFAULTS = frozenset(["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])
+_NO_CHARACTER = "\ufffd"  # for bytes that are none, or not yet
+_NOTHING: dict[int, str] = {}
 
 
 class ChatText:
@@ -20,6 +22,7 @@ class ChatText:
     def __init__(self, folder: Path) -> None:
         try:
             from tokenizers import Tokenizer
+            from tokenizers.decoders import ByteLevel
         except ImportError as error:
             raise ConfigError("language models need pip install 'headway[llm]'") from error
         file = folder / "tokenizer.json"
@@ -29,6 +32,10 @@ class ChatText:
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         self._plain: Any = None  # the same, to which special tokens are text
+        # Of tokens that are whole characters. None: a token's text depends on those before it.
+        self.pieces: dict[int, str] | None = None
+        if isinstance(self.tokenizer.decoder, ByteLevel):
+            self.pieces = {}
         self._config = _read(folder / "tokenizer_config.json")
         self._template = _template(folder, self._config)
         self._special = re.compile(
@@ -44,7 +51,7 @@ class ChatText:
         spelled = self.tokenizer.token_to_id(_token(self._config.get("eos_token")))
         ids = {*(ends if isinstance(ends, list) else [ends]), spelled}
         self.stop_ids = frozenset(ids - {None})
-        # What the model's makers would have callers get who say nothing else.
+        # What the model's makers recommend for requests that set nothing else.
         self.defaults = {
             name: value
             for name, value in _read(folder / "generation_config.json").items()
@@ -98,17 +105,36 @@ class Detokenizer:
     """One answer's text, as its tokens come. Never half a character, never past a stop string."""
 
     def __init__(self, text: ChatText, stops: Sequence[str] = ()) -> None:
-        from tokenizers.decoders import DecodeStream
-
         self._tokenizer = text.tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._pieces = text.pieces
+        self._known = _NOTHING if text.pieces is None else text.pieces
+        self._stream: Any = None  # while a character is not whole
         self.has_stops = bool(stops)
         self._stops = StopStrings(stops)
 
     def step(self, token: int) -> str:
         """The text that can be shown now."""
-        text: str = self._stream.step(self._tokenizer, token) or ""
+        text = self._known.get(token)
+        if text is None:
+            text = self._decode(token)
         return self._stops.step(text) if self.has_stops else text
+
+    def _decode(self, token: int) -> str:
+        """Of a token that is new, or no text by itself."""
+        pieces = self._pieces
+        if pieces is not None and self._stream is None:
+            piece: str = self._tokenizer.decode([token], skip_special_tokens=True)
+            if _NO_CHARACTER not in piece:
+                pieces[token] = piece
+                return piece
+        if self._stream is None:
+            from tokenizers.decoders import DecodeStream
+
+            self._stream, self._known = DecodeStream(skip_special_tokens=True), _NOTHING
+        text: str = self._stream.step(self._tokenizer, token) or ""
+        if text and pieces is not None:  # whole again
+            self._stream, self._known = None, pieces
+        return text
 
     def finish(self) -> str:
         """What was held back, in case it became a stop string."""

@@ -14,7 +14,9 @@ from headway.model import END
 from headway.runtime.driving.calls import Ran
 from headway.runtime.driving.digests import Trail
 
-MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off
+MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
+MAX_BACKLOG_BYTES = 8 * 2**20  # … and what texts, bytes and arrays among them may take
+_SIZED = (str, bytes)
 
 
 class StreamCall:
@@ -22,13 +24,15 @@ class StreamCall:
 
     __slots__ = (
         "_chunks",
-        "_ended",
         "_error",
         "_is_told",
         "_pushed",
+        "_pushed_bytes",
         "_retrace",
+        "_taken_bytes",
         "_trail",
         "_waiter",
+        "has_ended",
         "is_abandoned",
         "item_ids",
         "loop",
@@ -43,19 +47,21 @@ class StreamCall:
         self.ran: tuple[Ran, ...] = ()
         self.is_abandoned = False  # the reader left
         self.loop = loop
-        self.reader: Callable[[], None] | None = None  # told in place of whoever waits
+        self.reader: Callable[[], None] | None = None  # told in place of a waiting task
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
-        self._ended = False  # there will be no more chunks
+        self.has_ended = False  # there will be no more chunks
         self._is_told = False  # its loop has been asked to wake the reader, and has not yet
         self._pushed = 0
+        self._pushed_bytes = 0  # counted by the model's side only …
+        self._taken_bytes = 0  # … and by the reader's
         self._trail: Trail | None = None  # of what was pushed, where the model may start over
         self._retrace: Trail | None = None  # of what comes once more, until it is as far
 
     @property
     def is_done(self) -> bool:
-        return self._ended or self.is_abandoned
+        return self.has_ended or self.is_abandoned
 
     # From any thread.
 
@@ -71,24 +77,35 @@ class StreamCall:
 
     def put(self, entry: Any) -> bool:
         """One entry of a step: a chunk, None for nothing, END, or this item's own error. True: its
-        reader is to be woken."""
-        if entry is None or self.is_done:
+        loop is to be told that there is something to read, and does not know yet."""
+        if entry is None or self.has_ended or self.is_abandoned:
             return False
-        if entry is END:
-            self._finish()
-        elif isinstance(entry, Exception):
-            self._end(entry)
+        if entry is END or isinstance(entry, Exception):
+            self._end(self._retraced() if entry is END else entry)
         elif self._retrace is not None:
             self._follow(self._retrace, entry)
-            return self._ended
-        elif len(self._chunks) >= MAX_BACKLOG:
-            self._end(Shed(f"the reader fell {MAX_BACKLOG} chunks behind its stream"))
+            if not self.has_ended:
+                return False
+        elif (
+            len(self._chunks) >= MAX_BACKLOG
+            or self._pushed_bytes - self._taken_bytes >= MAX_BACKLOG_BYTES
+        ):
+            self._end(self._too_far_behind())
         else:
             self._pushed += 1
+            self._pushed_bytes += _bytes_of(entry)
             if self._trail is not None:
                 self._trail.add(entry)
             self._chunks.append(entry)
+        if self._is_told:
+            return False
+        self._is_told = True
         return True
+
+    def _too_far_behind(self) -> Shed:
+        is_many = len(self._chunks) >= MAX_BACKLOG
+        behind = f"{MAX_BACKLOG} chunks" if is_many else f"{MAX_BACKLOG_BYTES} bytes"
+        return Shed(f"the reader fell {behind} behind its stream")
 
     def _follow(self, retrace: Trail, entry: Any) -> None:
         retrace.add(entry)
@@ -100,35 +117,33 @@ class StreamCall:
                 self._end(self._broken_off())
 
     def _broken_off(self) -> ModelFailed:
-        return ModelFailed("the stream broke off, and the model does not stream the same twice")
+        return ModelFailed("the stream broke off, and the model did not repeat the same chunks")
 
     def succeed(self, result: Any) -> None:
-        if not self._ended:
-            self._finish()
-            wake([self])
+        if not self.has_ended:
+            self._end(self._retraced())
+            self._tell()
 
     def fail(self, error: BaseException) -> None:
-        if not self._ended:
+        if not self.has_ended:
             self._end(error)
-            wake([self])
+            self._tell()
 
     def detach(self) -> None:
         """It always finds its reader's loop."""
 
-    def _finish(self) -> None:
-        # It may have ended earlier than the first time.
-        self._end(None if self._retrace is None else self._broken_off())
+    def _retraced(self) -> ModelFailed | None:
+        """What an end means now: it may have come earlier than the first time."""
+        return None if self._retrace is None else self._broken_off()
 
     def _end(self, error: BaseException | None) -> None:
         self._error = error
-        self._ended = True  # last: the reader looks at it first
+        self.has_ended = True  # last: the reader looks at it first
 
-    def is_to_be_told(self) -> bool:
-        """Whether its loop does not know yet that there is something to read."""
-        if self._is_told:
-            return False
-        self._is_told = True
-        return True
+    def _tell(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            _wake_in(self.loop, [self])
 
     # In the reader's loop.
 
@@ -146,11 +161,12 @@ class StreamCall:
         chunks, taken = self._chunks, []
         while chunks:
             taken.append(chunks.popleft())
+        self._taken_bytes += sum(map(_bytes_of, taken))
         return taken
 
     def is_at_end(self) -> bool:
         """Whether all has been read; raises what went wrong."""
-        if not self._ended or self._chunks:
+        if not self.has_ended or self._chunks:
             return False
         if self._error is not None:
             raise self._error
@@ -166,7 +182,9 @@ class StreamCall:
                 break
             self._waiter = self.loop.create_future()
             await self._waiter
-        return chunks.popleft()
+        chunk = chunks.popleft()
+        self._taken_bytes += _bytes_of(chunk)
+        return chunk
 
 
 class OpenStream:
@@ -208,15 +226,26 @@ class OpenStream:
             self._withdraw(call)
 
 
+def _bytes_of(chunk: Any) -> int:
+    if isinstance(chunk, _SIZED):
+        return len(chunk)
+    size: int = getattr(chunk, "nbytes", 0)
+    return size
+
+
 def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
     """The entries of one step, each to its stream. From any thread; each loop is told once."""
-    wake([call for call, entry in step if entry is not None and call.put(entry)])
+    told: list[StreamCall] = []
+    try:
+        for call, entry in step:
+            if call.put(entry):
+                told.append(call)
+    finally:  # whoever was marked as told is told
+        if told:
+            _wake(told)
 
 
-def wake(calls: list[StreamCall]) -> None:
-    told = [call for call in calls if call.is_to_be_told()]
-    if not told:
-        return
+def _wake(told: list[StreamCall]) -> None:
     loop = told[0].loop
     if any(call.loop is not loop for call in told):
         for other in {call.loop for call in told}:

@@ -16,7 +16,7 @@ from headway.runtime.generation.words import Welcome, packed
 from headway.runtime.workers.process.channel import Channel
 from headway.runtime.workers.process.protocol import Kind
 
-_BEYOND_S = 3600.0  # nobody's deadline is so far that it cannot be looked at again by then
+_BEYOND_S = 3600.0  # the longest wait without another look at the deadlines
 
 
 def serve(

@@ -98,7 +98,7 @@ class EngineProcess:
             raise
 
     async def close(self) -> None:
-        """Whoever has not ended gets `Closed`. No process is left."""
+        """Sequences that have not ended get `Closed`. No process is left."""
         self._is_closing = True
         self._watch.stop()
         worker = self._worker
@@ -266,7 +266,7 @@ class EngineProcess:
             entry = sent.get(number)
             if entry is not None:
                 entry.tokens.append(token)
-                outputs.append(_new_output((entry.sequence.id, token, None, None, None)))
+                outputs.append(_new_output((entry.id, token, None, None, None)))
         return outputs
 
     def _others(self, step: Step, outputs: list[Output]) -> list[Change]:
@@ -376,7 +376,7 @@ class EngineProcess:
                 answer.set_exception(error)
 
     def _is_late(self, limit_s: float) -> bool:
-        """Nothing was heard for so long. False: nobody waits for anything."""
+        """Nothing was heard for so long. False: no caller waits."""
         line = self._line
         if line is None or (line.is_welcome and not self._sent):
             return False
@@ -408,9 +408,10 @@ class EngineProcess:
 class _Entry:
     """One sequence, with all that it takes to resume it."""
 
-    __slots__ = ("is_cancelled", "number", "sampling", "sequence", "tokens", "was_sent")
+    __slots__ = ("id", "is_cancelled", "number", "sampling", "sequence", "tokens", "was_sent")
 
     def __init__(self, sequence: Asked, sampling: Sampling) -> None:
+        self.id = sequence.id
         self.sequence = sequence
         self.sampling = sampling
         self.tokens: list[int] = []  # that have come

@@ -108,7 +108,7 @@ class GenerationThread:
             self._tell(command)
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Stop after the running step. Whoever has not ended gets `Closed`."""
+        """Stop after the running step. Sequences that have not ended get `Closed`."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -147,7 +147,7 @@ class GenerationThread:
         try:
             self._engine = self._make_engine()
             self._loop = EngineLoop(self._engine, self, self._reported)
-        except BaseException as error:  # noqa: BLE001  whoever called `start` is told
+        except BaseException as error:  # noqa: BLE001  the caller of `start` is told
             self._failure = error
             self._ready.set()
             return
@@ -155,7 +155,7 @@ class GenerationThread:
         closed = Closed("the generator has stopped")
         try:
             self._loop.run()
-        except Exception as failure:  # noqa: BLE001  everyone who waits is told, below
+        except Exception as failure:  # noqa: BLE001  all waiting callers are told, below
             _log.exception("the generator's loop has died")
             self._failure = failure
             closed = Closed(f"the generator's loop has died: {failure}")

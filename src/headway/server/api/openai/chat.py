@@ -144,7 +144,7 @@ def _part(part: Any, where: str) -> str:
     if part.get("type") != "text":
         raise InvalidInput(f"{where}.type: {part.get('type')!r:.40} is not supported; text is")
     for name in part.keys() - {"type", "text"}:
-        raise InvalidInput(f"{where}.{name}: is not known")
+        raise InvalidInput(f"{where}.{name}: is an unknown field")
     text = part.get("text")
     if not isinstance(text, str):
         raise InvalidInput(f"{where}.text: a text is expected")
@@ -179,6 +179,15 @@ class ChatWriter:
         self._end = b',"logprobs":null,"finish_reason":null}]' + usage_part + b"}\n\n"
 
     def piece(self, piece: Piece) -> bytes:
+        choice, text, _, logprobs, reason, _, _ = piece
+        if reason is None and logprobs is None and choice in self._begun:  # the hot path
+            return b'%b%d,"delta":{"content":%b}%b' % (
+                *(self._start, choice, _encode(text), self._end),
+            )
+        return self._rare(piece)
+
+    def _rare(self, piece: Piece) -> bytes:
+        """The first of a choice, the last, or one with log-probabilities."""
         begin = b""
         if piece.choice not in self._begun:
             self._begun.add(piece.choice)

@@ -1,0 +1,68 @@
+"""Headway's engine in its own process, token ids in and out; and the same engine with static
+batches: all of a batch run until its longest answer ends, and the next batch waits for that."""
+
+import argparse
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.peers.loads import Chat, Load, measure
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.scheduler import GenerationScheduler
+from headway.core.generation.sequence import Sequence
+from headway.core.generation.step import Step
+
+if TYPE_CHECKING:
+    from headway.engine.runner import Runner
+
+
+class Engine:
+    """The production scheduler and runner, driven as fast as they go."""
+
+    def __init__(self, runner: "Runner") -> None:
+        self._runner = runner
+        self._number = 0
+
+    def run(self, load: Load) -> None:
+        self._generate(load.chats, load.at_once)
+
+    def run_static(self, load: Load) -> None:
+        for batch in load.batches:
+            longest = max(chat.out for chat in batch)
+            self._generate(tuple(Chat(chat.prompt, longest) for chat in batch), load.at_once)
+
+    def _generate(self, chats: tuple[Chat, ...], at_once: int) -> None:
+        scheduler = GenerationScheduler(self._runner.limits)
+        waiting = deque(chats)
+        while waiting or scheduler.running or scheduler.waiting:
+            while waiting and scheduler.running + scheduler.waiting < at_once:
+                self._submit(scheduler, waiting.popleft())
+            step = scheduler.next_step(0.0)
+            assert isinstance(step, Step)
+            sampled = self._runner.run(step)
+            scheduler.complete(step, sampled.tokens, 0.0)
+
+    def _submit(self, scheduler: GenerationScheduler, chat: Chat) -> None:
+        self._number += 1
+        prompt = tuple(chat.prompt)
+        scheduler.submit(Sequence(self._number, 0.0, prompt, chat.out))
+        self._runner.add(self._number, prompt, Sampling(temperature=0.0))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--static", action="store_true")
+    arguments = parser.parse_args()
+    from headway.engine.starting import EngineOptions, start
+
+    options = EngineOptions(max_context=2048, dtype=arguments.dtype, device="cpu", kv_cache_gib=1.0)
+    engine = Engine(start(arguments.folder, options))  # type: ignore[arg-type]
+    run = engine.run_static if arguments.static else engine.run
+    measure("engine", run, rounds=arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Headway's server with the chat model, and one process of clients: streams of token ids."""
+
+import argparse
+import json
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import deque
+from contextlib import suppress
+
+from benchmarks.peers.loads import Chat, Load, measure
+
+READY_S = 120.0
+
+
+class Clients:
+    """One connection for each chat. It sleeps until something comes: the cores are the engine's."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def run(self, load: Load) -> None:
+        waiting = deque(load.chats)
+        poller = select.poll()
+        running: dict[int, tuple[socket.socket, Chat, bytearray]] = {}
+        while waiting or running:
+            while waiting and len(running) < load.at_once:
+                chat = waiting.popleft()
+                stream = self._ask(chat)
+                poller.register(stream, select.POLLIN)
+                running[stream.fileno()] = stream, chat, bytearray()
+            for descriptor, _ in poller.poll():
+                stream, chat, seen = running[descriptor]
+                data = stream.recv(65_536)
+                seen += data
+                if data and b"[DONE]" not in seen[-32:]:
+                    continue
+                events = seen.count(b"data: {")
+                assert events == chat.out, (events, chat.out, bytes(seen[:300]))
+                poller.unregister(descriptor)
+                stream.close()
+                del running[descriptor]
+
+    def _ask(self, chat: Chat) -> socket.socket:
+        wishes = {"max_tokens": chat.out, "temperature": 0, "ignore_eos": True, "stream": True}
+        body = json.dumps({"model": "chat", "prompt": chat.prompt, **wishes}).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        stream = socket.create_connection(("127.0.0.1", self._port))
+        stream.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        return stream
+
+
+def wait_ready(port: int, server: "subprocess.Popen[bytes]") -> None:
+    ends_at = time.monotonic() + READY_S
+    while time.monotonic() < ends_at and server.poll() is None:
+        with suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5).close()
+            return
+        time.sleep(0.2)
+    raise RuntimeError("the server is not ready")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1)
+    arguments = parser.parse_args()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "headway", "serve", "chat", "--port", str(port)]
+    with subprocess.Popen(
+        [*command, "--grpc-port", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            wait_ready(port, server)
+            measure("http", Clients(port).run, rounds=arguments.rounds)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(30)
+
+
+if __name__ == "__main__":
+    main()

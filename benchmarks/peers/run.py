@@ -1,0 +1,162 @@
+"""Runs every party in turn, and sets their tokens a second beside each other.
+
+A peer's Python is named by an environment variable: HEADWAY_PEER_VLLM, and HEADWAY_PEER_LLAMA_CPP
+with the model's file in HEADWAY_PEER_GGUF. A peer without one stands in the table as not installed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.peers.loads import AT_ONCE, LONGEST, MIXED_AT_ONCE, MIXED_CHATS, OUT, PROMPT
+from benchmarks.peers.loads import SHORTEST as LEAST
+from benchmarks.report import Bar, Benchmark, Report
+
+_ROOT = Path(__file__).parents[2]
+LIMIT_S = 150  # for one party
+LOADS = (*(str(count) for count in AT_ONCE), "mixed")
+# Whole tokens a second on two cores with AVX-512 (bf16, VNNI), seen before.
+SEEN = {
+    "vLLM": {"1": 35.0, "4": 137.0, "16": 321.0, "32": 401.0},
+    "llama.cpp": {"1": 83.0, "4": 112.0, "16": 157.0, "32": 150.0},
+}
+
+
+@dataclass(slots=True)
+class Ran:
+    """One party's best of all rounds, by load; or why there is none."""
+
+    tok_s: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+
+def chat_peers(quick: bool) -> Report:
+    from headway.models.chat.finding import find_language_model
+
+    folder = str(find_language_model("chat"))
+    rounds = 1 if quick else 2
+    ran: dict[str, Ran] = {}
+    for name, command in _commands(folder).items():
+        ran[name] = _run(command, rounds)
+        print(f"{name}: {ran[name].tok_s or ran[name].failure}", file=sys.stderr, flush=True)
+    rows: list[list[object]] = [
+        [name, *(_cell(party, load) for load in LOADS)] for name, party in ran.items()
+    ]
+    notes = [
+        f"whole tokens a second, the best of {rounds} rounds; prompts of {PROMPT} tokens, {OUT} "
+        f"out, 1 to 32 chats at once; mixed: {MIXED_CHATS} chats of {LEAST} to {LONGEST} tokens "
+        f"out, {MIXED_AT_ONCE} at once (vLLM is given all of them and runs 32)",
+        "two threads everywhere; llama.cpp computes 4-bit weights, vLLM bf16, transformers float32",
+        *(f"{name}: {party.failure}" for name, party in ran.items() if party.failure),
+    ]
+    return Report(
+        "Chat on the CPU beside its peers",
+        ["tok/s", *(f"{load} at once" if load != "mixed" else load for load in LOADS)],
+        rows,
+        _bars(ran),
+        notes,
+    )
+
+
+def _commands(folder: str) -> dict[str, list[str] | str]:
+    """What to run; a text says why not."""
+    here = [sys.executable, "-m"]
+    engine = [*here, "benchmarks.peers.engine", "--folder", folder]
+    own = [*here, "benchmarks.peers.transformers_batches", "--folder", folder, "--kind"]
+    vllm = os.environ.get("HEADWAY_PEER_VLLM")
+    llama, file = (os.environ.get(f"HEADWAY_PEER_{each}") for each in ("LLAMA_CPP", "GGUF"))
+    return {
+        "Headway, in process": engine,
+        "Headway, over HTTP": [*here, "benchmarks.peers.over_http"],
+        "Headway, 8-bit weights": [*engine, "--quantization", "int8"],
+        "Headway's engine, static batches": [*engine, "--static"],
+        "llama.cpp": [llama, "-m", "benchmarks.peers.llama_cpp_batches", "--file", file]
+        if llama and file
+        else "not installed (HEADWAY_PEER_LLAMA_CPP, HEADWAY_PEER_GGUF)",
+        "vLLM": [vllm, "-m", "benchmarks.peers.vllm_batches", "--folder", folder]
+        if vllm
+        else "not installed (HEADWAY_PEER_VLLM)",
+        "transformers, continuous batching": [*own, "continuous"],
+        "transformers, static batches": [*own, "static"],
+    }
+
+
+def _run(command: list[str] | str, rounds: int) -> Ran:
+    if isinstance(command, str):
+        return Ran(failure=command)
+    paths = f"{_ROOT}{os.pathsep}{_ROOT / 'src'}"
+    try:
+        done = subprocess.run(
+            [*command, "--rounds", str(rounds)],
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        said, failure = done.stdout, ""
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["it said nothing"]
+            failure = f"ended with {done.returncode}: {lines[-1][:200]}"
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        failure = f"was stopped after {LIMIT_S} s"
+    except OSError as error:
+        return Ran(failure=str(error))
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in said.splitlines():
+        if line.startswith('{"party"'):
+            result = json.loads(line)
+            found[result["load"]].append(result["tok_s"])
+    return Ran({load: max(each) for load, each in found.items()}, failure)
+
+
+def _cell(party: Ran, load: str) -> str:
+    return f"{party.tok_s[load]:.0f}" if load in party.tok_s else "-"
+
+
+def _bars(ran: Mapping[str, Ran]) -> list[Bar]:
+    ours = ran["Headway, in process"].tok_s
+    bars = []
+    for load in ("16", "32"):
+        bars.append(_beside("vLLM", 1.0, ran, ours, load))
+    bars.append(_beside("llama.cpp", 0.6, ran, ours, "1"))
+    bars.append(_beside("llama.cpp", 1.0, ran, ran["Headway, 8-bit weights"].tok_s, "1", "8-bit: "))
+    bars.append(_beside("Headway's engine, static batches", 1.5, ran, ours, "mixed"))
+    http = ran["Headway, over HTTP"].tok_s
+    ratios = {load: http[load] / ours[load] for load in LOADS if load in http and load in ours}
+    worst = min(ratios, key=lambda load: ratios[load], default="")
+    said = ", ".join(f"{load}: {ratio:.3f}" for load, ratio in ratios.items()) or "nothing"
+    is_reached = bool(ratios) and ratios[worst] >= 0.95
+    bars.append(Bar("over HTTP ≥ 0.95× of in process", said, is_reached))
+    return bars
+
+
+def _beside(
+    peer: str,
+    factor: float,
+    ran: Mapping[str, Ran],
+    ours: Mapping[str, float],
+    load: str,
+    of: str = "",
+) -> Bar:
+    """Beside the peer's figure of this run; where it did not run, the one seen before."""
+    theirs, where = ran[peer].tok_s.get(load), "in this run"
+    if theirs is None:
+        theirs, where = SEEN.get(peer, {}).get(load), "seen before, on another machine"
+    asked = f"{of}≥ {factor:g}× {peer}, {load} at once" if load != "mixed" else ""
+    asked = asked or f"{of}≥ {factor:g}× {peer}, mixed lengths"
+    if theirs is None or load not in ours:
+        return Bar(asked, "nothing", reached=False)
+    ratio = ours[load] / theirs
+    value = f"{ratio:.2f}× ({ours[load]:.0f} and {theirs:.0f} tok/s, {where})"
+    return Bar(asked, value, ratio >= factor)
+
+
+BENCHMARKS: dict[str, Benchmark] = {"chat-peers": chat_peers}
