@@ -20,8 +20,9 @@ READY_S = 120.0
 class Clients:
     """One connection for each chat. It sleeps until something comes: the cores are the engine's."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, model: str = "chat") -> None:
         self._port = port
+        self._model = model
 
     def run(self, load: Load) -> None:
         waiting = deque(load.chats)
@@ -47,7 +48,7 @@ class Clients:
 
     def _ask(self, chat: Chat) -> socket.socket:
         wishes = {"max_tokens": chat.out, "temperature": 0, "ignore_eos": True, "stream": True}
-        body = json.dumps({"model": "chat", "prompt": chat.prompt, **wishes}).encode()
+        body = json.dumps({"model": self._model, "prompt": chat.prompt, **wishes}).encode()
         head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
         stream = socket.create_connection(("127.0.0.1", self._port))
         stream.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
