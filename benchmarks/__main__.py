@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    client_calls,
     composing,
     faults,
     gpu,
@@ -15,6 +16,7 @@ from benchmarks import (
     lengths,
     metrics,
     overhead,
+    plain,
     repository,
     scheduling,
     serving,
@@ -31,10 +33,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
     **serving.BENCHMARKS,
+    **plain.BENCHMARKS,
     **repository.BENCHMARKS,
     **http_overload.BENCHMARKS,
     **metrics.BENCHMARKS,
     **attacks.BENCHMARKS,
+    **client_calls.BENCHMARKS,
     **gpu.BENCHMARKS,
     **lengths.BENCHMARKS,
     **faults.BENCHMARKS,

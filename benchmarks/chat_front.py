@@ -60,6 +60,7 @@ print(events)
 class _Done(NamedTuple):
     tokens: list[int]
     logprobs: list[Any]
+    seconds: None = None
 
     def result(self) -> "_Done":
         return self

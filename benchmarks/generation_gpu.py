@@ -2,12 +2,15 @@
 
 Stages: `right` (small model in float32 against transformers), `decode` (one step through the paged
 engine, context 512), `jobs` (256 requests at once); `logits`, `adapters-right`, `adapters`,
-`adapters-swap`, `fp8-tune` and `fp8` are in `generation_gpu_adapters.py`. Each builds, checks and
-times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of machine (H200), taken
-apart.
+`fp8-tune` and `fp8` are in `generation_gpu_adapters.py`, `adapters-swap` and `adapters-burst` in
+`generation_gpu_tenants.py`, `profile` (where the time of a step goes) in
+`generation_gpu_profile.py`, `crash` (an error of the device) in `generation_gpu_faults.py`. Each
+builds, checks and times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of
+machine (H200), taken apart.
 """
 
 import argparse
+import asyncio
 import random
 import time
 from collections.abc import Iterator
@@ -16,6 +19,9 @@ from typing import Any
 import torch
 
 from benchmarks import generation_gpu_adapters as more
+from benchmarks import generation_gpu_faults as faults
+from benchmarks import generation_gpu_profile as profiling
+from benchmarks import generation_gpu_tenants as tenants
 from benchmarks.llama_shapes import SHAPES as ALL_SHAPES
 from benchmarks.report import Bar, Report, machine
 from headway.core.generation.limits import Limits
@@ -25,6 +31,7 @@ from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Decode, Step
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.runner import GpuRunner, Running
+from headway.engine.gpu.warming import warm_mixed
 
 SHAPES = {name: ALL_SHAPES[name] for name in ("1B", "8B")}
 # Of its own runs on such a machine (vLLM 0.24.0), not beside ours.
@@ -131,12 +138,16 @@ def _step_s(runner: GpuRunner, count: int, rounds: int = 3) -> float:
     return best
 
 
-def _floor_s(name: str, count: int) -> float:
+def _weights(name: str) -> int:
     config = SHAPES[name]
     hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     width = (config["num_attention_heads"] + config["num_key_value_heads"]) * dim
     layer = 2 * hidden * width + 3 * hidden * inner
-    weights = config["num_hidden_layers"] * layer + config["vocab_size"] * hidden
+    return int(config["num_hidden_layers"] * layer + config["vocab_size"] * hidden)
+
+
+def _floor_s(name: str, count: int) -> float:
+    config, weights, dim = SHAPES[name], _weights(name), SHAPES[name]["head_dim"]
     cache = 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * dim
     matrices = max(2 * weights / COPY_BYTES_S, 2 * weights * count / FLOPS)
     return float(matrices + count * (CONTEXT + STEPS / 2) * cache / COPY_BYTES_S)
@@ -310,6 +321,23 @@ def _gap(model: Any, prompt: list[int], text: list[int]) -> float:
     return float((logits.max(-1).values - chosen).max())
 
 
+# ---- where the time goes
+
+
+def profile(name: str) -> Iterator[Report]:
+    """With the limits of a server on such a machine."""
+    served = {"max_stretch": 4.5, "late_stretch": 5.5, "has_rests": True, "tile": 128}
+    limits = Limits(blocks=8000, block_size=BLOCK, **{**LIMITS, "max_context": 4096, **served})
+    runner = GpuRunner(decoder_of(name), limits)
+    runner.warm_up()
+    warm_mixed(runner)
+    yield profiling.steps(runner, name, _weights(name))
+    yield profiling.kernels(runner, name)
+    yield profiling.products(SHAPES[name])
+    rates = {"8B": (25.0, 48.0, 86.0), "1B": (60.0, 125.0, 225.0)}[name]
+    yield profiling.paced(runner, name, ((f"{name}", limits, rate, 8.0) for rate in rates))
+
+
 def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:  # noqa: C901  a list of stages
     limits = Limits(blocks=128 * 24, block_size=BLOCK, **{**LIMITS, "max_sequences": 128})
     match stage:
@@ -324,11 +352,18 @@ def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:  # noqa: C901
         case "adapters":
             yield more.adapters(decoder_of("8B"), SHAPES["8B"], limits, _step_s)
         case "adapters-swap":
-            yield more.swap(decoder_of("8B"), SHAPES["8B"], limits)
+            yield tenants.swap(decoder_of("8B"), SHAPES["8B"])
+        case "adapters-burst":
+            yield tenants.burst(decoder_of("8B"), SHAPES["8B"])
+        case "crash":
+            yield asyncio.run(faults.crash())
         case "fp8-tune":
             yield more.fp8_tune(SHAPES["8B"])
         case "fp8":
             yield more.fp8(decoder_of("8B"), limits, _step_s)
+        case "profile":
+            for name in shapes:
+                yield from profile(name)
         case _:
             raise SystemExit(f"there is no stage {stage}")
 

@@ -7,7 +7,6 @@ the 8B. `adapters-swap`: 64 registered, 8 resident. `fp8`: the 8B's layers in 8-
 
 import dataclasses
 import random
-import time
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from headway.engine.gpu.kernels.eight_bit import (
     quantise_rows,
     quantised,
 )
-from headway.engine.gpu.runner import GpuRunner, Running
+from headway.engine.gpu.runner import GpuRunner
 
 RANK, SLOTS, REGISTERED = 16, 8, 64
 MOST_COST = 0.15  # of the tokens a second
@@ -316,98 +315,6 @@ def _spelled(tuning: Tuning) -> str:
 
 def _tried(item: tuple[Tuning, float]) -> str:
     return f"{_spelled(item[0])} {item[1] * 1e3:.3f}"
-
-
-# ---- swaps
-
-
-def swap(decoder: GpuDecoder, config: dict[str, Any], limits: Limits) -> Report:
-    """64 registered, 8 resident: what a swap adds to the step that it comes before."""
-    limits = dataclasses.replace(limits, max_sequences=32, adapter_slots=SLOTS, ageing_s=0.05)
-    rows: list[list[object]] = []
-    baseline: list[tuple[float, Step]] = []  # steps with prompts, of the job without swaps
-    stalls: list[float] = []
-    for kinds in (SLOTS, REGISTERED):
-        placed = _device_adapters(config, limits)
-        some = [torch.randn(placed._size, dtype=torch.bfloat16) * 0.02 for _ in range(2)]
-        pinned = [each.pin_memory() for each in some]
-        for number in range(kinds):
-            placed.add(f"a{number}", pinned[number % 2])
-        runner = GpuRunner(decoder, limits, placed)
-        runner.warm_up((8, 16, 24, 32))
-        _timed_job(runner, limits, kinds, count=64)  # compiles what prompts need
-        # The first step computes all prompts that fit: nothing to compare it with.
-        times = _timed_job(runner, limits, kinds, count=256)[4:]
-        decode_s = _median([s for s, step in times if not step.prefill])
-        prompts = [each for each in times if each[1].prefill and not each[1].placed]
-        swaps = [each for each in times if each[1].placed]
-        baseline = baseline or prompts
-        stalls = [(s - _expected(step.tokens, baseline)) / decode_s for s, step in swaps]
-        rows.append(
-            [
-                kinds,
-                sum(len(step.placed) for _, step in times),
-                f"{decode_s * 1e3:.2f} ms",
-                f"{_median([s for s, _ in prompts]) * 1e3:.2f} ms" if prompts else "–",
-                f"{_median([s for s, _ in swaps]) * 1e3:.2f} ms" if swaps else "–",
-                f"{_median(stalls):.2f} / {max(stalls):.2f}" if swaps else "–",
-            ]
-        )
-    worst = max(stalls)
-    size = placed._size * 2 / 2**20
-    return Report(
-        "Adapters on a GPU: 64 registered, 8 resident, 32 sequences, 8B shape",
-        ["adapters", "swaps", "decode step", "step with a prompt", "with a swap", "stall"],
-        rows,
-        [Bar("a swap stalls no more than 2 steps", f"{worst:.2f} steps", worst <= 2.0)],
-        [
-            f"an adapter is {size:.0f} MiB",
-            "stall, median / worst: a step with a swap, less steps with as many tokens and without "
-            "one among 8 adapters, in decode steps",
-        ],
-    )
-
-
-def _expected(tokens: int, steps: list[tuple[float, Step]]) -> float:
-    """Of the five steps whose number of tokens is nearest, the median."""
-    nearest = sorted(steps, key=lambda each: abs(each[1].tokens - tokens))[:5]
-    return _median([s for s, _ in nearest])
-
-
-def _timed_job(
-    runner: GpuRunner, limits: Limits, kinds: int, count: int
-) -> list[tuple[float, Step]]:
-    """Fours of one adapter after the other; how long after the last each step's tokens came."""
-    rng = random.Random(1)
-    scheduler = GenerationScheduler(limits)
-    for number in range(count):
-        prompt = tuple(rng.randrange(10, 128_000) for _ in range(64))
-        name = f"a{number // 4 % kinds}"
-        now = time.monotonic()
-        scheduler.submit(Sequence(number, now, prompt, 16 + number % 13, adapter=name))
-        runner.add(number, prompt, Sampling(temperature=0.0))
-    under_way: list[Running] = []
-    times: list[tuple[float, Step]] = []
-    last = time.perf_counter()
-    while True:
-        action = scheduler.next_step(time.monotonic())
-        if isinstance(action, Step) and action.has_work:
-            under_way.append(runner.start(action))
-            if len(under_way) < runner.depth:
-                continue
-        if not under_way:
-            return times
-        running = under_way.pop(0)
-        sampled = running.result().tokens
-        now = time.perf_counter()
-        times.append((now - last, running.step))
-        last = now
-        for ended in scheduler.complete(running.step, sampled):
-            runner.drop(ended.sequence)
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 # ---- 8-bit weights

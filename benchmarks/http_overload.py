@@ -76,7 +76,8 @@ def http_overload(quick: bool) -> Report:
             "each; the table is of the round in the middle",
             "latency counts from the intended moment of sending; the hypervisor took "
             + _spread([turn.stolen * 100 for turn in turns], " %")
-            + " of a core meanwhile, and whoever comes in such a moment waits for its end",
+            + " of a core meanwhile, and a request that arrives in such a pause waits until it "
+            "ends",
         ],
     )
 

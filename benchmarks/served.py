@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -52,6 +52,21 @@ class Heavy(Zero):
     def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.020 + 0.0005 * len(batch["x"]))
         return {"y": batch["x"]}
+
+
+class Features(TypedDict):
+    x: list[float]
+
+
+class Scores(TypedDict):
+    y: list[float]
+
+
+class Records(headway.Model[Features, Scores]):
+    """The same over JSON objects, as a function of one's own would be."""
+
+    def predict(self, items: list[Features]) -> list[Scores]:
+        return [{"y": item["x"]} for item in items]
 
 
 def serve_headway(target: str, port: int, *options: str) -> None:
@@ -222,6 +237,7 @@ def mosec(worker: str, wait_ms: int = 5) -> Callable[[int], None]:
 
 SERVERS: dict[str, Callable[[int], None]] = {
     "headway-zero": headway_http("benchmarks.served:Zero"),
+    "headway-records": headway_http("benchmarks.served:Records"),
     "headway-zero-no-metrics": headway_http("benchmarks.served:Zero", "--no-metrics"),
     "headway-many": serve_many,
     "headway-sleep": headway_http("benchmarks.served:Sleep"),
@@ -242,6 +258,7 @@ SERVERS: dict[str, Callable[[int], None]] = {
     "headway-grpc": headway_grpc("headway"),
     "headway-grpcio": headway_grpc("grpcio"),
     "mosec-zero": mosec("Zero"),
+    "mosec-records": mosec("Records"),
     "mosec-zero-msgspec": mosec("FastZero", 1),
     "mosec-sleep": mosec("Sleep"),
     "mosec-sleep-msgspec": mosec("FastSleep", 1),

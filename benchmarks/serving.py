@@ -24,6 +24,8 @@ from benchmarks.report import Bar, Benchmark, Report
 from benchmarks.served import ALPHA_S, BETA_S, MAX_BATCH_SIZE
 
 LOAD_CORE = 0
+# Of an environment that has the peers, where this one must stay as it is.
+PEERS_PYTHON = os.environ.get("BENCH_PEERS_PYTHON", sys.executable)
 P99_MS = 50.0
 IDEAL_PER_S = MAX_BATCH_SIZE / (ALPHA_S + BETA_S * MAX_BATCH_SIZE)
 _ROOT = Path(__file__).parents[1]
@@ -40,8 +42,12 @@ class Running:
 
     @property
     def cpu_s(self) -> float:
-        """Of the server's own process so far, in all its threads."""
-        threads = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
+        """Of the server so far: its processes, and all their threads."""
+        threads = (
+            thread
+            for process in _processes_of(self._process.pid)
+            for thread in Path(f"/proc/{process}/task").glob("*/schedstat")
+        )
         return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
     def wait_listening(self) -> None:
@@ -66,12 +72,24 @@ class Running:
             generator.close()
 
 
+def _processes_of(leader: int) -> list[int]:
+    """`leader` and its descendants: each server leads a session of its own."""
+    pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()]
+    found = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            if os.getsid(pid) == leader:
+                found.append(pid)
+    return found
+
+
 @contextmanager
 def starting(name: str, root: Path = _ROOT) -> Iterator[Running]:
     """The server as soon as its process exists. `root`: of another checkout, to compare with."""
     os.sched_setaffinity(0, {LOAD_CORE})
     port = _free_port()
-    command = [sys.executable, "-m", "benchmarks.served", name, "--port", str(port)]
+    python = sys.executable if name.startswith(("headway", "bare")) else PEERS_PYTHON
+    command = [python, "-m", "benchmarks.served", name, "--port", str(port)]
     with subprocess.Popen(
         command,
         cwd=root,

@@ -19,7 +19,7 @@ PROMPT = (32, 512)  # tokens, evenly spread
 OUTPUT = (8, 128)
 MAX_CONNECTIONS = 1000  # from one address; the server has a limit
 _EVENT, _DONE, _END = b"data: {", b"data: [DONE]", b"0\r\n\r\n"
-_GRACE_S = 20.0  # after the last arrival: then whoever is left is counted as unanswered
+_GRACE_S = 20.0  # after the last arrival; requests that are open then count as unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _post(path: str, body: bytes) -> bytes:
 
 class TokenLoad:
     """Sends what is due on a free connection, or a new one. Keeps a core busy: an epoll's timer is
-    too coarse for arrivals, and whoever sleeps wakes up late."""
+    too coarse for arrivals, and a process that sleeps wakes up late."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -183,7 +183,7 @@ class Chaos:
     # ---- what the server says
 
     async def _wait_for(self, is_so: Callable[[], Awaitable[bool]]) -> None:
-        """Asks again and again: the server tells nobody by itself."""
+        """Asks again and again: the server does not announce it."""
         async with asyncio.timeout(BACK_S):
             while not await is_so():  # noqa: ASYNC110  nothing here is told of it
                 await asyncio.sleep(0.05)
@@ -230,7 +230,7 @@ def _exists(pid: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos.chat", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="decides who asks for what")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the requests")
     parser.add_argument("--kills", type=int, default=5, help="engines to lose (default: 5)")
     parser.add_argument("--target", default="chat", help="the language model (default: chat)")
     parser.add_argument("--kv-cache-gib", type=float, default=0.022, help="too little for the load")

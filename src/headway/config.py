@@ -19,11 +19,11 @@ from typing import (
 import msgspec
 from msgspec import Meta
 
-from headway.core.operating.health import RUN_LIMIT_S
 from headway.errors import ConfigError
 
 T = TypeVar("T")
 KEY_HASH = r"^sha256:[0-9a-f]{64}$"
+MAX_BODY_BYTES = 64 * 2**20
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,28 +41,31 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         int, Meta(ge=0, description="most rows in one batch; 0: its arrays have no axis of rows")
     ] = 64
     max_wait_ms: (
-        Annotated[float, Meta(ge=0, description="longest wait for company; absent: learned")] | None
+        Annotated[float, Meta(ge=0, description="longest wait for more items; absent: learned")]
+        | None
     ) = None
     max_batch_cost: (
         Annotated[int, Meta(ge=1, description="most rows × largest size in a batch")] | None
     ) = None
     slo_ms: (
-        Annotated[float, Meta(gt=0, description="answer within this; refuse early what cannot be")]
+        Annotated[
+            float, Meta(gt=0, description="answer within this; refuse early what would miss it")
+        ]
         | None
     ) = None
-    slo_percentile: Annotated[float, Meta(gt=0, lt=100, description="share the SLO holds for")] = (
-        99.0
-    )
+    slo_percentile: Annotated[
+        float, Meta(gt=0, lt=100, description="percent that the SLO holds for")
+    ] = 99.0
     max_queue: Annotated[int, Meta(ge=1, description="most rows waiting")] = 4096
     policy: Annotated[
         Literal["auto", "idle", "window", "static"], Meta(description="when batches leave")
     ] = "auto"
-    order: Annotated[Literal["fifo", "shortest"], Meta(description="who is next in a class")] = (
-        "fifo"
-    )
+    order: Annotated[
+        Literal["fifo", "shortest"], Meta(description="which item of a class is next")
+    ] = "fifo"
     compose: Annotated[
         Literal["auto", "dp", "buckets", "sort", "fifo", "packed"],
-        Meta(description="who shares a batch where sizes differ"),
+        Meta(description="how items of different sizes share batches"),
     ] = "auto"
     buckets: Annotated[
         str,
@@ -80,7 +83,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     workers: Annotated[int, Meta(ge=1, description="batches that run at once")] = 1
     max_restarts: Annotated[
         int,
-        Meta(ge=0, description="most restarts of a process in a row that answers nothing"),
+        Meta(ge=0, description="most restarts in a row of a process that answers nothing"),
     ] = 16
     heartbeat_timeout_s: Annotated[
         float, Meta(gt=0, description="kill a process that shows no sign of life for so long")
@@ -97,7 +100,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         tuple[int, ...], Meta(description="the only batch sizes the model runs at")
     ] = ()
     timeout_ms: (
-        Annotated[float, Meta(gt=0, description="refuse what waits and cannot be answered by then")]
+        Annotated[
+            float, Meta(gt=0, description="longest time to answer; what cannot make it is refused")
+        ]
         | None
     ) = None
     execute_timeout_ms: (
@@ -110,12 +115,13 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             ),
         ]
         | None
-    ) = 1e3 * RUN_LIMIT_S
+    ) = 300_000.0  # enough for a first run that compiles kernels
     warm_up: Annotated[
         bool, Meta(description="time the model on typical batches before traffic")
     ] = True
     warm_up_s: Annotated[
-        float, Meta(gt=0, description="most seconds for that; the table is kept for the next start")
+        float,
+        Meta(gt=0, description="most seconds for the warm-up; its times are kept"),
     ] = 5.0
     load: Annotated[
         Literal["at-start", "on-request"], Meta(description="when the model is loaded")
@@ -141,7 +147,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ) = None
     kv_cache_gib: (
         Annotated[
-            float, Meta(gt=0, description="memory for keys and values; absent: by what is free")
+            float, Meta(gt=0, description="memory for keys and values; absent: by free memory")
         ]
         | None
     ) = None
@@ -160,7 +166,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         dict[str, str], Meta(description="LoRA adapters: what clients call each, and its folder")
     ] = {}
     adapter_folder: Annotated[
-        str, Meta(description="watched: every PEFT folder in it is an adapter of that name")
+        str, Meta(description="a watched folder: each PEFT folder in it is an adapter")
     ] = ""
     adapter_slots: (
         Annotated[int, Meta(ge=1, description="most adapters in one step; absent: 8")] | None
@@ -174,7 +180,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def __post_init__(self) -> None:
         if self.unload_after_s is not None and self.load != "on-request":
-            raise ValueError('unload_after_s: it would never come back; set load = "on-request"')
+            raise ValueError(
+                'unload_after_s: the model would never be loaded again; set load = "on-request"'
+            )
 
 
 # Of a language model: the other fields of a model say how requests are batched, and are not for it.
@@ -226,10 +234,10 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ] = "headway"
     server_name: Annotated[
         str,
-        Meta(min_length=1, description="as /v2 has it; for clients that look for another: triton"),
+        Meta(min_length=1, description="the name in /v2; some clients look for triton"),
     ] = "headway"
     max_body_bytes: Annotated[int, Meta(ge=1, description="largest HTTP body or gRPC message")] = (
-        64 * 2**20
+        MAX_BODY_BYTES
     )
     max_held_bytes: Annotated[
         int, Meta(ge=1, description="most bytes of request bodies at once, over all connections")
@@ -248,10 +256,12 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     write_timeout_s: Annotated[
         float, Meta(gt=0, description="time a client may go without reading its answer")
     ] = 30.0
-    keep_alive_s: Annotated[float, Meta(gt=0, description="idle time before a hang-up")] = 75.0
+    keep_alive_s: Annotated[
+        float, Meta(gt=0, description="idle time before a connection is closed")
+    ] = 75.0
     drain_s: Annotated[float, Meta(ge=0, description="time to finish when asked to stop")] = 30.0
     stop_delay_s: Annotated[
-        float, Meta(ge=0, description="time to serve on, not ready, before the drain")
+        float, Meta(ge=0, description="time to serve on, though not ready, before the drain")
     ] = 0.0
     max_connections_per_address: Annotated[
         int, Meta(ge=1, description="most connections from one client address")
@@ -260,15 +270,17 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_tensor_elements: Annotated[
         int, Meta(ge=1, description="most elements in one request's tensors")
     ] = 2**24
-    keys_file: Annotated[str, Meta(description="who may: a file of `headway keys new`")] = ""
+    keys_file: Annotated[
+        str, Meta(description="a file of keys, as `headway keys new` writes it")
+    ] = ""
     api_keys: Annotated[
         dict[str, str], Meta(description="keys that may infer: tenant=sha256:…, by their hash")
     ] = {}
     admin_without_key: Annotated[
         bool,
-        Meta(description="whoever reaches a server without keys may load, unload and drain"),
+        Meta(description="every client of a server without keys may load, unload and drain"),
     ] = False
-    tls_cert: Annotated[str, Meta(description="certificate chain, PEM; then HTTPS and gRPC's")] = ""
+    tls_cert: Annotated[str, Meta(description="certificate chain, PEM; turns TLS on")] = ""
     tls_key: Annotated[str, Meta(description="the certificate's private key, PEM")] = ""
     tls_client_ca: Annotated[
         str, Meta(description="PEM; clients must show a certificate that it signed")
@@ -297,7 +309,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     access_log: Annotated[bool, Meta(description="log one line for each request")] = False
     log_format: Annotated[Literal["text", "json"], Meta(description="how log lines look")] = "text"
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="least severe to be logged")
+        Literal["debug", "info", "warning", "error"], Meta(description="least severe level to log")
     ] = "info"
     tracing: Annotated[
         bool, Meta(description="OpenTelemetry spans, exported as OTEL_… variables say")
@@ -306,7 +318,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def __post_init__(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise ValueError("tls_cert and tls_key come together")
+            raise ValueError("tls_cert and tls_key must be set together")
         if self.tls_client_ca and not self.tls_cert:
             raise ValueError("tls_client_ca needs tls_cert and tls_key")
         for tenant, text in self.api_keys.items():
@@ -315,15 +327,17 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[[keys]]` table: who it is, and what it may. The key itself is nowhere."""
+    """One `[[keys]]` table: a key's tenant, rights and limits. The key itself is stored nowhere."""
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="its name in messages")]
     hash: Annotated[str, Meta(pattern=KEY_HASH, description="of the key: sha256:…")]
-    tenant: Annotated[str, Meta(min_length=1, description="whose requests these are")]
+    tenant: Annotated[
+        str, Meta(min_length=1, description="the tenant that its requests are charged to")
+    ]
     weight: Annotated[float, Meta(gt=0, description="the tenant's share beside others")] = 1.0
     rights: Annotated[
         tuple[Literal["infer", "metrics", "admin"], ...],
-        Meta(min_length=1, description="infer, metrics, admin (which may everything)"),
+        Meta(min_length=1, description="infer, metrics, admin (all rights)"),
     ] = ("infer",)
     models: Annotated[tuple[str, ...], Meta(description="those it may use; absent: all")] = ()
     requests_per_s: Annotated[float, Meta(gt=0, description="requests a second")] | None = None
@@ -372,7 +386,7 @@ def of_tables(tables: Mapping[str, Any], where: str) -> Config:
 
 
 def keys_of(config: Config) -> tuple[KeyConfig, ...]:
-    """Every key, from wherever it comes; none: everybody may infer."""
+    """Every key, from every source; none: all clients may infer."""
     server = config.server
     typed = tuple(
         KeyConfig(id=tenant, hash=text, tenant=tenant) for tenant, text in server.api_keys.items()

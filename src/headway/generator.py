@@ -24,7 +24,8 @@ from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
 from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
 from headway.runtime.adapters import AdapterBook
-from headway.runtime.generating import GenerationLoad, GenerationThread, Output
+from headway.runtime.generating import GenerationLoad, Output
+from headway.runtime.generation.thread import GenerationThread
 
 if TYPE_CHECKING:
     from headway.models.chat.text import ChatText
@@ -307,7 +308,8 @@ class _Request:
         try:
             self.sampling = Sampling(**wishes)
         except TypeError as error:
-            raise InvalidInput(f"{str(error).rpartition('argument ')[2]}: is not known") from None
+            name = str(error).rpartition("argument ")[2]
+            raise InvalidInput(f"{name}: is an unknown option") from None
         self.finished: Finished | None = None
         self.finish_reason: str | None = None
         self.is_alive = True  # in the engine

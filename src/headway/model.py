@@ -38,7 +38,7 @@ class Cancel:
 
     Every caller of the batch has left, the last deadline has passed, or the server stops. A model
     that wants to know takes it as a keyword: `def predict(self, items, *, cancel: headway.Cancel)`.
-    What it returns or raises then reaches nobody.
+    What it returns or raises after that is dropped.
     """
 
     @property

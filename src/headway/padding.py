@@ -30,7 +30,7 @@ def pad(
     """One array of all values, rows first, each filled up along `axis` to the longest.
 
     `axis` is the value's own (several: each is filled up); `multiple_of` rounds the length up;
-    `length` sets it, and is an error where somebody is longer.
+    `length` sets it, and is an error where a value is longer.
     """
     arrays = _arrays(values, dtype)
     axes = [axis] if isinstance(axis, int) else list(axis)

@@ -42,7 +42,7 @@ def asgi(models: Any, *, name: str | None = None, **settings: Any) -> "Applicati
     or a mapping of names to those. `settings` are those of a server and of its models.
     """
     for each in sorted(_LISTENING & settings.keys()):
-        raise ConfigError("whoever serves the application decides it", field=each)
+        raise ConfigError("the ASGI server that runs the application decides it", field=each)
     return Application(*_read(models, name, settings))
 
 
@@ -143,7 +143,7 @@ class Application:
 
     @property
     def models(self) -> Models:
-        """`await app.models["embed"](text)` in a route of yours: queued with everybody else's. Once
+        """`await app.models["embed"](text)` in a route of yours, queued with all other calls; once
         the application has started."""
         return Models(self._handle, [each.name for each in self._config.models])
 
@@ -198,8 +198,8 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _started(self) -> _Started:
-        """Everyone who comes before it has started waits for the same start. One that failed is
-        not tried again in this event loop: a model that cannot be loaded is not, by and by."""
+        """Requests that come before the start is done wait for the same one. A start that failed
+        is not tried again in this event loop: the model would fail to load again."""
         loop = asyncio.get_running_loop()
         life = self._life
         if life is None or life.loop is not loop:
@@ -229,7 +229,7 @@ class Application:
                 raise
             _log.error("the models cannot be served: %s", error)
             started.set_exception(error)
-            started.exception()  # whoever asks gets it; perhaps nobody does
+            started.exception()  # marks it as retrieved: perhaps no request asks
         finally:
             started.cancel()
 

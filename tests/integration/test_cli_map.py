@@ -134,7 +134,10 @@ def test_the_real_model_in_full_batches_of_like_length(tmp_path: Path) -> None:
         (("app:nothing", "in.jsonl", "out.jsonl"), "app:nothing does not exist"),
         (("nothing", "in.jsonl", "out.jsonl"), "'nothing' is no model"),
         (("app:lengths", "in.jsonl", "none/out.jsonl"), "none/out.jsonl: No such file"),
-        (("app:lengths", "in.jsonl", "there.txt"), "there.txt is there already"),
+        (
+            ("app:lengths", "in.jsonl", "there.txt"),
+            "there.txt exists, and this command did not begin it",
+        ),
         (("app:lengths", "in.jsonl", "out.jsonl", "--max-batch-size", "-1"), "--max-batch-size"),
         (("app:lengths", "in.jsonl", "out.jsonl", "--max-errors", "-1"), "--max-errors"),
         (("all.toml", "in.jsonl", "out.jsonl"), "one is expected"),

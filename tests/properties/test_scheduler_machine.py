@@ -38,7 +38,7 @@ from headway.core import (
     Wait,
     split,
 )
-from headway.core.faults.memory import Misfit
+from headway.core.faults.fitting import Misfit
 from headway.errors import DeadlineExceeded, InputTooLarge, QueueFull, Shed
 
 TENANTS = ["", "a", "b", "c"]

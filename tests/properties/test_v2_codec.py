@@ -15,7 +15,7 @@ from headway.model import Tensor
 from headway.server.api.v2 import codec
 from headway.server.api.v2.dtypes import BF16, BYTES, DATATYPES, Datatype
 from headway.server.api.v2.requests import InferRequest, check_outputs
-from headway.server.api.v2.tensors import Array, Signature, narrow, widen
+from headway.server.api.v2.tensors import Array, TensorSignature, narrow, widen
 
 SHAPES = numpy_strategies.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 JSON_TYPES = [each for each in DATATYPES.values() if each.is_json]
@@ -53,7 +53,7 @@ def written(named: Named, *, is_binary: bool) -> tuple[bytes, int | None]:
         "1",
         asked,
         {name: array for name, (_, array) in named.items()},
-        signature=Signature(
+        signature=TensorSignature(
             [],
             [Tensor(name, "bfloat16", (-1,)) for name, (kind, _) in named.items() if kind is BF16],
         ),
@@ -119,16 +119,16 @@ def _nested(datatype: Datatype, array: Array) -> Any:
 
 SIGNATURES = st.sampled_from(
     [
-        Signature([], []),
-        Signature([Tensor("x", "float32", (-1, 4))], [Tensor("y", "float32", (-1, 4))]),
-        Signature([Tensor("x", "object", (-1,))], []),
-        Signature([Tensor("x", "int8", (-1, -1))], []),
-        Signature([Tensor("x", "int8", (-1, 0, -1))], []),
+        TensorSignature([], []),
+        TensorSignature([Tensor("x", "float32", (-1, 4))], [Tensor("y", "float32", (-1, 4))]),
+        TensorSignature([Tensor("x", "object", (-1,))], []),
+        TensorSignature([Tensor("x", "int8", (-1, -1))], []),
+        TensorSignature([Tensor("x", "int8", (-1, 0, -1))], []),
     ]
 )
 
 
-def decode_anything(body: bytes, length: int | None, signature: Signature) -> None:
+def decode_anything(body: bytes, length: int | None, signature: TensorSignature) -> None:
     try:
         request = codec.decode(body, length, signature=signature)
         request_inputs = signature.check_inputs(request.inputs, request.datatypes)
@@ -142,9 +142,9 @@ LENGTHS = st.none() | st.integers(-1, 300)
 
 
 @given(st.binary(max_size=200), LENGTHS, SIGNATURES)
-@example(b"", 0, Signature([Tensor("x", "int8", (-1, 0, -1))], []))
+@example(b"", 0, TensorSignature([Tensor("x", "int8", (-1, 0, -1))], []))
 def test_any_bytes_are_the_callers_error_at_worst(
-    body: bytes, length: int | None, signature: Signature
+    body: bytes, length: int | None, signature: TensorSignature
 ) -> None:
     decode_anything(body, length, signature)
 
@@ -165,7 +165,7 @@ def mutated(draw: st.DrawFn) -> tuple[bytes, int | None]:
 
 @given(mutated(), SIGNATURES)
 def test_a_damaged_request_is_the_callers_error_at_worst(
-    damaged: tuple[bytes, int | None], signature: Signature
+    damaged: tuple[bytes, int | None], signature: TensorSignature
 ) -> None:
     decode_anything(*damaged, signature)
 
@@ -197,7 +197,7 @@ TENSORS = st.fixed_dictionaries(
 
 @given(st.lists(TENSORS, max_size=3), st.none() | st.lists(TENSORS, max_size=2), SIGNATURES)
 def test_a_well_formed_but_senseless_request_is_the_callers_error_at_worst(
-    inputs: list[Any], outputs: list[Any] | None, signature: Signature
+    inputs: list[Any], outputs: list[Any] | None, signature: TensorSignature
 ) -> None:
     body = json.dumps({"inputs": inputs, "outputs": outputs}).encode()
     decode_anything(body, None, signature)

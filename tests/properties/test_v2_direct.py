@@ -11,9 +11,9 @@ from headway import Tensor
 from headway.errors import HeadwayError
 from headway.server.api.v2 import codec
 from headway.server.api.v2.direct import direct_codec
-from headway.server.api.v2.tensors import Signature
+from headway.server.api.v2.tensors import TensorSignature
 
-SIGNATURE = Signature(
+SIGNATURE = TensorSignature(
     [Tensor("x", "float32", (-1, 2)), Tensor("n", "int8", (-1,)), Tensor("t", "object", (-1, 1))],
     [Tensor("y", "float32", (-1, 2)), Tensor("u", "object", (-1, 1)), Tensor("b", "bool", (-1,))],
 )
@@ -123,5 +123,5 @@ def test_models_whose_shapes_vary_or_that_json_cannot_carry_are_not_direct() -> 
     short, huge = Tensor("x", "bfloat16", (-1, 2)), Tensor("x", "float32", (-1, 100_000))
     for inputs, outputs in [([varies], [fixed]), ([short], [fixed]), ([fixed], [short]),
                             ([huge], [fixed]), ([], [fixed]), ([fixed], [])]:  # fmt: skip
-        assert direct_codec("m", "1", Signature(inputs, outputs)) is None
-    assert direct_codec("m", "1", Signature([fixed], [fixed])) is not None
+        assert direct_codec("m", "1", TensorSignature(inputs, outputs)) is None
+    assert direct_codec("m", "1", TensorSignature([fixed], [fixed])) is not None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "headway"
-# `errors` is everybody's vocabulary: it may be imported from everywhere.
+# Every package may import `errors`.
 
 
 class Row(NamedTuple):
@@ -38,7 +38,7 @@ TABLE = {
     "single": row("model"),
     "compat": row("model single"),
     "backends": row("model", lazily="*"),
-    "engine": row("core model", "torch triton", lazily="safetensors transformers gguf numpy"),
+    "engine": row("core model", "torch triton numpy", lazily="safetensors transformers gguf"),
     "generator": row("core runtime models engine"),
     "signature": row("model", "numpy msgspec"),
     "models": row("model backends engine config padding", "numpy", lazily="*"),
@@ -47,10 +47,8 @@ TABLE = {
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),
     "server": row("core runtime hosting model models signature config observe", "*"),
-    "dashboard": row("observe", "starlette"),
-    "testing": row(
-        "client core runtime model wiring", "pytest"
-    ),  # the plugin; `headway` never imports it
+    # pytest only in the plugin, which `headway` never imports
+    "testing": row("client core runtime model wiring", "pytest"),
     "cli": row("*", "*"),
 }
 NOT_IN_CORE = frozenset(["asyncio", "time", "random", "logging", "os", "threading"])

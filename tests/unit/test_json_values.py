@@ -147,26 +147,26 @@ def test_json_becomes_what_the_hint_says_from_text_and_from_objects(
 @pytest.mark.parametrize(
     ("hint", "value", "message"),
     [
-        (list[dict], {"a": 1}, "input 'input': Expected `array`, got `object`"),
-        (str | int, 1.5, "input 'input': Expected `int | str`, got `float`"),
-        (Literal["a", "b"], "c", "input 'input': Invalid enum value 'c'"),
-        (Ask, {}, "input 'text': it is missing"),
+        (list[dict], {"a": 1}, "the input: Expected `array`, got `object`"),
+        (str | int, 1.5, "the input: Expected `int | str`, got `float`"),
+        (Literal["a", "b"], "c", "the input: Invalid enum value 'c'"),
+        (Ask, {}, "input 'text' is missing"),
         (Ask, {"txt": "a"}, "input 'txt' is unknown; there are text (and optionally boxes, limit"),
         (Ask, {"text": 3}, "input 'text': Expected `str`, got `int`"),
-        (Ask, {"text": "", "boxes": [{"left": 1}]}, "input 'boxes[0].top': it is missing"),
+        (Ask, {"text": "", "boxes": [{"left": 1}]}, "input 'boxes[0].top' is missing"),
         (Ask, {"text": "", "options": {"mode": "x"}}, "input 'options.mode': Invalid enum value"),
         (Ask, ["a"], "an object is expected, with text"),
-        (Loose, {"age": 3}, "input 'name': it is missing"),
+        (Loose, {"age": 3}, "input 'name' is missing"),
         (Item, {"price": -1}, "input 'name': Field required; input 'price': Input should be great"),
         (list[Item], [{"name": "a"}, {}], "input '1.name': Field required"),
-        (Item, 3, "input 'input': "),
+        (Item, 3, "the input: "),
         (Strict, {"corner": ["1", 2]}, "input 'corner.0': Input should be a valid integer"),
         (
             Cart,
             {"items": [{"name": 3}]},
             "input 'items[0]': name: Input should be a valid string",
         ),
-        (Wary, {"number": -1}, "input 'input': number must not be negative"),
+        (Wary, {"number": -1}, "the input: number must not be negative"),
         (Cat | Dog, {"paws": 4}, "it is none of "),
         (numpy.ndarray, "text", "an array of numbers is expected"),
     ],
@@ -211,7 +211,7 @@ def test_defaults_of_a_record_with_arrays_are_filled_in() -> None:
     Scaled.__annotations__["scale"] = float
     made = side(Scaled).decode({"image": [1, 2]})
     assert (made.image.dtype.name, made.scale) == ("float32", 2.0)
-    with pytest.raises(InvalidInput, match="input 'image': it is missing"):
+    with pytest.raises(InvalidInput, match="input 'image' is missing"):
         side(Scaled).decode({"scale": 1.0})
     assert side(Scaled).json_schema()["required"] == ["image"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.config import KeyConfig, ModelConfig, ServerConfig
-from headway.server.reloading import LIVE
+from headway.server.config_changes import LIVE
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text()
 TOLD = dict(re.findall(r"^\|(?: [^|]+\|)? `(\w+)`[^|]* \| `([^`]+)` \|", TEXT, flags=re.MULTILINE))

@@ -127,7 +127,7 @@ def _refuse_pickles(path: Path) -> None:
                 base = name.rpartition("/")[2]
                 is_object = base.startswith(("custom_obj", "opaque_obj"))
                 if is_object or (base.endswith("_config.json") and _pickles(archive.read(name))):
-                    raise ConfigError(f"{path}: it carries a pickle ({name}), which is not read")
+                    raise ConfigError(f"{path}: it holds a pickle ({name}); Headway reads none")
     except (OSError, zipfile.BadZipFile, ValueError) as error:
         raise ConfigError(f"{path} is not saved by torch.export: {error}") from error
 

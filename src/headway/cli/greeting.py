@@ -42,7 +42,7 @@ def greeting(
 ) -> str:
     """The addresses, and for the first model a call with curl and, where it embeds, with openai.
 
-    With keys, the lines work for whoever has put theirs into $KEY.
+    With keys, the lines work once the reader has put a key into $KEY.
     """
     lines = [f"Serving {', '.join(registry.names()) or 'no model yet'}", f"  HTTP  {url}"]
     lines.append(f"  docs  {url}/docs")
@@ -54,7 +54,7 @@ def greeting(
         if entry.state == "UNAVAILABLE":
             lines.append(f"  not served: {entry.name} {entry.version}: {entry.reason}")
     if admin_without_key:
-        lines += ["", "Whoever reaches it may load, unload and drain, without a key."]
+        lines += ["", "Every client that reaches it may load, unload and drain, without a key."]
     lines += ["", "Ctrl-C stops: running requests are finished, new ones refused."]
     return "\n".join(lines)
 

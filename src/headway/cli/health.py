@@ -22,13 +22,17 @@ def add_parser(commands: "Commands") -> None:
         allow_abbrev=False,
     )
     parser.add_argument("url", nargs="?", default=DEFAULT_URL, metavar="URL", help=DEFAULT_URL)
-    parser.add_argument("--live", action="store_true", help="alive is enough")
+    parser.add_argument("--live", action="store_true", help="ask only whether it is alive")
     parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="default: 5")
-    parser.add_argument("--ca", metavar="FILE", help="PEM; who signed the server's certificate")
-    parser.add_argument("--cert", metavar="FILE", help="PEM; ours, where the server wants one")
+    parser.add_argument(
+        "--ca", metavar="FILE", help="PEM; the authority that signed the server's certificate"
+    )
+    parser.add_argument(
+        "--cert", metavar="FILE", help="PEM; the client's, where the server wants one"
+    )
     parser.add_argument("--key", metavar="FILE", help="PEM; its private key")
     parser.add_argument(
-        "--insecure", action="store_true", help="any certificate will do (this very machine)"
+        "--insecure", action="store_true", help="accept any certificate (on this machine)"
     )
     parser.set_defaults(run=run)
 

@@ -1,4 +1,4 @@
-"""`headway keys`: makes API keys, and shows who has one."""
+"""`headway keys`: makes API keys, and lists them."""
 
 import argparse
 import json
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _NEW = """\
-Makes a key of 192 random bits. The key goes to whoever will use it, and is shown only now; the
-lines below it go into the file of `headway serve --keys-file`. They hold its hash, not the key.
+Makes a key of 192 random bits. Give the key to its user: it is shown only now. The lines below
+it go into the file of `headway serve --keys-file`. They hold its hash, not the key.
 
   headway keys new --tenant acme --requests-per-s 100 --file keys.toml
 """
@@ -29,7 +29,7 @@ def add_parser(commands: "Commands") -> None:
     _add_new(kinds)
     listing = kinds.add_parser(
         "list",
-        help="who has a key",
+        help="list the keys of a file",
         description="Lists the keys of a file: ids and rights, nothing secret.",
         allow_abbrev=False,
     )
@@ -114,7 +114,7 @@ def stanza_of(table: dict[str, Any]) -> str:
 
 
 def _append(path: Path, key: Any, stanza: str) -> None:
-    """Nobody but the owner may read what is made here."""
+    """Only the owner may read the file that is made here."""
     from headway.config import check_keys, keys_in
 
     known = keys_in(path) if path.exists() else ()

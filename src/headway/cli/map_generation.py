@@ -13,7 +13,7 @@ AHEAD = 4  # times the answers computed at once: no step waits for the file
 
 
 def generator_of(config: "ModelConfig") -> "ServedGenerator":
-    """Nobody waits for a line: what the settings say of time does not count."""
+    """No caller waits for a line: the settings of time do not count."""
     import msgspec
 
     from headway.hosting.generation.served import ServedGenerator
@@ -29,7 +29,7 @@ def generator_of(config: "ModelConfig") -> "ServedGenerator":
 
 def answer_of(served: "ServedGenerator") -> Callable[[Any], Awaitable[bytes]]:
     from headway.hosting.registry import Ask
-    from headway.server.api.predict import json_of
+    from headway.server.api.plain.handlers import json_of
 
     async def answer(value: Any) -> bytes:
         prompt, wishes = prompt_of(value)
@@ -44,6 +44,6 @@ def prompt_of(value: Any) -> tuple[Any, dict[str, Any]]:
         return value, {}
     found = [name for name in ("prompt", "messages") if name in value]
     if len(found) != 1:
-        raise InvalidInput("an object has a prompt or messages, and what is wished for the answer")
+        raise InvalidInput("an object needs either a prompt or messages")
     (name,) = found
     return value[name], {each: wish for each, wish in value.items() if each != name}

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _DESCRIPTION = """\
-Runs every line of a file through a model, with nobody waiting for a single one: in full batches of
-lines of like length, in as little memory for a large file as for a small one.
+Runs every line of a file through a model, in full batches of lines of like length. A large file
+takes no more memory than a small one.
 
   headway map minilm texts.jsonl vectors.jsonl
   headway map app:Sentiment reviews.jsonl scores.jsonl --max-batch-size 256
 
 Each line of the input is one value as JSON, as the model's plain route takes it: "a text", 3.0,
-[1, 2], {"x": 1}; blank lines are left out. Of a language model it is a prompt (a text, or a chat's
-messages), or an object with wishes beside it: {"prompt": "Once", "max_tokens": 40}. Each line of
+[1, 2], {"x": 1}; blank lines are left out. For a language model it is a prompt (a text, or a chat's
+messages), or an object with its options: {"prompt": "Once", "max_tokens": 40}. Each line of
 the output answers one of the input, in the same order: {"line": 7, "result": …}, or
 {"line": 7, "error": {"code": …, "message": …}}.
 
-Killed, it goes on where it was when the same command is given again: no line is lost, none is
-answered twice. OUT.headway, beside the output, says which model and input it was made with.
+If it is killed, the same command goes on where it stopped: no line is lost, none is answered
+twice. OUT.headway, beside the output, says which model and input it was made with.
 It ends with 0 if every line has its result, with 1 if more failed than --max-errors allows (none).
 """
 _BATCHING = ("max_batch_size", "max_batch_cost", "batch_sizes", "workers")
@@ -60,7 +60,9 @@ def add_parser(commands: "Commands") -> None:
         "target", metavar="MODEL", help="as for `headway serve`: module:Class, a file, a name, …"
     )
     parser.add_argument("source", metavar="IN", type=Path, help="a file, one JSON value a line")
-    parser.add_argument("output", metavar="OUT", type=Path, help="made, or gone on with")
+    parser.add_argument(
+        "output", metavar="OUT", type=Path, help="a file that is created, or continued"
+    )
     parser.add_argument("--overwrite", action="store_true", help="begin OUT anew")
     parser.add_argument(
         "--max-errors",
@@ -149,7 +151,7 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
 
 def _answer_of(served: "Served") -> "Callable[[Any], Awaitable[bytes]]":
     from headway.hosting.registry import PLAIN
-    from headway.server.api.predict import json_of
+    from headway.server.api.plain.handlers import json_of
 
     async def answer(value: Any) -> bytes:
         return json_of(await served.predict(value, PLAIN))
@@ -195,7 +197,7 @@ class _Progress:
 
         self._begin: int | None = None
         total = self._source.stat().st_size
-        # None: only where somebody looks.
+        # None: only on a terminal.
         self._bar = tqdm(total=total, disable=None, bar_format=self._FORMAT, desc="map")
         self._started = time.monotonic()
         return self
@@ -236,7 +238,7 @@ def _tell(arguments: argparse.Namespace, summary: dict[str, Any], tally: "Tally"
 
 
 def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
-    """The model's settings as for `serve`, but for those that are about callers who wait."""
+    """The model's settings as for `serve`, except those about waiting callers."""
 
     from headway.config import ModelConfig
     from headway.flags import flags, resolve
@@ -255,7 +257,7 @@ def _config_of(arguments: argparse.Namespace) -> "ModelConfig":
 
 
 def _for_throughput(config: "ModelConfig") -> "ModelConfig":
-    """Nobody waits for a line: whatever the model's own settings say of time does not count."""
+    """No caller waits for a line: the model's own settings of time do not count."""
     import msgspec
 
     return msgspec.structs.replace(

@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _reload(arguments: argparse.Namespace) -> int:
-    from headway.cli import reloading
+    from headway.cli import source_watch
 
     target = arguments.target or ""
     if target and is_repository(target):
@@ -116,7 +116,7 @@ def _reload(arguments: argparse.Namespace) -> int:
     if file.is_file() and Path.cwd() not in file.resolve().parents:
         folders.append(file.resolve().parent)
     typed = [each for each in arguments.typed if each != "--reload"]
-    return reloading.run(typed, folders)
+    return source_watch.run(typed, folders)
 
 
 def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Config":
@@ -132,7 +132,7 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
         if not base.get("models") and not base.get("server", {}).get("repository"):
             raise ConfigError(f"{target}: it has no [[models]], and the [server] no repository")
         if arguments.name:
-            raise ConfigError("the file names its models", field="--name")
+            raise ConfigError("the file already names its models", field="--name")
     elif is_repository(target):
         base = {"server": {"repository": target}}
         if arguments.name:
@@ -148,8 +148,7 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
     config = resolve(base, where=where, environment=environment, typed=typed)
     if config.server.watch and not config.server.repository:
         raise ConfigError(
-            f"it looks for changes in a folder of models, and {target} is none; while you write a "
-            "model: --reload",
+            f"{target} is not a folder of models; while you write a model, use --reload",
             field="--watch",
         )
     return config

@@ -66,9 +66,9 @@ _SEEDS = "also say how far the figures of N seeds spread; default 1"
 _DESCRIPTION = """\
 Compare batching policies side by side, without a server or a model.
 
-The production scheduler runs in virtual time: you say who arrives (--arrivals) and how long a
-batch takes (--latency or --profile), and read what each policy makes of it. Every policy meets
-the same arrivals. Latencies are from arrival to answer, in milliseconds.
+The production scheduler runs in virtual time: you say when requests arrive (--arrivals) and how
+long a batch takes (--latency or --profile), and read what each policy makes of it. Every policy
+meets the same arrivals. Latencies are from arrival to answer, in milliseconds.
 
 arrivals (RATE is requests per second; leave it out when --load sets it):
   poisson:RATE         independent requests
@@ -95,7 +95,7 @@ policies:
   auto                 the default of Headway: fires when idle, learns when to linger
   idle                 fires whenever a worker is free (auto with no linger)
   window:MS[,B]        waits for a full batch (of B) at most MS
-  static               full batches only; with --slo-ms a rest leaves in time for it
+  static               full batches only; with --slo-ms an incomplete one leaves in time
   oracle               the best fixed window and batch size for this very sample, by p99;
                        oracle:mean the same by the mean
 """
@@ -131,7 +131,7 @@ def add_parser(commands: "Commands") -> None:
         required=True,
         type=flags.arrivals,
         metavar="SPEC",
-        help="who arrives; see above",
+        help="when requests arrive; see above",
     )
     truth = parser.add_mutually_exclusive_group(required=True)
     truth.add_argument(
@@ -235,7 +235,7 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
         action="append",
         dest="composes",
         metavar="HOW",
-        help="who goes together: dp (default), fifo, buckets, sort, packed; may be repeated",
+        help="how sizes share batches: dp (default), fifo, buckets, sort, packed; may be repeated",
     )
     add(
         "--buckets",
@@ -378,7 +378,9 @@ def _drift(
     if arguments.drift == 1.0:
         return None
     if isinstance(arrivals, workload.ClosedLoop):
-        raise ConfigError("nobody knows where the middle of a closed loop is", field="--drift")
+        raise ConfigError(
+            "a closed loop has no known middle, where the drift would start", field="--drift"
+        )
     return Drift(float(arrivals[len(arrivals) // 2]), arguments.drift)
 
 

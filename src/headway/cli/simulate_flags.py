@@ -109,7 +109,7 @@ def lengths(text: str) -> LengthSpec:
         return LengthSpec(text, file=Path(rest))
     form = "lognormal:MEDIAN,SIGMA[,CLIP] or trace:FILE"
     if kind != "lognormal":
-        raise argparse.ArgumentTypeError(f"{text!r} does not read {form}")
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form {form}")
     median, sigma, *clip = _fields(rest, form, at_least=2, at_most=3)
     return LengthSpec(
         text,
@@ -174,7 +174,7 @@ def loads(text: str) -> tuple[float, ...]:
 def _fields(text: str, form: str, *, at_least: int, at_most: int) -> list[str]:
     fields = text.split(",")
     if not at_least <= len(fields) <= at_most or not all(fields):
-        raise argparse.ArgumentTypeError(f"{text!r} does not read {form}")
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form {form}")
     return fields
 
 

@@ -1,7 +1,7 @@
 """The vocabulary of the scheduler: what is queued, what leaves, and what it may answer.
 
-Read this first. Items carry no payload and no future, only what a decision needs; so whoever
-owns the payloads may live in another thread, another process or a simulator.
+Read this first. Items carry no payload and no future, only what a decision needs; so the
+owner of the payloads may live in another thread, another process or a simulator.
 """
 
 import functools
@@ -28,14 +28,14 @@ class Item(NamedTuple):
     size: int = 0  # what it costs beyond its rows (tokens, frames, pixels); 0 where nothing varies
     priority: Priority = Priority.NORMAL
     tenant: str = ""
-    deadline: float = math.inf  # the caller's own; nobody wants the answer afterwards
+    deadline: float = math.inf  # the caller's own; the answer is useless afterwards
     partition: Hashable = None  # only items of one partition may share a batch
     request: int | None = None  # items split from one request carry its id and fail together
     bucket: int = 0  # of its size, where only one bucket's items share a batch; see `buckets`
 
     @property
     def lane(self) -> Hashable:
-        """Those who may share a batch wait in one lane."""
+        """Items that may share a batch wait in one lane."""
         return (self.partition, self.bucket) if self.bucket else self.partition
 
 
@@ -84,7 +84,7 @@ class FireReason(StrEnum):
     WINDOW = "window"  # the oldest has waited its window
     DEADLINE = "deadline"  # later would be too late for one of them
     DRAIN = "drain"  # the scheduler is closing
-    RETRY = "retry"  # its worker was lost: it runs again, with nobody else
+    RETRY = "retry"  # its worker was lost: it runs again, with no other item
 
 
 class RefusalReason(StrEnum):
@@ -111,7 +111,7 @@ class Batch(NamedTuple):
     batch_cap: int  # caps in force at that moment
     linger_cap_s: float
     predicted_s: float | None  # None: nothing is known about this size yet
-    is_packed: bool = False  # nobody is padded; `size` is the mean
+    is_packed: bool = False  # no item is padded; `size` is the mean
     worker: int = 0  # by number: where it is to run
 
     @property

@@ -20,7 +20,7 @@ class Order(StrEnum):
 
 
 class Compose(StrEnum):
-    """Who goes together, where sizes differ."""
+    """Which items share a batch, where sizes differ."""
 
     DP = "dp"  # the cut that takes least time, made anew for every batch
     BUCKETS = "buckets"  # only those of one bucket of sizes
@@ -67,7 +67,9 @@ class Policy:
         _check_ascending("buckets", self.buckets)
         _check_ascending("pad_sizes", self.pad_sizes)
         if self.quantiles < 0 or (self.quantiles and self.buckets):
-            raise ConfigError("are either given or learned from what comes", field="buckets")
+            raise ConfigError(
+                "are either given or learned from arrivals, not both", field="buckets"
+            )
         self._check_firing()
         self._check_batch_sizes()
 
@@ -83,7 +85,7 @@ class Policy:
 
     def _check_firing(self) -> None:
         if self.firing is Firing.WINDOW and self.max_wait_s is None:
-            raise ConfigError("policy 'window' needs its window", field="max_wait_ms")
+            raise ConfigError("policy 'window' needs this time", field="max_wait_ms")
         if self.firing is Firing.STATIC and self.max_wait_s is not None:
             raise ConfigError(
                 "policy 'static' waits for a full batch; a window needs policy 'window'",

@@ -1,4 +1,4 @@
-"""Runs steps, in order, on one device. Decides nothing: who computes what is in the step."""
+"""Runs steps, in order, on one device. Decides nothing: the step says what to compute."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -91,6 +91,7 @@ class _Known:
 @dataclass(frozen=True, slots=True)
 class _Done:
     sampled: Sampled
+    seconds: None = None
 
     def result(self) -> Sampled:
         return self.sampled

@@ -1,7 +1,7 @@
 """From logits to tokens, each sequence as it asked.
 
 Chance is a number computed from the sequence's seed and the token's position, and nothing else: a
-sequence gets the same text whoever is beside it, and again after it was preempted.
+sequence gets the same text whatever runs beside it, and again after it was preempted.
 """
 
 from collections.abc import Sequence

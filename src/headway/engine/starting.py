@@ -37,7 +37,7 @@ class EngineOptions:
     device: str = "auto"  # cpu or cuda; auto: cuda where there is one
     # For benchmarks.
     random_weights: bool = False  # no file of weights is read
-    chunking: bool = True  # False: a prompt is computed in one step, whoever waits meanwhile
+    chunking: bool = True  # False: a prompt is computed in one step, and all others wait
 
 
 def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":

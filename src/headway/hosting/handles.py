@@ -33,7 +33,7 @@ _batch: contextvars.ContextVar[BatchCancel | None] = contextvars.ContextVar(
 
 
 class Stages(Protocol):
-    """Who wants to know of every call from one model to another."""
+    """Is told of every call from one model to another."""
 
     def record(self, *, model: str, stage: str, seconds: float, failed: bool) -> None: ...
 
@@ -209,7 +209,7 @@ class Handle(ModelHandle[Any, Any]):
         try:
             return waiting.result()
         except CancelledError:
-            raise Closed("nobody waits for this batch any more") from None
+            raise Closed("all callers of this batch have left") from None
 
 
 def _start(
@@ -218,7 +218,7 @@ def _start(
     waiting: "Future[Any]",
     context: contextvars.Context,
 ) -> None:
-    """In the loop: a task for the call, tied to whoever waits for it in a thread."""
+    """In the loop: a task for the call, tied to the thread that waits for it."""
     task = loop.create_task(call, context=context)
 
     def settle(done: "asyncio.Task[Any]") -> None:
@@ -351,4 +351,4 @@ async def _unless_left(call: Coroutine[Any, Any, Any], batch: BatchCancel | None
         current = asyncio.current_task()
         if current is not None and current.cancelling():
             raise
-        raise Closed("nobody waits for this batch any more") from None
+        raise Closed("all callers of this batch have left") from None

@@ -16,7 +16,7 @@ class Holding:
     def __init__(self) -> None:
         self._holders = 0
         self._held_at = -math.inf
-        self._left: asyncio.Event | None = None  # set when nobody needs it any more
+        self._left: asyncio.Event | None = None  # set when no caller needs it any more
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -52,7 +52,7 @@ class Holding:
             self._left.set()
 
     async def _wait_left(self, end_at: float) -> None:
-        """Until nobody needs it, or the event loop's clock is there."""
+        """Until no caller needs it, or the event loop's clock is there."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(end_at):
                 while self._is_needed:

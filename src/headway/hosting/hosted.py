@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headway.config import ModelConfig, check_kind
 from headway.core import CostTable
 from headway.core.operating.health import Health, health_of
-from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
+from headway.errors import ConfigError, HeadwayError, InvalidInput, QueueFull, Shed
 from headway.hosting.batch_axis import (
     drop_batch_axis,
     made_without_batch_axis,
@@ -57,7 +57,7 @@ _MANY_ROWS = 4096  # become values, and results arrays, in a thread: some millis
 
 
 class RequestStatistics(Protocol):
-    """Who wants to know of every request."""
+    """Is told of every request."""
 
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
 
@@ -81,7 +81,9 @@ class Served(Holding):
             make = make or functools.partial(catalogue.build, config.target, config.options)
             made = make()
             if isinstance(made, LanguageModel):
-                raise ConfigError(f"{config.name} is a language model: headway serve has it")
+                raise ConfigError(
+                    f"{config.name} is a language model; only `headway serve` runs it"
+                )
             model = made
         if config.max_batch_size == 0:
             drop_batch_axis(model, config.name)
@@ -172,7 +174,7 @@ class Served(Holding):
         await self.batcher.__aenter__()
 
     async def warm(self, beside: Beside | None = None) -> None:
-        """`beside`: others who are served meanwhile, and must not feel it."""
+        """`beside`: other models that serve meanwhile, and must not be slowed down."""
         if self.config.warm_up and not self.model.uses:  # those that it uses are, by themselves
             await self._warm_up(beside)
         self._is_ready = True
@@ -198,7 +200,7 @@ class Served(Holding):
         await self.batcher.close(drain_s=drain_s)
 
     async def retire(self, *, drain_s: float) -> None:
-        """Close, once whoever has found it is through: it still answers, but nobody new finds it.
+        """Close, once the requests that have found it are done: new ones do not find it any more.
 
         A request that is queued or runs is the batcher's to drain. One that comes to the queue
         later (it is being prepared, or has more rows to bring) holds the model meanwhile.
@@ -226,7 +228,7 @@ class Served(Holding):
     async def infer(self, inputs: Mapping[str, Array], ask: Ask) -> Mapping[str, Array]:
         """Named arrays, rows first. One row that fails fails all, and withdraws the others."""
         started, rows = self.clock(), rows_of(inputs) if self._has_rows else 1
-        if ask.account is not None:
+        if ask.allowance is not None:
             ask.pay(max(rows, 1))
         try:
             if ask is PLAIN and rows == 1 and self.signature is None:
@@ -243,7 +245,7 @@ class Served(Holding):
 
     async def predict(self, value: Any, ask: Ask) -> Any:
         """One value, as decoded from JSON. The result may hold numpy arrays."""
-        if ask.account is not None:
+        if ask.allowance is not None:
             ask.pay(1)
         started = self.clock()
         try:
@@ -253,6 +255,15 @@ class Served(Holding):
             raise
         self.record(1, started, None)
         return result
+
+    def read(self, value: Any) -> Decoded:
+        """What JSON has, as the model takes it: for a thread, where that may take a while."""
+        try:
+            if self.signature is None:
+                return Decoded(self._row(value))
+            return Decoded(self.signature.input.decode(value))
+        except HeadwayError as error:
+            return Decoded(None, error)
 
     async def submit(self, value: Any, ask: Ask) -> Any:
         """One value as Python has it, from a model that calls this one: nothing is decoded."""
@@ -335,7 +346,7 @@ class Served(Holding):
         return self.signature is None and self.batcher.is_uniform
 
     def submit_direct(self, call: DirectCall) -> bool:
-        return self.batcher.submit_direct(call)
+        return self._is_ready and self.batcher.submit_direct(call)
 
     def withdraw(self, call: DirectCall) -> None:
         self.batcher.withdraw(call)
@@ -385,13 +396,14 @@ class Served(Holding):
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
             with self.held():
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
-        results = await self._batcher_for(ask).submit(self._row(value), **self._options(ask))
+        row = value.get() if type(value) is Decoded else self._row(value)
+        results = await self._batcher_for(ask).submit(row, **self._options(ask))
         named = {name: array[0] if self._has_rows else array for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
 
     @staticmethod
     def _decoded(signature: Signature, value: Any) -> Any:
-        return value.value if type(value) is Decoded else signature.input.decode(value)
+        return value.get() if type(value) is Decoded else signature.input.decode(value)
 
     def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
         return self.batcher if ask.story is None else Told(self.batcher, ask.story)

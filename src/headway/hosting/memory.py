@@ -1,4 +1,4 @@
-"""How much memory is free, and how much one call took at most. None where nobody can tell."""
+"""How much memory is free, and how much one call took at most. None where that is unknown."""
 
 import sys
 from contextlib import suppress
@@ -75,10 +75,14 @@ def _available() -> int | None:
 
 
 def _container_room() -> int | None:
+    """What files have left in the page cache counts as used there, and is given up when needed."""
     try:
         most = (_CGROUP / "memory.max").read_text().strip()
         used = (_CGROUP / "memory.current").read_text().strip()
-        return None if most == "max" else int(most) - int(used)
+        if most == "max":
+            return None
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        return max(0, int(most) - int(used) + int(stat.get("inactive_file", 0)))
     except (OSError, ValueError):
         return None
 

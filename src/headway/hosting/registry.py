@@ -1,7 +1,7 @@
 """What front ends (HTTP, gRPC) see of models: one by name and version, and all there are.
 
 They hand a model decoded values and get results; they see neither the scheduler nor how models are
-loaded. Whoever keeps the models (`repository/keeper.py`) says here which one answers to a name.
+loaded. The keeper (`repository/keeper.py`) says here which model answers to a name.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy
 
 from headway.core.operating.health import Health, is_live
-from headway.core.queueing.quota import Account
+from headway.core.queueing.quota import Allowance
 from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, UnknownModel
 from headway.hosting.explaining import Story
 from headway.model import Tensor
@@ -31,14 +31,14 @@ class Ask:
     tenant: str = ""
     partition: Hashable = None
     parameters: Mapping[str, Any] | None = None  # for the model: all that it takes
-    story: Story | None = None  # told what became of the request, where somebody asked
-    account: Account | None = None  # of the caller's key; it pays for the rows
+    story: Story | None = None  # told what became of the request, where the caller asked
+    allowance: Allowance | None = None  # of the caller's key; it pays for the rows
     adapter: str = ""  # of a language model: whose weights are added to its own
 
     def pay(self, rows: int) -> None:
         """Called by every model for what it is asked to do. Raises QuotaExceeded."""
-        if self.account is not None:
-            self.account.take_rows(rows, time.monotonic())
+        if self.allowance is not None:
+            self.allowance.take_rows(rows, time.monotonic())
 
     def after(self, seconds: float) -> "Ask":
         """When so much of the caller's time has been spent. Raises DeadlineExceeded."""
@@ -66,8 +66,8 @@ class WorkerLine:
 
 
 class ServedModel(Protocol):
-    """The face that every front end uses. Whatever it is asked to do, the ask pays for its rows
-    first; of a direct call, whoever submits it."""
+    """The face that every front end uses. Every method has the ask pay for its rows first;
+    for a direct call, the code that submits it does."""
 
     name: str
     version: str
@@ -150,8 +150,8 @@ class Readiness:
     is_ready: bool
 
 
-class ModelsKeeper(Protocol):
-    """Who loads and unloads."""
+class Loader(Protocol):
+    """Loads and unloads models."""
 
     @property
     def is_ready(self) -> bool: ...
@@ -165,7 +165,7 @@ class ModelsKeeper(Protocol):
     def index(self) -> list[IndexEntry]: ...
 
     def why_not(self, name: str, version: str) -> HeadwayError | None:
-        """Why no model answers; None: one will, to whoever waits for it."""
+        """Why no model answers; None: one will, for a caller that waits."""
         ...
 
     async def wait_ready(self, name: str, version: str, timeout_s: float | None) -> ServedModel: ...
@@ -184,7 +184,7 @@ class Registry:
         self._models: dict[str, ServedModel] = {}  # what answers when no version is asked for
         self._versions: dict[str, dict[str, ServedModel]] = {}
         self._forgetters: list[Callable[[ServedModel], None]] = []
-        self.keeper: ModelsKeeper | None = None  # None: what was added stays
+        self.keeper: Loader | None = None  # None: what was added stays
         self.is_draining = False  # not ready, so that balancers send others elsewhere
 
     def add(self, model: ServedModel) -> None:
@@ -208,7 +208,7 @@ class Registry:
                     forget(gone)
 
     def on_gone(self, forget: Callable[[ServedModel], None]) -> None:
-        """Call this with every model that leaves: whoever remembers one would keep its weights."""
+        """Call this with every model that leaves: code that keeps a reference keeps its weights."""
         self._forgetters.append(forget)
 
     def off_gone(self, forget: Callable[[ServedModel], None]) -> None:
@@ -242,7 +242,7 @@ class Registry:
         ]
 
     def get(self, name: str, version: str = "") -> ServedModel:
-        model = self._find(name, version) or self._adapted(name)
+        model = self.find_loaded(name, version) or self._adapted(name)
         if model is None:
             raise self._why_not(name, version)
         return model
@@ -254,9 +254,15 @@ class Registry:
             raise _asleep(name)
         return model
 
+    def find_loaded(self, name: str, version: str = "") -> ServedModel | None:
+        """Whether it is ready or not; None: there is no such model, or not yet."""
+        if not version:
+            return self._models.get(name)
+        return self._versions.get(name, {}).get(version)
+
     def find_ready(self, name: str, version: str = "") -> ServedModel | None:
         """The same; None: it loads when it is asked for, so ask `wait_ready`."""
-        model = self._models.get(name) if not version else self._find(name, version)
+        model = self.find_loaded(name, version)
         if model is None:
             model = self._adapted(name)
         if model is None:
@@ -303,16 +309,11 @@ class Registry:
             for model in self.models()
         ]
 
-    def may_change(self) -> ModelsKeeper:
-        """Who loads and unloads, for whoever asks for that."""
+    def may_change(self) -> Loader:
+        """The keeper, for requests to load and unload."""
         if self.keeper is None:
             raise Forbidden("models are loaded at start; this server does not load or unload them")
         return self.keeper
-
-    def _find(self, name: str, version: str) -> ServedModel | None:
-        if not version:
-            return self._models.get(name)
-        return self._versions.get(name, {}).get(version)
 
     def _adapted(self, name: str) -> ServedModel | None:
         """A model with its adapter of this name. Looked for where no model has the name."""
@@ -337,4 +338,6 @@ def unknown_model(name: str, version: str, names: Sequence[str]) -> UnknownModel
     """Naming those that its caller may use; none: he is told of none."""
     known = f"; there are: {', '.join(names)}" if names else ""
     wanted = f"{name!r} version {version}" if version else f"{name!r}"
+    if version and not version.isdecimal():  # Triton's words, which its clients look for
+        wanted += f": failed to get model version from specified version string {version!r}"
     return UnknownModel(f"no model {wanted}{known}")

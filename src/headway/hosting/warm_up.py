@@ -59,7 +59,7 @@ class WarmUp:
     limit_s: float  # for everything: a slow model is served cold rather than late
     store: TableStore | None = None  # None: nothing is kept
     is_strict: bool = False  # a sample that fails fails the start
-    beside: Beside | None = None  # None: nobody is served meanwhile
+    beside: Beside | None = None  # None: no request is served meanwhile
 
     async def run(self, name: str, batcher: "Batcher[Any, Any]", max_rows: int) -> Warmth | None:
         """What the batcher decides by from now on; None: nothing could be measured."""
@@ -84,7 +84,7 @@ class WarmUp:
     async def _taken_over(self, name: str, batcher: "Batcher[Any, Any]") -> CostTable | None:
         """The times of the version that it will replace, where single rows take as long as there.
 
-        Large batches would take the cores from those who are served; serving corrects what is
+        Large batches would take the cores from models that serve; serving corrects what is
         different.
         """
         if self.beside is None or self.beside.before is None or not self.beside.is_asked():

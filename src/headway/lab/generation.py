@@ -1,7 +1,7 @@
 """Token-level batching in virtual time: the production scheduler, with a formula for the model.
 
 A step takes `base_s + token_s × tokens`. Compared are continuous batching, the same without chunks,
-and static batches: padded prompts, and nobody new until the longest answer is done.
+and static batches: padded prompts, and no new sequence until the longest answer is done.
 """
 
 import csv
@@ -149,7 +149,7 @@ def _sequence(conversations: Conversations, index: int, limits: Limits) -> Seque
 def simulate_static(
     conversations: Conversations, limits: Limits, cost: Callable[[int], float]
 ) -> GenerationOutcome:
-    """Whoever waits, up to so many, computed together until the last of them is done."""
+    """Waiting sequences, up to so many, computed together until the last of them is done."""
     record = _Record(conversations)
     arrivals, outputs = conversations.arrivals, conversations.outputs
     now, done, steps = 0.0, 0, 0

@@ -1,6 +1,6 @@
 """The best fixed setting in hindsight: every window and batch size of a grid, tried out.
 
-Nobody can serve with it: it is chosen for the very load and sample it is then judged on. With
+No server can use it: it is chosen for the very load and sample it is then judged on. With
 one worker and open-loop arrivals the grid is searched by a replay of the textbook rule, written
 apart from the scheduler; otherwise the scheduler itself runs every setting.
 """
@@ -23,7 +23,7 @@ WINDOWS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.010, 0.020, 0.050)
 class Score(NamedTuple):
     """How a setting did. The fewest drops win, then the lowest p99, then the lowest mean."""
 
-    dropped: float  # infinite: some were, and nobody counted
+    dropped: float  # infinite: some were, and they were not counted
     p99_s: float
     mean_s: float
     in_time: float = math.nan  # the share answered within the SLO, where there is one

@@ -43,7 +43,9 @@ class PowerProfile:
     def __post_init__(self) -> None:
         values = (self.alpha_s, self.beta_s, self.exponent)
         if not all(np.isfinite(values)) or min(values) < 0 or self.alpha_s + self.beta_s <= 0:
-            raise ConfigError("times and exponent must be at least 0, and a batch take some time")
+            raise ConfigError(
+                "times and exponent must be at least 0, and a batch must take some time"
+            )
 
     def seconds(self, rows: int) -> float:
         return self.alpha_s + self.beta_s * math.pow(rows, self.exponent)

@@ -239,12 +239,12 @@ class Outcome:
     is_stuck: bool  # all clients of a closed loop wait, and still no batch is full
     arrived_at: Times
     fired: list[Fired] | None = None  # where recorded
-    padding_waste: float = 0.0  # the share of what was computed that nobody asked for
+    padding_waste: float = 0.0  # the share of the computation that was padding
     sizes: Sizes | None = None  # by item, where lengths differ
 
     @property
     def answered_s(self) -> Times:
-        """The latencies of those who were answered."""
+        """The latencies of answered items."""
         return self.latencies_s[~np.isnan(self.latencies_s)]
 
     @property
@@ -381,7 +381,7 @@ class _World:
         self._last_answer = now
 
     def _submit_due(self, now: float) -> None:
-        """Everybody who comes at this very moment, before anything is decided."""
+        """All items that come at this moment, before anything is decided."""
         source, submit, arrived = self._source, self._scheduler.submit, self._arrived
         deadline_s = self._deadline_s
         while source.next_at <= now:

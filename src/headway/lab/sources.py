@@ -1,7 +1,7 @@
-"""Who comes next: arrivals as a run meets them, one after the other.
+"""Arrivals as a run meets them, one after the other.
 
 Items are known by their number in the order of arrival. In a closed loop the next arrival depends
-on who has been answered, so a source is told.
+on the answers, so a source is told of them.
 """
 
 import heapq
@@ -26,7 +26,7 @@ class Source(Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Would somebody come again, if only answered?"""
+        """Would a client come again once it is answered?"""
         ...
 
 

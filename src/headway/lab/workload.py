@@ -1,6 +1,6 @@
 """Who arrives when, and how long: drawn from a law or read from a trace.
 
-Open loops are arrays of seconds, ascending, the same whoever serves them. In a closed loop the
+Open loops are arrays of seconds, ascending, the same for every policy. In a closed loop the
 arrivals depend on the answers, so only the think times are drawn here.
 """
 
@@ -40,7 +40,7 @@ class ClosedLoop:
     clients: int
     think_s: Times  # one for each item, in the order in which they are thought
     pace: Times | None = None  # by client: it thinks so many times as long; None: all alike
-    is_barrier: bool = False  # nobody starts to think before everybody has been answered
+    is_barrier: bool = False  # no client starts to think before all have been answered
 
     @property
     def requests(self) -> int:
@@ -184,7 +184,7 @@ def _at_varying_rate(
     `draw(n)` gives the lengths of n more pairs of states, which take turns at `rates`.
     """
     if marks[-1] > _MAX_SPAN_S * rate_rps:
-        raise ConfigError(f"so few requests a second would last over {_MAX_SPAN_S:.0f} s")
+        raise ConfigError(f"at this rate the requests would last over {_MAX_SPAN_S:.0f} s")
     lengths = draw(16)
     while True:
         per_state = np.tile(np.asarray(rates) * rate_rps, len(lengths) // 2)

@@ -1,4 +1,4 @@
-"""Whole situations in one value: who comes, what a batch takes, on which workers, how steady.
+"""Whole situations in one value: arrivals, batch times, workers, and how steady they are.
 
 The vocabulary of the grid benchmark and of the fuzz tests: a world is drawn again for every seed,
 and a judgement says how `auto` did there beside every fixed setting.

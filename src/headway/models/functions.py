@@ -31,7 +31,8 @@ def model_of(found: Any, target: str) -> type[Model[Any, Any]]:
     """A model class whose `predict` is the function. Raises ConfigError.
 
     The decorator's `prepare` and `size` become the model's own; its other options are kept as
-    `batcher_options`, for whoever makes the batcher. Keyword-only arguments are its parameters.
+    `batcher_options`, for the code that makes the batcher. Keyword-only arguments are its
+    parameters.
     """
     function = found.function if isinstance(found, Batched) else found
     options = dict(found.options) if isinstance(found, Batched) else {}

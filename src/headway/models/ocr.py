@@ -63,7 +63,7 @@ class RapidOCR(ImageModel):
     for text; it is read as it is), `image` (`file` or `pixels`: what clients send), `max_pixels`
     (of what is unpacked at all)."""
 
-    # An unpacked page may take 12 MB and a second or more: a long queue would help nobody.
+    # An unpacked page may take 12 MB and a second or more: a long queue only makes callers wait.
     batcher_options: ClassVar[Mapping[str, Any]] = {"max_queue": 64, "max_batch_size": 4}
 
     def __init__(

@@ -79,7 +79,7 @@ def _handles_of(function: Any) -> tuple[str, ...]:
     """The arguments that are models, by their hints."""
     try:
         hints = typing.get_type_hints(function)
-    except (NameError, TypeError):  # whoever needs them says what is wrong
+    except (NameError, TypeError):  # the code that needs them says what is wrong
         return ()
     return tuple(
         name

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy
 
-from headway.errors import ConfigError, InputTooLarge, InvalidInput
+from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
 from headway.model import Model, Tensor
 from headway.models.encoders import EncodedBatch, Encoder
 
@@ -20,7 +20,7 @@ _SAMPLE_TOKENS = (5, 32, 128, 256)  # from a search query to a long paragraph
 
 class TextModel(Model[Any, Any]):
     """Tokens in, rows of numbers out. A text of more than `max_tokens` is refused, or cut where the
-    caller (the parameter `truncate`) or whoever serves it (the option) says so."""
+    caller (the parameter `truncate`) or the operator (the option) says so."""
 
     writes_inputs: ClassVar[bool] = False
     inputs: Sequence[Tensor] = (Tensor("text", "object", (-1,)),)
@@ -132,11 +132,11 @@ class TextModel(Model[Any, Any]):
 
     def _checked(self, name: str, text: str, *, truncate: bool | None) -> str:
         if not text:
-            raise InvalidInput(f"input {name!r} is empty")
+            raise InvalidInput(f"{called(name)} is empty")
         most = self._max_tokens * _CHARACTERS_PER_TOKEN
         if len(text) > most and not self._cuts(truncate):
             raise InputTooLarge(
-                f"input {name!r} has {len(text)} characters; the model reads {self._max_tokens} "
+                f"{called(name)} has {len(text)} characters; the model reads {self._max_tokens} "
                 f"tokens, which are never more than {most}",
                 limit=self._max_tokens,
             )
@@ -153,7 +153,7 @@ class TextModel(Model[Any, Any]):
         limit = self._max_tokens if limit is None else limit
         advice = "" if name == "query" else " (truncate=true cuts it)"
         return InputTooLarge(
-            f"input {name!r} has {tokens} tokens; the limit is {limit}{advice}", limit=limit
+            f"{called(name)} has {tokens} tokens; the limit is {limit}{advice}", limit=limit
         )
 
     def _batch(

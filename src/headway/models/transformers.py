@@ -76,7 +76,9 @@ def _encoder(
         )
     if any((path / name).is_file() for name in _ONNX):
         if dtype:
-            raise ConfigError("an ONNX file computes as it was exported", field="dtype")
+            raise ConfigError(
+                "an ONNX file computes in the type it was exported with", field="dtype"
+            )
         return OnnxEncoder(lambda: path, names=_ONNX, device=device, threads=threads)
     raise ConfigError(
         f"{path} has no safetensors and no model.onnx; pickled weights (*.bin) are not read"

@@ -27,7 +27,7 @@ class PackagedWeights:
     files: Mapping[str, str]  # sha256 by path in the folder
     size_mb: int
     licence: str
-    or_else: str = ""  # what else helps whoever does not have them
+    or_else: str = ""  # what else helps a user without them
 
     @property
     def requirement(self) -> str:

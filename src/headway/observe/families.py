@@ -10,10 +10,10 @@ ITEM_QUEUE = Family(
     "headway_item_queue_seconds", "histogram", "Waited because every worker was busy.", _CLASS
 )
 ITEM_LINGER = Family(
-    "headway_item_linger_seconds", "histogram", "Waited for company before a free worker.", _CLASS
+    "headway_item_linger_seconds", "histogram", "Waited for more items at a free worker.", _CLASS
 )
 ITEM_EXECUTE = Family(
-    "headway_item_execute_seconds", "histogram", "The batch it was in ran.", _CLASS
+    "headway_item_execute_seconds", "histogram", "Run time of the batch it was in.", _CLASS
 )
 ITEM_END_TO_END = Family(
     "headway_item_end_to_end_seconds", "histogram", "From queued to answered.", _CLASS
@@ -22,7 +22,7 @@ ITEMS_FAILED = Family(
     "headway_items_failed_total", "counter", "Items answered with the model's error.", _MODEL
 )
 ITEMS_REFUSED = Family(
-    "headway_items_refused_total", "counter", "Calls that were told no.", (*_MODEL, "reason")
+    "headway_items_refused_total", "counter", "Calls that were refused.", (*_MODEL, "reason")
 )
 ITEMS_CANCELLED = Family(
     "headway_items_cancelled_total", "counter", "Callers that left early.", (*_MODEL, "started")
@@ -49,7 +49,7 @@ BATCHES_LOST = Family(
     "headway_batches_lost_total", "counter", "Batches whose worker was lost under them.", _MODEL
 )
 OUT_OF_MEMORY = Family(
-    "headway_out_of_memory_total", "counter", "Batches for which memory did not do.", _MODEL
+    "headway_out_of_memory_total", "counter", "Batches that did not fit into memory.", _MODEL
 )
 BATCH_CAP = Family("headway_batch_cap_rows", "gauge", "Most rows that are thought to pay.", _MODEL)
 LINGER_CAP = Family(

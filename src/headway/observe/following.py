@@ -1,7 +1,7 @@
-"""Which request an item came from. Only where somebody asks (access logs, traces): following calls
+"""Which request an item came from. Only where it is needed (access logs, traces): following calls
 costs a little for each of them.
 
-A request is held by whoever serves it. What is noted of it here goes when it goes, however it
+A request is held by the code that serves it. What is noted of it here goes when it goes, however it
 ends; so nothing has to be cleaned up.
 """
 

@@ -44,7 +44,7 @@ class GenerationRecorder:
         self.reset()
 
     def reset(self) -> None:
-        """Nothing has been: what a model does to warm up is nobody's request."""
+        """Nothing has been: a warm-up is not a request."""
         self.first_token = Histogram(_FIRST)
         self.between_tokens = Histogram(_BETWEEN)
         self.whole = Histogram(_WHOLE)

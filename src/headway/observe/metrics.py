@@ -91,8 +91,7 @@ class Metrics:
         self._models: dict[Key, _Model] = {}
         self._retired: OrderedDict[Key, _Model] = OrderedDict()
         self._sources: list[Source] = [add_process]
-        # Where somebody knows better than the batchers, who do not know of models that could not
-        # be loaded.
+        # Set where models are kept: batchers do not know of models that could not be loaded.
         self.readiness: Callable[[], Iterable[Readiness]] | None = None
 
     # ---- what is watched
@@ -129,7 +128,7 @@ class Metrics:
             self._retire(watch)
 
     def _forget_lost(self) -> None:
-        """Batchers that nobody closed, and nobody has any more."""
+        """Batchers that were dropped without being closed."""
         watches = [watch for model in self._models.values() for watch in model.watches]
         for watch in watches:
             if watch.batcher is None:

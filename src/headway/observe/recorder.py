@@ -31,7 +31,7 @@ SECONDS = bounds(
 ROWS = bounds(*(2**power for power in range(11)))
 SHARES = bounds(0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 0.9)
 
-OTHER = "other"  # tenants that are not in the configuration: whoever calls must not make labels
+OTHER = "other"  # tenants that are not in the configuration: callers must not make labels
 # To be refused: there from the start, so that a first one shows as a rise from zero.
 _REASONS = ("queue_full", "shed", "deadline_exceeded", "invalid_input", "closed")
 _MOST_REASONS = 64  # there are about ten, and a model's own errors may add to them
@@ -51,7 +51,7 @@ class Times:
         """`arrivals`, sorted: when the items of this class in the batch came."""
         batch, count, total = event.batch, len(arrivals), sum(arrivals)
         idle_since, fired_at = batch.idle_since, batch.fired_at
-        # Who came before the worker was free was queued until then, and lingered from then on.
+        # An item that came before the worker was free was queued until then, then lingered.
         if arrivals[-1] <= idle_since:
             self.queued.add_ages(arrivals, idle_since, total)
             if fired_at > idle_since:
@@ -73,12 +73,12 @@ class Times:
 
 
 class Recorder:
-    """Of one batcher, or of several that share a name and a version. Whoever reads holds `lock`."""
+    """Of one batcher, or of several that share a name and a version. A reader holds `lock`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # batchers of one name may live in different event loops
         self.slo_s: float | None = None
-        self.times: list[Times | None] = [None] * len(Priority)  # by class; None: nobody yet
+        self.times: list[Times | None] = [None] * len(Priority)  # by class; None: no item yet
         self.times[Priority.NORMAL] = Times()
         self.batch_rows: dict[FireReason, Histogram] = defaultdict(lambda: Histogram(ROWS))
         self.padding = Histogram(SHARES)

@@ -1,1 +1,1 @@
-"""A file of lines through a model, with nobody waiting: what `headway map` does."""
+"""A file of lines through a model, offline: what `headway map` does."""

@@ -86,7 +86,7 @@ class Output:
             self._check_note(beside)
         elif self._file.seek(0, os.SEEK_END):
             raise ConfigError(
-                f"{self._path} is there already, and nothing says that this command began it: "
+                f"{self._path} exists, and this command did not begin it: "
                 "choose another name, or --overwrite"
             )
         else:

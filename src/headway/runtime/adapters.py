@@ -63,23 +63,24 @@ class AdapterBook:
     async def load(self, name: str, folder: str | Path, *, replaces: bool = False) -> None:
         """Returns when sequences may name it. Raises InvalidInput, ConfigError.
 
-        One that is replaced serves until then, and those who have it go on with it.
+        One that is replaced serves until then; sequences that have it go on with it.
         """
         if not NAME.fullmatch(name):
             raise InvalidInput(
-                f"adapter: {name!r:.80} is no name: letters, digits, and _ . - after"
+                f"adapter: {name!r:.80} is not a valid name: it takes letters and digits, "
+                "then also _ . -"
             )
         async with self._changing:
             before = self._entries.get(name)
             if before is not None and not replaces:
                 raise InvalidInput(f"adapter: {name!r} is loaded already")
             if before is None and len(self._entries) >= self._most:
-                raise InvalidInput(f"adapter: {self._most} are loaded, which is max_adapters")
+                raise InvalidInput(f"adapter: {self._most} are loaded; max_adapters allows no more")
             entry = Adapter(name, str(folder), f"{name}#{next(self._numbers)}")
             engine = self._connected()
             try:
                 await _answer(engine.load_adapter(entry.key, entry.folder))
-            except asyncio.CancelledError:  # who asked for it has left: nobody will name it
+            except asyncio.CancelledError:  # the caller has left: no request will name it
                 engine.unload_adapter(entry.key)
                 raise
             self._entries[name] = entry
@@ -87,7 +88,7 @@ class AdapterBook:
                 await _answer(engine.unload_adapter(before.key))
 
     async def unload(self, name: str) -> None:
-        """No caller finds it from now on; whoever has it goes on. Raises UnknownModel."""
+        """No caller finds it from now on; sequences that have it go on. Raises UnknownModel."""
         async with self._changing:
             self.key_of(name)
             entry = self._entries.pop(name)

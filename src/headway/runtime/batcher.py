@@ -102,8 +102,8 @@ class Batcher(Generic[In, Out]):
         is_floating: bool = False,
         make: Callable[[], Any] | None = None,
     ) -> Self:
-        """`is_floating`: nobody opens it, and it follows its callers from loop to loop; `make`: the
-        model once more, in another process."""
+        """`is_floating`: it is never opened, and it follows its callers from loop to loop;
+        `make`: the model once more, in another process."""
         batcher = cls.__new__(cls)
         batcher._set_up(BatcherParts(model, options, is_floating=is_floating, make=make))
         return batcher
@@ -144,7 +144,7 @@ class Batcher(Generic[In, Out]):
 
     async def close(self, *, drain_s: float = 30.0) -> None:
         """Refuse new work, finish what is queued and running for up to `drain_s`, then answer the
-        rest with `Closed`. Afterwards nobody is left waiting."""
+        rest with `Closed`. Afterwards no caller is left waiting."""
         await self._parts.close(drain_s)
 
     # ---- calling
@@ -207,7 +207,7 @@ class Batcher(Generic[In, Out]):
     ) -> Explained[Out]:
         """`submit`, and with the result its story: which batch, why it left, where the time went.
 
-        (Not in terms of each other: whoever asks for no story should not pay for one.)
+        (Not in terms of each other: a caller that asks for no story should not pay for one.)
         """
         loop = asyncio.get_running_loop()
         entered_at = now_here()
@@ -355,7 +355,7 @@ class Batcher(Generic[In, Out]):
         partition: Hashable = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> OpenStream:
-        """`stream`, once it is queued. Whoever opens it closes it."""
+        """`stream`, once it is queued. The caller that opens it closes it."""
         if not self._parts.maker.streams:
             raise InvalidInput(f"{self.name} does not stream")
         entered_at = now_here()
@@ -405,7 +405,7 @@ class Batcher(Generic[In, Out]):
         self._decider.learn(table)
 
     def weigh(self, tenants: Mapping[str, float]) -> None:
-        """Tenants share by these weights from now on; absent: 1. Who waits keeps its place."""
+        """Tenants share by these weights from now on; absent: 1. Waiting items keep their place."""
         with self._shell.lock:
             policy = dataclasses.replace(self.policy, tenant_weights=dict(tenants))
             self._parts.maker.policy = policy
@@ -433,8 +433,8 @@ class Batcher(Generic[In, Out]):
 
     @property
     def is_stuck(self) -> bool:
-        """Is nobody let in because `prepare`, `size` or `finish` hang, each in a thread of its own?
-        Until one of them comes back."""
+        """Are new calls refused because `prepare`, `size` or `finish` hang, each in its own thread?
+        They are until one of these comes back."""
         return self._parts.callbacks.is_stuck
 
     @property

@@ -57,7 +57,7 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class BatchLost:
-    """A batch's worker ended under it. Whoever waits for it runs again, in batches of their own."""
+    """A batch's worker ended under it. Its waiting items run again, in batches of their own."""
 
     model: str
     batch: Batch
@@ -99,7 +99,7 @@ class WorkerChanged:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A caller was told no; `reason` is the error's code word."""
+    """A call was refused; `reason` is the error's code word."""
 
     model: str
     reason: str

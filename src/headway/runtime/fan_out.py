@@ -67,7 +67,7 @@ class FanOut:
         self._is_accepted = False
         self._under_way = 0
         self._refused_at = _NEVER  # the number of batches started then
-        self._gate = asyncio.Lock()  # of those who wait for room, one watches
+        self._gate = asyncio.Lock()  # of the tasks that wait for room, one watches
         self._held_back: deque[asyncio.Future[None]] = deque()
 
     async def gather(

@@ -2,7 +2,7 @@
 processes are the parent's.
 
 Prefork servers load an application and fork. A decorated function starts over in the child at its
-next call; a batcher that somebody opened refuses, and says what to do.
+next call; a batcher that was opened refuses, and says what to do.
 """
 
 import os

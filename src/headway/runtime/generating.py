@@ -1,20 +1,17 @@
 """Drives token-level batching: a loop that asks the scheduler, runs the step, and reports.
 
 One report a step for all sequences, never one a token. Knows no text: prompts and answers are
-token ids here. The loop runs in a process of its own (`generation/`), or in a thread of this one.
+token ids here. The loop runs in a process of its own or in a thread of this one (`generation/`).
 """
 
-import contextlib
-import itertools
 import logging
 import math
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from headway.core.generation.handing import HandOver
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
@@ -22,8 +19,8 @@ from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.generation.step import Step
 from headway.core.items import Wait
-from headway.errors import Closed, HeadwayError, ModelFailed
-from headway.runtime.calling.faults import is_out_of_memory, release_memory
+from headway.errors import HeadwayError, ModelFailed
+from headway.runtime.calling.faults import is_device_lost, is_out_of_memory, release_memory
 from headway.runtime.generation.adapting import (
     AdapterRead,
     AdapterStore,
@@ -47,6 +44,11 @@ class StepResult(Protocol):
 
 class RunningStep(Protocol):
     """A step that the engine has begun."""
+
+    @property
+    def seconds(self) -> float | None:
+        """What it took, once there is a result; None: the caller's own clock is as good."""
+        ...
 
     def result(self) -> StepResult:
         """Waits for it. Raises what went wrong."""
@@ -111,7 +113,7 @@ class Cancel(NamedTuple):
 
 
 class Weigh(NamedTuple):
-    """Tenants who come from now on have these weights."""
+    """Tenants that come from now on have these weights."""
 
     weights: dict[str, float]
 
@@ -149,7 +151,7 @@ class Report(NamedTuple):
 
 
 class EngineLoop:
-    """Owns scheduler and engine: nobody else touches them."""
+    """Owns scheduler and engine: no other thread touches them."""
 
     def __init__(self, engine: StepRunner, inbox: Inbox, report: Callable[[Report], None]) -> None:
         self._engine = engine
@@ -166,6 +168,8 @@ class EngineLoop:
         )
         self._under_way: deque[tuple[Step, float, RunningStep]] = deque()
         self._completed_at = 0.0
+        self._hand_over = HandOver()
+        self._due_at = 0.0  # the next step, while one is under way
         self._failures = 0
 
     def close(self) -> None:
@@ -185,18 +189,23 @@ class EngineLoop:
         )
 
     def run(self) -> None:
-        """Until the inbox says stop. While a step runs, the next is decided and handed over, as
-        deep as the engine goes."""
+        """Until the inbox says stop. Shortly before a step ends the next is decided and handed
+        over, where the engine goes so deep."""
         until = math.inf
         while (commands := self._inbox.wait_commands(until)) is not None:
             for command in commands:
                 self._obey(command)
-            action = self._scheduler.next_step(time.monotonic())
+            now = time.monotonic()
+            if self._under_way and now < self._due_at:
+                until = self._due_at
+                continue
+            action = self._scheduler.next_step(now)
             is_full = isinstance(action, Wait)
             if isinstance(action, Step):
                 outputs = [self._end(each) for each in action.finished]
                 if action.has_work:
                     outputs += self._attempt(self._begin, action)
+                    self._hand_over.took(time.monotonic() - now)
                 if outputs:
                     self._report(outputs)
                 is_full = len(self._under_way) >= self._engine.depth
@@ -240,13 +249,15 @@ class EngineLoop:
             self._engine.add(sequence.id, sequence.prompt, sampling, generated=resumed or ())
         except Exception as error:  # noqa: BLE001  that sequence's, not the loop's
             self._scheduler.cancel(sequence.id)
-            self._report([Output(sequence.id, error=ModelFailed(f"it cannot be begun: {error}"))])
+            self._report(
+                [Output(sequence.id, error=ModelFailed(f"the engine refused it: {error}"))]
+            )
             return
         self.unfinished.add(sequence.id)
         self._adapters.entered(sequence)
 
     def _cancel(self, sequence: int) -> None:
-        """Whoever cancels is told the end in any case, of one that never came here, too."""
+        """The end is always reported, also of a sequence that never came here."""
         if sequence in self.unfinished:
             self._scheduler.cancel(sequence)
         else:
@@ -257,7 +268,7 @@ class EngineLoop:
         result: Any
         try:
             result = getattr(self._engine, command.method)(*command.arguments)
-        except Exception as error:  # noqa: BLE001  whoever called is told
+        except Exception as error:  # noqa: BLE001  the caller is told
             result = error
         self._returns(command.number, result)
 
@@ -268,23 +279,29 @@ class EngineLoop:
             outputs = do(step)
         except Exception as error:
             self._failures += 1
-            if self._failures == _MOST_FAILURES:
-                raise
+            if self._failures == _MOST_FAILURES or is_device_lost(error):
+                raise  # this process ends; its sequences go on in another
             return self._fail(step, error)
         if outputs:
             self._failures = 0
         return outputs
 
     def _begin(self, step: Step) -> list[Output]:
-        began = time.perf_counter()
+        began = time.monotonic()
         self._under_way.append((step, began, self._engine.start(step)))
+        if len(self._under_way) == 1:
+            self._due_at = self._hand_over.at(began, self._scheduler.expected_s(step))
         return []
 
     def _complete(self, step: Step) -> list[Output]:
         _, began, running = self._under_way.popleft()
         result = running.result()
-        now = time.perf_counter()
-        seconds, self._completed_at = now - max(began, self._completed_at), now
+        now = time.monotonic()
+        seconds = running.seconds or now - max(began, self._completed_at)
+        self._completed_at = now
+        if self._under_way:  # it begins on the device only now
+            expected_s = self._scheduler.expected_s(self._under_way[0][0])
+            self._due_at = self._hand_over.at(now, expected_s)
         ended = {
             each.sequence: each for each in self._scheduler.complete(step, result.tokens, seconds)
         }
@@ -334,163 +351,3 @@ def never_ran(sequence: int, tokens: int = 0) -> Finished:
         preemptions=0,
         admitted_at=None,
     )
-
-
-class GenerationThread:
-    """An engine's loop in a thread of this process."""
-
-    def __init__(
-        self, make_engine: Callable[[], StepRunner], report: Callable[[Sequence[Output]], None]
-    ) -> None:
-        self._make_engine = make_engine
-        self._report = report
-        self._changed = threading.Condition()
-        self._commands: list[Command] = []
-        self._is_closing = False
-        self._ready = threading.Event()
-        self._failure: BaseException | None = None
-        self._tell_end: Callable[[BaseException | None], None] = lambda failure: None
-        self._numbers = itertools.count(1)
-        self._answers: dict[int, Future[Any]] = {}  # to commands
-        self._thread = threading.Thread(target=self._main, name="headway-generation", daemon=True)
-
-    def start(self) -> None:
-        """Load the engine. Raises what loading raised."""
-        self._thread.start()
-        self._ready.wait()
-        if self._failure is not None:
-            raise self._failure
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it takes sequences: not once it was closed, or its loop has died."""
-        return not self._is_closing and self._failure is None
-
-    @property
-    def is_up(self) -> bool:
-        return self.is_open
-
-    @property
-    def trouble(self) -> str:
-        """Why nothing completes any more."""
-        return "" if self.is_open else "its engine has died"
-
-    def on_end(self, tell: Callable[[BaseException | None], None]) -> None:
-        """Call this, in the thread, when it ends: with what it died of, if it did."""
-        self._tell_end = tell
-
-    @property
-    def limits(self) -> Limits:
-        return self._engine.limits
-
-    @property
-    def vocabulary(self) -> int:
-        return self._engine.vocabulary
-
-    @property
-    def load(self) -> GenerationLoad:
-        return self._loop.load
-
-    def submit(self, sequence: Asked, sampling: Sampling) -> None:
-        """From any thread. What the scheduler refuses is reported like any other end."""
-        self._tell(Submit(sequence, sampling))
-
-    def cancel(self, sequence: int) -> None:
-        self._tell(Cancel(sequence))
-
-    def weigh(self, weights: Mapping[str, float]) -> None:
-        self._tell(Weigh(dict(weights)))
-
-    def load_adapter(self, adapter: str, folder: str) -> "Future[Any]":
-        """Resolved when sequences may name it."""
-        number = next(self._numbers)
-        return self._ask(number, LoadAdapter(number, adapter, folder))
-
-    def unload_adapter(self, adapter: str) -> "Future[Any]":
-        number = next(self._numbers)
-        return self._ask(number, UnloadAdapter(number, adapter))
-
-    def post(self, command: Command) -> None:
-        """From the loop's own helpers."""
-        with contextlib.suppress(Closed):
-            self._tell(command)
-
-    def close(self, timeout_s: float = 30.0) -> None:
-        """Stop after the running step. Whoever has not ended gets `Closed`."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify()
-        self._thread.join(timeout_s)
-
-    def _ask(self, number: int, command: Command) -> "Future[Any]":
-        answer = self._answers[number] = Future()
-        try:
-            self._tell(command)
-        except Closed:
-            del self._answers[number]
-            raise
-        return answer
-
-    def _tell(self, command: Command) -> None:
-        with self._changed:
-            if self._is_closing or self._failure is not None:
-                raise Closed("the generator has stopped")
-            self._commands.append(command)
-            self._changed.notify()
-
-    # ---- in the thread
-
-    def wait_commands(self, until: float) -> list[Command] | None:
-        """It is its loop's inbox."""
-        with self._changed:
-            while not self._commands and not self._is_closing and until > time.monotonic():
-                left = until - time.monotonic()
-                self._changed.wait(None if left == math.inf else left)
-            if self._is_closing:
-                return None
-            commands, self._commands = self._commands, []
-            return commands
-
-    def _main(self) -> None:
-        try:
-            self._engine = self._make_engine()
-            self._loop = EngineLoop(self._engine, self, self._reported)
-        except BaseException as error:  # noqa: BLE001  whoever called `start` is told
-            self._failure = error
-            self._ready.set()
-            return
-        self._ready.set()
-        closed = Closed("the generator has stopped")
-        try:
-            self._loop.run()
-        except Exception as failure:  # noqa: BLE001  everyone who waits is told, below
-            _log.exception("the generator's loop has died")
-            self._failure = failure
-            closed = Closed(f"the generator's loop has died: {failure}")
-        with self._changed:
-            self._is_closing = True
-            queued = {each.sequence.id for each in self._commands if isinstance(each, Submit)}
-        self._loop.close()
-        self._report(
-            [Output(each, error=closed) for each in sorted(self._loop.unfinished | queued)]
-        )
-        for answer in list(self._answers.values()):
-            _resolve(answer, closed)
-        self._tell_end(self._failure)
-
-    def _reported(self, report: Report) -> None:
-        if report.returned is not None:
-            number, result = report.returned
-            answer = self._answers.pop(number, None)
-            if answer is not None:
-                _resolve(answer, result)
-        self._report(report.outputs)
-
-
-def _resolve(answer: "Future[Any]", result: Any) -> None:
-    if not answer.set_running_or_notify_cancel():
-        return
-    if isinstance(result, BaseException):
-        answer.set_exception(result)
-    else:
-        answer.set_result(result)

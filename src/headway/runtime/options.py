@@ -108,7 +108,7 @@ class BatcherOptions:
             raise ConfigError(f"{policy!r} is not one of {choices}", field="policy")
         if self.slo_ms is not None and policy != "auto":
             raise ConfigError(
-                f"policy {policy!r} knows no latency goal; 'auto' and 'idle' do", field="slo_ms"
+                f"policy {policy!r} does not follow an SLO; 'auto' and 'idle' do", field="slo_ms"
             )
         return Firing(policy)
 

@@ -8,8 +8,11 @@ from urllib.parse import unquote
 
 import msgspec
 
+from headway.config import MAX_BODY_BYTES
 from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
+from headway.server.api.openai.errors import openai_error
+from headway.server.api.openai.unserved import why_unserved
 from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
@@ -30,7 +33,7 @@ class Pending(Protocol):
 
 
 class Asker(Protocol):
-    """Who is to be answered, once, in the event loop."""
+    """Takes the one answer, in the event loop."""
 
     def answer(self, body: bytes) -> None:
         """JSON, 200."""
@@ -85,14 +88,14 @@ class App:
     def __init__(
         self,
         *,
-        max_body_bytes: int = 64 * 2**20,
+        max_body_bytes: int = MAX_BODY_BYTES,
         debug: bool = False,
         errors: ErrorTally | None = None,
         room: BodyRoom | None = None,
         keys: KeyRing | None = None,
     ) -> None:
         """`room`: for what packed bodies unpack to; None: as much as there is. `keys`: those that
-        callers have; None: nobody is asked for one."""
+        callers have; None: no caller needs one."""
         self._keys = keys
         self._max_body_bytes = max_body_bytes
         self._room = room
@@ -238,7 +241,8 @@ class App:
             return allowed
         if not allowed:
             self.errors.count("not_found")
-            return refuse(request.path, 404, "Not Found; /docs lists the routes", code="not_found")
+            message = why_unserved(request.path) or "Not Found; /docs lists the routes"
+            return refuse(request.path, 404, message, code="not_found")
         if "GET" in allowed:
             allowed.add("HEAD")
         headers = (("Allow", ", ".join(sorted(allowed))),)
@@ -295,7 +299,7 @@ def _identify(keys: KeyRing, request: Request) -> None:
     """Raises Unauthenticated."""
     request.caller = keys.find(request.headers)
     if request.caller is NOBODY:
-        request.body = b""  # nothing is unpacked for somebody unknown
+        request.body = b""  # nothing is unpacked for an unknown caller
 
 
 def refuse(
@@ -313,31 +317,10 @@ def refuse(
     if path.startswith("/v2/models/"):
         message = in_tritons_words(code, message)
     error: Any = message
-    word = code
     is_openai = path.startswith("/v1/") and not path.startswith("/v1/predict/")
     if is_openai and not path.endswith(":predict"):  # which is KServe's
-        if status == 404 and code == "unknown_model":
-            word = "model_not_found"  # OpenAI's
-        error = openai_error(status, message, code=word, param=param)
+        error = openai_error(status, message, code=code, param=param)
     return Refusal(msgspec.json.encode({"error": error}), status, code=code, headers=headers)
-
-
-def openai_error(status: int, message: str, *, code: str, param: str | None) -> dict[str, Any]:
-    return {"message": message, "type": _openai_type(status), "param": param, "code": code}
-
-
-def _openai_type(status: int) -> str:
-    match status:
-        case 401:
-            return "authentication_error"
-        case 403:
-            return "permission_error"
-        case 429:
-            return "rate_limit_error"
-        case 503:
-            return "overloaded_error"
-        case _:
-            return "invalid_request_error" if status < 500 else "server_error"
 
 
 def _compile(template: str) -> re.Pattern[str]:

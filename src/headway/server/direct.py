@@ -1,4 +1,5 @@
-"""The direct way: one row for a model whose shapes are fixed, without a task and without a future.
+"""The direct way: one row for a model whose shapes are fixed, or one JSON value on `/v1/predict`,
+without a task and without a future.
 
 Each protocol brings a codec for such requests. Whatever is not exactly that goes the general way
 (`inference.py`), which also says what is wrong.
@@ -10,11 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from headway.core.queueing.quota import Account
-from headway.errors import HeadwayError
+from headway.core.queueing.quota import Allowance
 from headway.hosting.registry import ServedModel
 from headway.runtime.driving.calls import DirectCall
-from headway.server.api.v2.tensors import Signature
+from headway.server.api.v2.tensors import TensorSignature
 from headway.server.app import Asker
 from headway.server.auth.keys import Caller
 from headway.server.inference import Inference
@@ -42,7 +42,7 @@ MakeCodec: TypeAlias = Callable[[ServedModel], DirectCodec[Message] | None]
 
 
 def of_rows(
-    inference: Inference, make: Callable[[str, str, Signature], DirectCodec[Message] | None]
+    inference: Inference, make: Callable[[str, str, TensorSignature], DirectCodec[Message] | None]
 ) -> MakeCodec[Message]:
     """For models over arrays, whose signature says all."""
 
@@ -58,8 +58,7 @@ class DirectPath(Generic[Message]):
     """Of one protocol, for all models."""
 
     def __init__(self, inference: Inference, make_codec: MakeCodec[Message]) -> None:
-        self._inference = inference
-        self._find_ready = inference.models.registry.find_ready
+        self._find = inference.models.registry.find_loaded
         self._make_codec = make_codec
         self._codecs: dict[tuple[str, str], tuple[ServedModel, DirectCodec[Message] | None]] = {}
         inference.models.registry.on_gone(self._forget)
@@ -74,13 +73,9 @@ class DirectPath(Generic[Message]):
         version: str = "",
     ) -> "DirectInference | None":
         """None: the general way must do it. Where there are keys, the key says the tenant."""
-        try:
-            if caller is None:
-                served = self._find_ready(model, version)
-            else:
-                served = self._inference.models.find_ready(caller, model, version)
-        except HeadwayError:
+        if caller is not None and not caller.may_use(model):
             return None
+        served = self._find(model, version)
         if served is None:
             return None
         known = self._codecs.get((model, version))
@@ -93,6 +88,11 @@ class DirectPath(Generic[Message]):
             return _start_counted(asker, served, codec, asked, caller)
         inference = DirectInference(asker, served, codec, asked, tenant)
         return inference if served.submit_direct(inference) else None
+
+    def codec_of(self, model: str, version: str = "") -> DirectCodec[Message] | None:
+        """The one that its requests went through; None: none did yet."""
+        known = self._codecs.get((model, version))
+        return None if known is None else known[1]
 
     def _forget(self, served: ServedModel) -> None:
         for key in [key for key, known in self._codecs.items() if known[0] is served]:
@@ -107,14 +107,14 @@ def _start_counted(
     caller: Caller,
 ) -> "DirectInference | None":
     """None where the quota is used up, too: the general way says so."""
-    account, now = caller.account, time.monotonic()
-    if not account.may_begin(1, now):
+    allowance, now = caller.allowance, time.monotonic()
+    if not allowance.may_begin(1, now):
         return None
-    inference = DirectInference(asker, served, codec, asked, caller.key.tenant, account)
+    inference = DirectInference(asker, served, codec, asked, caller.key.tenant, allowance)
     if not served.submit_direct(inference):
         return None
-    account.begin(now)
-    account.take_rows(1, now)
+    allowance.begin(now)
+    allowance.take_rows(1, now)
     return inference
 
 
@@ -130,9 +130,9 @@ class DirectInference(DirectCall):
         codec: DirectCodec[Any],
         asked: DirectRequest,
         tenant: str = "",
-        account: Account | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
-        """`account` is that of the caller's key; the request is counted there until it is over."""
+        """`allowance`: that of the caller's key; the request is counted there until it is over."""
         self._id, inputs = asked
         super().__init__(inputs, tenant)
         self._asker = asker
@@ -140,8 +140,8 @@ class DirectInference(DirectCall):
         self._codec = codec
         self._record: Callable[[int, float, BaseException | None], None] = (
             served.record
-            if account is None
-            else functools.partial(_end_and_record, account, served)
+            if allowance is None
+            else functools.partial(_end_and_record, allowance, served)
         )
         self._started = served.clock()
 
@@ -182,7 +182,11 @@ class DirectInference(DirectCall):
 
 
 def _end_and_record(
-    account: Account, served: ServedModel, rows: int, started: float, error: BaseException | None
+    allowance: Allowance,
+    served: ServedModel,
+    rows: int,
+    started: float,
+    error: BaseException | None,
 ) -> None:
-    account.end()
+    allowance.end()
     served.record(rows, started, error)

@@ -28,6 +28,7 @@ _STATUS: dict[type[errors.HeadwayError], Status] = {
     errors.RequestError: Status(400, "INVALID_ARGUMENT"),
     errors.QuotaExceeded: Status(429, "RESOURCE_EXHAUSTED"),
     errors.DeadlineExceeded: Status(504, "DEADLINE_EXCEEDED"),
+    errors.QueueFull: Status(503, "UNAVAILABLE"),
     errors.Unavailable: Status(503, "UNAVAILABLE"),
     errors.ModelFailed: Status(500, "INTERNAL"),
 }
@@ -104,12 +105,12 @@ def retry_after_s(error: BaseException) -> int | None:
     """Whole seconds for a `Retry-After` header, where coming back later may help."""
     if isinstance(error, errors.DeadlineExceeded) or not isinstance(error, errors.Unavailable):
         return None
-    # Upwards: who comes back when it was told to must not be told so again.
+    # Rounded up: a client that obeys Retry-After must not be refused again for it.
     return max(1, math.ceil(round(error.retry_after_s or 1.0, 6)))
 
 
 def headers_of(error: BaseException) -> tuple[tuple[str, str], ...]:
-    """What an error says in headers: when to come back, or how to say who one is."""
+    """What an error says in headers: when to try again, or how to authenticate."""
     if isinstance(error, errors.Unauthenticated):
         return (("WWW-Authenticate", 'Bearer realm="headway"'),)
     seconds = retry_after_s(error)

@@ -1,7 +1,9 @@
-"""The one service behind every protocol: find or wake a model, decode, submit, encode.
+"""The one service behind the v2 protocol, over HTTP and gRPC: find or wake a model, decode, submit,
+encode.
 
-HTTP and gRPC translate: their handlers find out what is asked in their own words and call this.
-The commonest request takes a shorter way: see `direct.py`.
+Both translate: their handlers find out what is asked in their own words and call this. The
+commonest request takes a shorter way: see `direct.py`. Routes over values (`/v1/predict`, OpenAI's)
+find models here, and ask them on their own.
 """
 
 import time
@@ -13,7 +15,7 @@ from headway.errors import InvalidInput, NotReady
 from headway.hosting.registry import Array, Ask, Registry, ServedModel
 from headway.server.api.v2.requests import InferRequest, check_outputs, is_large_answer
 from headway.server.api.v2.shared_memory import SharedRegions
-from headway.server.api.v2.tensors import NORMAL, Limits, Signature
+from headway.server.api.v2.tensors import NORMAL, Limits, TensorSignature
 from headway.server.auth.keys import Caller
 from headway.server.models import Models
 from headway.server.net.background import AT_ONCE, Steps, background
@@ -37,7 +39,7 @@ class Encode(Protocol[Encoded]):
         request: InferRequest,
         outputs: Mapping[str, Array],
         *,
-        signature: Signature,
+        signature: TensorSignature,
         labels: "Mapping[str, list[str]] | None",
         regions: SharedRegions | None,
         steps: Steps,
@@ -61,7 +63,7 @@ class Inference:
         self.version = version  # of this server
         self.regions = regions  # None: shared memory is off
         self.limits = limits
-        self._signatures: dict[ServedModel, Signature] = {}
+        self._signatures: dict[ServedModel, TensorSignature] = {}
         registry.on_gone(self._forget)
 
     # ---- finding
@@ -92,11 +94,11 @@ class Inference:
         except NotReady:
             return (await self.wake(caller, name, version, deadline_ms()))[0]
 
-    def signature_of(self, served: ServedModel) -> Signature:
+    def signature_of(self, served: ServedModel) -> TensorSignature:
         """Worked out once per model, and forgotten with it."""
         signature = self._signatures.get(served)
         if signature is None:
-            signature = Signature(
+            signature = TensorSignature(
                 served.inputs,
                 served.outputs,
                 self.limits,

@@ -1,6 +1,6 @@
 """The models as a caller may see them: what every front end asks instead of the registry.
 
-The caller is the first argument: None where the server has no keys, and everybody sees all.
+The caller is the first argument: None where the server has no keys: then every client sees all.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from headway.errors import UnknownModel
 from headway.hosting.registry import (
     IndexEntry,
-    ModelsKeeper,
+    Loader,
     Registry,
     ServedModel,
     unknown_model,
@@ -95,7 +95,7 @@ class Models:
             await keeper.unload(name)
 
     @contextmanager
-    def _may_change(self, caller: Caller | None, name: str) -> Iterator[ModelsKeeper]:
+    def _may_change(self, caller: Caller | None, name: str) -> Iterator[Loader]:
         keeper = self.registry.may_change()
         with self._allowed(caller, name):
             yield keeper

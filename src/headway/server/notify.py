@@ -64,4 +64,4 @@ def _send(state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifier:
             notifier.sendto(state.encode(), address)
     except OSError as error:
-        _log.warning("systemd cannot be told: %s", error)
+        _log.warning("systemd cannot be notified: %s", error)

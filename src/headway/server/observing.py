@@ -79,7 +79,7 @@ class Observing:
             self.metrics.readiness = registry.readiness
 
     def around(self, app: App) -> App:
-        """The app that requests come to first: who is turned away there is told of, too."""
+        """The app that requests reach first: it also reports requests that it refuses."""
         app.errors = self.http_errors
         layers: list[Layer] = []
         if self.tracing is not None:

@@ -2,7 +2,7 @@
 
 A full collection looks at every object there is: with all that is imported, 20 ms and more, in
 which no request is read. What was there when the server was ready stays for good, so collections
-leave it out; until a model goes, whose remains must be found.
+leave it out, until a model is unloaded: its remains must be found.
 """
 
 import gc
@@ -52,7 +52,7 @@ class Pauses:
             gc.unfreeze()
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
-        """Freeze again after the first full collection that leaves nothing of those who went."""
+        """Freeze again after the first full collection that finds no unloaded model."""
         if phase != "stop" or info["generation"] != 2:
             return
         with self._lock:

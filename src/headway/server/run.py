@@ -21,24 +21,34 @@ from headway.hosting.timed import TimedServed
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
-from headway.server.api import admin, cohere, draining, huggingface, instances, metrics, predict
+from headway.server.api import admin, cohere, draining, huggingface, instances, metrics
 from headway.server.api.chat_page import handlers as chat_page
-from headway.server.api.openai import adapters, audio, chat, completions, images, rerank, tokens
-from headway.server.api.openai import handlers as openai
+from headway.server.api.openai import (
+    adapters,
+    audio,
+    chat,
+    completions,
+    embeddings,
+    images,
+    rerank,
+    tokens,
+)
+from headway.server.api.openai import models as model_list
 from headway.server.api.openapi import handlers as openapi
+from headway.server.api.plain import handlers as plain
 from headway.server.api.v2 import handlers as v2
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.app import App
 from headway.server.auth.access import access_of_route
 from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
+from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.inference import Inference, inference_over
 from headway.server.net.holding import BodyRoom
 from headway.server.net.http1.server import HttpServer
 from headway.server.net.listener import cannot_listen
 from headway.server.observing import Observing
 from headway.server.pauses import Pauses
-from headway.server.reloading import changes_of, key_changes_of, merged, weights_of
 from headway.server.signals import Signals
 
 if TYPE_CHECKING:
@@ -209,7 +219,7 @@ def make_app(
     observing: Observing | None = None,
     room: BodyRoom | None = None,
 ) -> App:
-    """All routes, for these models; `guard` says who may call which."""
+    """All routes, for these models; `guard` says which callers may use which."""
     guard = guard or Guard(config)
     errors = None if observing is None else observing.http_errors
     app = App(
@@ -228,7 +238,7 @@ def make_app(
     for routes, handlers in families:
         for method, template, name in routes:
             handler = gate(access_of_route(method, template), getattr(handlers, name))
-            # The direct way goes past the gate: the app asks who may, the call counts.
+            # The direct way goes past the gate: the app checks the key, the call counts.
             direct = getattr(handlers, f"{name}_direct", None)
             is_direct = getattr(handlers, f"{name}_is_direct", None)
             app.add(method, template, handler, direct=direct, is_direct=is_direct)
@@ -243,7 +253,8 @@ def families_of(
     described = openapi.OpenAPI(models, version=inference.version, has_keys=has_keys)
     return [
         (v2.ROUTES, v2.V2(inference)),
-        (openai.ROUTES, openai.OpenAI(inference)),
+        (model_list.ROUTES, model_list.ModelList(models)),
+        (embeddings.ROUTES, embeddings.Embeddings(inference)),
         (chat.ROUTES, chat.Chat(inference)),
         (chat_page.ROUTES, chat_page.ChatPage()),
         (completions.ROUTES, completions.Completions(inference)),
@@ -255,7 +266,7 @@ def families_of(
         (cohere.ROUTES, cohere.Cohere(inference)),
         (huggingface.ROUTES, huggingface.HuggingFace(inference)),
         (instances.ROUTES, instances.Instances(inference)),
-        (predict.ROUTES, predict.Plain(inference)),
+        (plain.ROUTES, plain.Plain(inference)),
         (openapi.ROUTES, described),
         (admin.ROUTES, admin.Admin(models)),
         (draining.ROUTES, draining.Draining(models.registry)),
@@ -343,7 +354,7 @@ async def serve(
 
 
 async def _wait(seconds: float) -> None:
-    """Balancers take a moment to notice that we are not ready: serve whom they still send."""
+    """Balancers take a moment to notice that we are not ready: serve what they still send."""
     if seconds > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -381,7 +392,7 @@ def make_served(
     weights: Mapping[str, float] = _NO_WEIGHTS,
     observing: Observing | None = None,
 ) -> Kept:
-    """One version of one model, with everybody who watches it. `weights` are those of the keys'
+    """One version of one model, with its observers. `weights` are those of the keys'
     tenants; what the model itself says goes first."""
     if isinstance(model, LanguageModel):
         generator = ServedGenerator(config, model, version=version)

@@ -12,7 +12,7 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 class Signals:
     """`with Signals(leave, hang_up) as signals: await signals.stop.wait()`, in the event loop's
-    thread. `leave` is called as soon as somebody asks: no request after that finds us ready.
+    thread. `leave` is called at the first signal: no request after that finds us ready.
 
     After the first the signals are the system's again: a second one ends the process at once, even
     where the event loop hangs.
@@ -52,4 +52,4 @@ class Signals:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._leave()
         self.stop.set()
-        _log.info("asked to stop; once more ends at once")
+        _log.info("stopping; a second signal ends the process at once")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed
+from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed, called
 from headway.signature import foreign
 from headway.signature.hints import (
     alternatives,
@@ -27,15 +27,24 @@ from headway.signature.hints import (
 
 Schema = dict[str, Any]
 _decode_any = msgspec.json.Decoder().decode
+_decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of an object's members
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_MANY_VALUES = 4096
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Decoded(NamedTuple):
-    """A value as the model takes it: nobody decodes it again."""
+    """A value as the model takes it, or why it cannot be: it is not decoded again."""
 
     value: Any
+    error: HeadwayError | None = None
+
+    def get(self) -> Any:
+        """Raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 class Values(Protocol):
@@ -124,6 +133,11 @@ class ByMsgspec:
         try:
             if self._known is None:
                 return self._decoder.decode(text)
+            try:
+                if self._known.issuperset(_decode_names(text)):
+                    return self._decoder.decode(text)
+            except msgspec.ValidationError:
+                pass  # what is wrong is said below, as for a decoded value
             value = _decode_any(text)
         except msgspec.ValidationError as error:
             raise _told(self._name, error) from error
@@ -146,7 +160,7 @@ class ByMsgspec:
             if self._known.issuperset(value):
                 return
             unknown = next(name for name in value if name not in self._known)
-            raise InvalidInput(f"input {unknown!r} is unknown; there are {self._fields()}")
+            raise InvalidInput(f"{called(unknown)} is unknown; there are {self._fields()}")
         if value is None or isinstance(value, str | bytes | int | float | list):
             raise InvalidInput(f"an object is expected, with {self._fields()}")
 
@@ -159,10 +173,11 @@ class ByMsgspec:
 
 class ByPydantic:
     def __init__(self, hint: Any, name: str) -> None:
-        pydantic: Any = sys.modules["pydantic"]  # whoever has such a hint has imported it
+        pydantic: Any = sys.modules["pydantic"]  # a model with such a hint has imported it
         self._adapter = pydantic.TypeAdapter(hint)
         self._wrong = pydantic.ValidationError
         self._name = name
+        self._failing_fast: Any = None  # made when it is needed
 
     def decode(self, value: Any) -> Any:
         """As from JSON: a strict model takes a list for a tuple from there only."""
@@ -179,14 +194,23 @@ class ByPydantic:
             raise self._told(error) from error
 
     def read(self, text: bytes) -> Any:
+        foreign.check_objects(text)
         try:
-            return self._adapter.validate_json(text)
+            return self._reader(text).validate_json(text)
         except self._wrong as error:
-            if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            if foreign.first_of(error, 1)[0]["type"] == "json_invalid":
                 _decode_any(text)  # says what is wrong as for every other model
             raise self._told(error) from error
         except Exception as error:
             raise self._told(error) from error
+
+    def _reader(self, text: bytes) -> Any:
+        """Thousands of mistakes take longer than thousands of values: there, few are looked for."""
+        if text.count(b",") <= _MANY_VALUES:
+            return self._adapter
+        if self._failing_fast is None:
+            self._failing_fast = foreign.failing_fast(self._adapter)
+        return self._failing_fast
 
     def schema(self) -> Schema:
         described: Schema = {}
@@ -199,7 +223,7 @@ class ByPydantic:
             return _told(self._name, error)
         mistakes = foreign.mistakes_of(error)
         return InvalidInput(
-            "; ".join(f"input {place or self._name!r}: {what}" for place, what in mistakes)
+            "; ".join(f"{called(place or self._name)}: {what}" for place, what in mistakes)
         )
 
 
@@ -223,7 +247,7 @@ class FirstOf:
             except InvalidInput as error:
                 reasons.append(str(error))
         raise InvalidInput(
-            f"input {self._name!r}: it is none of {spelled(self._hint)}: {'; or '.join(reasons)}"
+            f"{called(self._name)}: it is none of {spelled(self._hint)}: {'; or '.join(reasons)}"
         )
 
     def read(self, text: bytes) -> Any:
@@ -234,7 +258,7 @@ class FirstOf:
 
 
 def _told(name: str, error: Exception) -> HeadwayError:
-    """Whose mistake it is, and where in the value."""
+    """Which field is wrong, and where in the value."""
     if isinstance(error, HeadwayError):
         return error
     if not isinstance(error, _NOT_THE_KIND):
@@ -245,8 +269,9 @@ def _told(name: str, error: Exception) -> HeadwayError:
     text = text[: at.start()] if at else text
     missing = _MISSING.fullmatch(text)
     if missing:
-        place, text = f"{place}.{missing[1]}".lstrip("."), "it is missing"
-    return InvalidInput(f"input {place or name!r}: {text}")
+        path = f"{place}.{missing[1]}".lstrip(".")
+        return InvalidInput(f"{called(path)} is missing")
+    return InvalidInput(f"{called(place or name)}: {text}")
 
 
 def _custom_kinds(info: Any) -> list[Any]:

@@ -80,7 +80,7 @@ def test_an_operator_may_open_a_server_that_others_can_reach(tmp_path: Path, sta
 
     arguments = ("--host", "0.0.0.0", "--port", "0", "--grpc-port", "0", "--grpc-stack", stack)
     with served(tmp_path, "served_models:Upper", *arguments, "--admin-without-key") as server:
-        server.log.wait_for("whoever reaches 0.0.0.0 may administrate without a key")
+        server.log.wait_for("every client that reaches 0.0.0.0 may administrate without a key")
         here = f"http://127.0.0.1:{server.port}"
         by_name = {"Host": "headway.internal", "X-Forwarded-For": "10.0.0.7"}
         assert httpx.get(f"{here}/admin/drain", headers=by_name).status_code == 200

@@ -171,7 +171,7 @@ def test_a_model_that_cannot_be_loaded_fails_the_lifespan_or_each_request() -> N
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"port": 1}, "port: whoever serves the application decides it"),
+        ({"port": 1}, "port: the ASGI server that runs the application decides it"),
         ({"max_bach_size": 1}, r"max_bach_size: no such setting; did you mean max_batch_size\?"),
         ({"max_queue": 0}, "Expected `int` >= 1"),
         ({"options": {"mark": 3}}, None),

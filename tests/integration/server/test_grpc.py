@@ -385,6 +385,11 @@ X = ("x", "FP32", [1, 4], "", [])
     [
         (request("nothing"), Code.NOT_FOUND, "no model 'nothing'"),
         (request("double", model_version="9"), Code.NOT_FOUND, "version 9"),
+        (
+            request("double", model_version="new"),
+            Code.NOT_FOUND,
+            "failed to get model version from specified version string 'new'",
+        ),
         (request("double"), Code.INVALID_ARGUMENT, "'x' is missing"),
         (request("double", X), Code.INVALID_ARGUMENT, "takes 4 elements, 0 came"),
         (request("double", X, raw=(b"123",)), Code.INVALID_ARGUMENT, "takes 16 bytes, 3 came"),
@@ -392,7 +397,7 @@ X = ("x", "FP32", [1, 4], "", [])
         (
             request("double", X, raw=(bytes(16), b"")),
             Code.INVALID_ARGUMENT,
-            "raw_input_contents has 2, the inputs take 1",
+            "raw_input_contents has 2 entries; the inputs take 1",
         ),
         (
             request("double", X, ("z", "FP32", [1], "", []), raw=(bytes(16),)),
@@ -403,7 +408,8 @@ X = ("x", "FP32", [1, 4], "", [])
         (
             request("double", ("x", "FP32", [1, 4], "fp32_contents", [1] * 4), raw=(bytes(16),)),
             Code.INVALID_ARGUMENT,
-            "contents beside raw_input_contents",
+            "contents field must not be specified when using raw_input_contents for 'x' for model "
+            "'double': send all raw or none",
         ),
         (
             request("double", ("x", "FP32", [1, 4], "fp64_contents", [1] * 4)),

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +23,8 @@ from headway.errors import (
     UnknownModel,
 )
 from headway.hosting.registry import Ask
+from headway.hosting.repository import model_keeper
+from headway.hosting.repository.building import forget_module
 from headway.hosting.repository.keeper import Keeper
 from headway.server.run import make_served, serving
 from headway.testing import now
@@ -191,6 +195,54 @@ def example(name: str, **more: object) -> ModelConfig:
     return ModelConfig(name=name, target=get_example("sigmoid.onnx"), warm_up=False, **more)  # type: ignore[arg-type]
 
 
+async def test_a_version_that_does_not_end_as_it_should_leaves_the_server_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forget(model: object) -> None:
+        raise RuntimeError("cannot be forgotten")
+
+    write(tmp_path)
+    async with keeping(tmp_path) as keeper:
+        monkeypatch.setattr(model_keeper, "forget_module", forget)
+        write(tmp_path, mark=2)
+        await keeper.load("m")
+        assert await ask(keeper) == 2
+        await asyncio.sleep(60.0)
+        assert "did not end as it should" in caplog.text
+        monkeypatch.undo()
+        write(tmp_path, mark=3)
+        await keeper.load("m")
+        assert await ask(keeper) == 3
+
+
+def test_a_module_is_forgotten_while_others_are_imported() -> None:
+    """Threads that load other models change the modules that there are."""
+    is_over = threading.Event()
+
+    def import_others() -> None:
+        names = [f"other_{number}" for number in range(64)]
+        while not is_over.is_set():
+            for name in names:
+                sys.modules[name] = sys
+            for name in names:
+                del sys.modules[name]
+
+    gone = type("Gone", (), {"__module__": "headway_models.gone"})()
+    thread = threading.Thread(target=import_others)
+    before = sys.getswitchinterval()
+    thread.start()
+    try:
+        sys.setswitchinterval(1e-6)
+        for _ in range(2000):
+            sys.modules["headway_models.gone"] = sys
+            forget_module(gone)
+            assert "headway_models.gone" not in sys.modules
+    finally:
+        sys.setswitchinterval(before)
+        is_over.set()
+        thread.join()
+
+
 async def test_one_of_several_that_fails_leaves_the_others(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     broken = ModelConfig(name="b", target="absent.onnx")
@@ -225,7 +277,7 @@ async def test_a_name_is_in_the_configuration_or_in_the_repository(tmp_path: Pat
     write(tmp_path)
     server = ServerConfig(repository=str(tmp_path))
     models = (ModelConfig(name="m", target="absent.onnx"),)
-    with pytest.raises(ConfigError, match="'m' is in the configuration, too"):
+    with pytest.raises(ConfigError, match="'m' is in the repository and in the configuration"):
         async with Keeper(Config(server=server, models=models), make_served):
             pass
 

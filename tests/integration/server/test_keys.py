@@ -367,7 +367,7 @@ def test_only_admin_loads_models_over_grpc(keyed: Keyed) -> None:
 
     with (
         triton.InferenceServerClient(keyed.server.grpc) as client,
-        pytest.raises(InferenceServerException, match="has not the right 'admin'"),
+        pytest.raises(InferenceServerException, match="lacks the right 'admin'"),
     ):
         client.unload_model("upper", headers={"x-api-key": keyed.keys["free"]})
 

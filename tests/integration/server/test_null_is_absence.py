@@ -10,7 +10,7 @@ import pytest
 from served_models import MOST_S
 from stacks import Stacks
 
-from headway.server.api.openai.handlers import EmbeddingsRequest
+from headway.server.api.openai.embeddings import EmbeddingsRequest
 from headway.server.api.openai.rerank import RerankRequest
 
 INPUT: dict[str, Any] = {"name": "input", "shape": [1], "datatype": "BYTES", "data": ["a"]}

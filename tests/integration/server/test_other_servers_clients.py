@@ -275,7 +275,7 @@ def test_coheres_newer_client_embeds_contents_and_fewer_dimensions(url: str) -> 
         ({"embedding_types": ["int8"]}, "embedding_types: 'int8'"),
         ({"truncate": "START"}, "truncate"),
         ({"images": ["data:"]}, "images"),
-        ({"texts": None}, "texts: this or inputs"),
+        ({"texts": None}, "texts: either texts or inputs"),
         ({"texts": []}, "texts: at least one"),
         ({"input_type": "image"}, "input_type"),
     ],

@@ -148,7 +148,7 @@ async def test_their_checks_hold_as_before() -> None:
         assert answer.status_code == 400
         assert "input 'lines.0.price': Input should be greater than 0" in answer.json()["error"]
         answer = await http.post("/v1/predict/summary", json={"max_words": 3})
-        assert "input 'text': it is missing" in answer.json()["error"]
+        assert "input 'text' is missing" in answer.json()["error"]
 
 
 def test_a_service_of_several_methods_is_refused_with_what_to_do() -> None:

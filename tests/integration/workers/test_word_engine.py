@@ -108,6 +108,19 @@ async def test_killed_in_the_middle_no_token_is_lost_or_repeated() -> None:
         assert engine.status.restarts == 3
 
 
+async def test_after_an_error_of_the_device_all_go_on_in_another_process() -> None:
+    async with running() as (engine, reader):
+        sequences = [asked(number, max_tokens=100) for number in range(1, 11)]
+        for each in sequences:
+            engine.submit(each, Sampling())
+        await reader.wait(lambda: len(reader.tokens.get(10, ())) >= 30)
+        await engine.call("break_device")
+        await reader.wait_ended(*range(1, 11))
+        assert [reader.tokens[each.id] for each in sequences] == [expected(e) for e in sequences]
+        assert all(end.reason is FinishReason.LENGTH for (end,) in reader.ends.values())
+        assert engine.status.restarts == 1
+
+
 async def test_the_sequence_that_takes_engines_down_is_refused_alone() -> None:
     async with running() as (engine, reader):
         innocent = [asked(number) for number in range(1, 6)]

@@ -25,6 +25,7 @@ LIMITS = Limits(blocks=400, block_size=4, max_context=512, max_sequences=32, ste
 class _Done(NamedTuple):
     tokens: list[int]
     logprobs: list[Any]
+    seconds: None = None
 
     def result(self) -> "_Done":
         return self
@@ -40,6 +41,7 @@ class WordRunner:
         self._prompts: dict[int, tuple[int, ...]] = {}
         self._pace_s = pace_s
         self._never = threading.Event()
+        self._is_broken = False
 
     def add(
         self,
@@ -56,11 +58,17 @@ class WordRunner:
         self._prompts.pop(sequence, None)
         self._engine.drop(sequence)
 
+    def break_device(self) -> None:
+        """From now on it does what CUDA does after an error."""
+        self._is_broken = True
+
     def count(self) -> int:
         return len(self._prompts)
 
     def start(self, step: Step) -> _Done:
         self._never.wait(self._pace_s)
+        if self._is_broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
         for decode in step.decode:
             prompt = self._prompts.get(decode.sequence, ())
             if KILLS in prompt:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headway.core.faults.memory import PATIENCE, Fitting, Misfit
+from headway.core.faults.fitting import PATIENCE, Fitting, Misfit
 
 
 def ran(fitting: Fitting, rows: int, times: int, size: int = 0) -> None:

@@ -225,6 +225,17 @@ def test_nobody_is_pushed_out_where_that_would_not_be_enough() -> None:
     assert made.rows == 3
 
 
+def test_who_might_have_been_pushed_out_in_vain_is_queued_once() -> None:
+    made = Scheduler(Policy(max_batch_size=8, max_queue=5, max_wait_s=0.0))
+    for number, tenant in enumerate("aaabb"):
+        made.submit(Item(number, 0.0, tenant=tenant))
+    with pytest.raises(QueueFull):  # one row of a's could go, and that is not enough
+        made.submit(Item(9, 1.0, rows=2, tenant="c"))
+    assert made.queued_rows == 5
+    assert sorted(item.id for item in serve(made)) == [0, 1, 2, 3, 4]
+    assert made.is_idle
+
+
 def test_nobody_is_pushed_out_by_an_equal() -> None:
     made = fill(queue(), *(Item(i, 0.0) for i in range(4)))
     assert made.make_room(Item(9, 1.0), limit=4) == []

@@ -1,13 +1,13 @@
-"""Buckets and accounts, with time as an argument."""
+"""Buckets and allowances, with time as an argument."""
 
 import pytest
 
-from headway.core.queueing.quota import Account, Bucket, Quota
+from headway.core.queueing.quota import Allowance, Bucket, Quota
 from headway.errors import QuotaExceeded
 
 
-def account(**limits: float) -> Account:
-    return Account("acme", Quota(**limits), now=0.0)  # type: ignore[arg-type]
+def allowance(**limits: float) -> Allowance:
+    return Allowance("acme", Quota(**limits), now=0.0)  # type: ignore[arg-type]
 
 
 def test_a_bucket_holds_a_seconds_worth_and_fills_at_its_rate() -> None:
@@ -49,7 +49,7 @@ def test_a_clock_that_steps_back_gives_nothing_away() -> None:
 
 
 def test_an_account_without_limits_admits_everything() -> None:
-    free = account()
+    free = allowance()
     for _ in range(1000):
         free.begin(0.0)
         free.take_rows(1000, 0.0)
@@ -57,7 +57,7 @@ def test_an_account_without_limits_admits_everything() -> None:
 
 
 def test_too_many_requests_a_second_are_told_when_to_come_back() -> None:
-    limited = account(requests_per_s=2.0)
+    limited = allowance(requests_per_s=2.0)
     limited.begin(0.0)
     limited.begin(0.0)
     with pytest.raises(QuotaExceeded, match="'acme' may send 2 requests a second") as refused:
@@ -67,7 +67,7 @@ def test_too_many_requests_a_second_are_told_when_to_come_back() -> None:
 
 
 def test_too_many_rows_a_second_are_told_when_to_come_back() -> None:
-    limited = account(rows_per_s=100.0)
+    limited = allowance(rows_per_s=100.0)
     limited.take_rows(100, 0.0)
     with pytest.raises(QuotaExceeded, match="100 rows a second") as refused:
         limited.take_rows(50, 0.0)
@@ -75,7 +75,7 @@ def test_too_many_rows_a_second_are_told_when_to_come_back() -> None:
 
 
 def test_too_many_at_once_wait_for_an_end() -> None:
-    limited = account(concurrent=1)
+    limited = allowance(concurrent=1)
     limited.begin(0.0)
     with pytest.raises(QuotaExceeded, match="1 requests at once"):
         limited.begin(0.0)
@@ -84,7 +84,7 @@ def test_too_many_at_once_wait_for_an_end() -> None:
 
 
 def test_whoever_is_refused_is_not_counted() -> None:
-    limited = account(requests_per_s=1.0, concurrent=2)
+    limited = allowance(requests_per_s=1.0, concurrent=2)
     limited.begin(0.0)
     with pytest.raises(QuotaExceeded):
         limited.begin(0.0)
@@ -92,7 +92,7 @@ def test_whoever_is_refused_is_not_counted() -> None:
 
 
 def test_a_new_quota_forgets_nothing_that_has_been_used() -> None:
-    limited = account(requests_per_s=10.0, concurrent=1)
+    limited = allowance(requests_per_s=10.0, concurrent=1)
     for _ in range(10):
         limited.begin(0.0)
         limited.end()

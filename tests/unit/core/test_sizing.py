@@ -34,6 +34,14 @@ def test_where_rows_are_nearly_free_all_leave_together() -> None:
     assert fired(scheduler, 0.0).rows == 50
 
 
+@pytest.mark.parametrize("most", [1, 7, 12])
+def test_a_table_may_know_larger_batches_than_are_made(most: int) -> None:
+    """It was measured with more memory, or for the version before."""
+    scheduler = Scheduler(Policy(max_batch_size=most), table(0.001, 0.001, tile=8))
+    submitted(scheduler, 40)
+    assert 1 <= fired(scheduler, 0.0).rows <= most
+
+
 def test_where_batching_saves_nothing_the_first_are_not_held_up_by_the_last() -> None:
     scheduler = Scheduler(Policy(max_batch_size=64), table(0.00001, 0.001))
     submitted(scheduler, 32)

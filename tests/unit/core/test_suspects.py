@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from headway.core import Batch, FireReason, Item
-from headway.core.faults.memory import Misfit
+from headway.core.faults.fitting import Misfit
 from headway.core.faults.suspects import Suspects, Verdict
 
 MOST = 16

@@ -216,7 +216,7 @@ def test_another_input_model_or_file_is_not_mixed_in(source: Path, tmp_path: Pat
     with pytest.raises(ConfigError, match="was begun with model 'double'"):
         Output(target, note, source).__enter__()
     Note.path_of(target).unlink()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="did not begin it"):
         mapped(source, target)
     with Output(target, note, source, overwrite=True) as output:
         assert output.last_line == 0

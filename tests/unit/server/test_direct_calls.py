@@ -74,7 +74,7 @@ class World:
 
     @property
     def running(self) -> int:
-        return self.caller.account.running
+        return self.caller.allowance.running
 
 
 def test_a_key_has_its_tenant_and_its_quota() -> None:
@@ -96,7 +96,7 @@ def test_what_does_not_go_this_way_costs_nothing() -> None:
     it.model.takes_direct = False
     assert it.start() is None
     assert it.running == 0
-    assert it.caller.account.may_begin(1, time.monotonic())
+    assert it.caller.allowance.may_begin(1, time.monotonic())
 
 
 def test_a_tenant_without_keys_is_what_the_request_says() -> None:

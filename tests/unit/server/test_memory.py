@@ -1,10 +1,12 @@
 """What a call takes at most, and who says that memory has run out."""
 
 import mmap
+from pathlib import Path
 
 import pytest
 
 from headway.errors import ModelFailed
+from headway.hosting import memory
 from headway.hosting.memory import PeakMeter, device_name, free_bytes
 from headway.runtime.calling.faults import is_out_of_memory
 
@@ -30,6 +32,16 @@ def test_there_is_some_memory_on_some_device() -> None:
     free = free_bytes()
     assert free is None or free > 0
     assert device_name()
+
+
+def test_files_in_the_page_cache_leave_a_container_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("10000000\n")
+    (tmp_path / "memory.current").write_text("9900000\n")
+    (tmp_path / "memory.stat").write_text("anon 100000\nfile 9800000\ninactive_file 9000000\n")
+    assert free_bytes() == 9_100_000
 
 
 class OutOfMemoryError(RuntimeError):

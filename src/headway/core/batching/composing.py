@@ -1,4 +1,4 @@
-"""Who goes together: takes items from one lane, in order, up to every limit in force.
+"""Which items share a batch: takes them from one lane, in order, up to every limit in force.
 
 Drops what cannot be answered in time instead of shrinking the batch for it: a batch that shrinks
 to save its head costs more per item exactly when capacity is short, and never recovers.
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from headway.core.batching.filling import Filling
 from headway.core.batching.planning import Limits, Part, Planner, fills, sorted_chunk
 from headway.core.costs import Costs
-from headway.core.faults.memory import Fitting
+from headway.core.faults.fitting import Fitting
 from headway.core.items import FireReason, Item, Priority
 from headway.core.policy import Compose, Firing, Order, Policy
 from headway.core.queueing.priority import FLOOR
 from headway.core.queueing.queue import FairLane, Line, Queue
 
-HOPELESS = 10.0  # percent of batches run so fast: who would be late even then has no chance
-DOUBTFUL = 85.0  # who is in time in so many percent of cases has a good chance
-MOST_DROPPED = 32  # late items in one decision; whoever asks again gets the next
+HOPELESS = 10.0  # percent of batches run so fast: an item that is late even then has no chance
+DOUBTFUL = 85.0  # an item in time in so many percent of cases has a good chance
+MOST_DROPPED = 32  # late items in one decision; the next call drops more
 _CLASSES = tuple(Priority)
 _rows, _size = operator.attrgetter("rows"), operator.attrgetter("size")
 _deadline, _arrived = operator.attrgetter("deadline"), operator.attrgetter("arrived_at")
@@ -31,7 +31,7 @@ class Composition:
     """A batch in the making."""
 
     goal: int = 0  # rows
-    late_before: float = -math.inf  # whoever is due before this would be late, leaving now
+    late_before: float = -math.inf  # items due before this would be late, leaving now
     error: float = 0.0  # batches are reckoned to take so much longer than predicted
     items: list[Item] = field(default_factory=list)
     rows: int = 0
@@ -99,7 +99,7 @@ class Composer:
     # ---- where sizes differ
 
     def _compose_planned(self, lane: FairLane, now: float) -> Composition:
-        """The batch that wastes least around whoever is next."""
+        """The batch around the next item that wastes least."""
         made = Composition()
         is_urged = self._slo_s < math.inf or self._queue.has_deadlines
         if is_urged:
@@ -164,7 +164,7 @@ class Composer:
         return self._planner.part_of(size, rows_of)
 
     def _sort_out_late(self, made: Composition) -> None:
-        """Those of the batch who would be late are dropped; the batch goes on without them."""
+        """Items of the batch that would be late are dropped; the batch goes on without them."""
         late = [item for item in made.items if self._is_late(made, item)]
         if not late:
             return
@@ -348,7 +348,7 @@ class Composer:
             made.class_rows[line.priority] += sum(item.rows for item in taken)
 
     def _take_urgent(self, lane: FairLane, made: Composition, size: int | None) -> None:
-        """Those who must leave now to be in time, whoever came before them."""
+        """Items that must leave now to be in time, whichever came before them."""
         line = lane.top
         if lane.rows <= made.goal - made.rows or not self._queue.hurries:
             return
@@ -390,7 +390,7 @@ class Composer:
     def _timely_rows(self, lane: FairLane, now: float, made: Composition) -> int:
         """The most rows, the newest ones, that a batch of just so many answers in time.
 
-        In a flood most of the queue is too old to be saved, and those who are not may be fewer
+        In a flood most of the queue is too old to be saved, and the other items may be fewer
         than a full batch: a batch of their number is shorter, and saves more of them.
         """
         rows, line = made.goal, lane.top
@@ -399,7 +399,7 @@ class Composer:
         late_before = self._late_before(lane, now, rows, made.error)
         if late_before == -math.inf:
             return rows
-        # Most often even the first of those who came, who may have left, is in time.
+        # Most often even the first arrival, which may have left, is in time.
         if line.arrivals[0].arrived_at + self._slo_s >= late_before:
             return rows
         oldest = line.oldest()
@@ -418,7 +418,7 @@ class Composer:
         return min(rows, max(1, round(low * each)))
 
     def _drop_late(self, lane: FairLane, made: Composition, now: float | None = None) -> bool:
-        """Drop whoever would be late. True: there are more than one decision may drop.
+        """Drop items that would be late. True: there are more than one decision may drop.
 
         `now`: where fewer items make the batch shorter, the others are less late.
         """

@@ -1,7 +1,7 @@
-"""When to fire: the three policies. A worker is free and somebody waits, or nobody asks.
+"""When to fire: the three policies. They are asked when a worker is free and an item waits.
 
 Each answers with a lane to run now and why, or with the moment to ask again. None of them
-composes the batch: who leaves with the lane's head is `composing`'s business.
+composes the batch: `composing` chooses the items that leave with the lane's head.
 """
 
 import math
@@ -12,7 +12,7 @@ from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
-from headway.core.faults.memory import Fitting
+from headway.core.faults.fitting import Fitting
 from headway.core.items import FireReason, Item
 from headway.core.policy import Policy
 from headway.core.queueing.queue import Lane, Queue
@@ -21,7 +21,7 @@ WORTH_A_WAIT = 0.25  # of the time of all together is saved: less is not worth a
 LIKELY = 85.0  # percent of batches take no longer than a batch that is held reckons with
 
 LEAST_WAIT_S = 1e-5  # less is no wait
-SOON = 0.7  # of the longest wait: how long to hold until everyone is here
+SOON = 0.7  # of the longest wait: how long to hold until all callers are here
 
 
 class Fire(NamedTuple):
@@ -97,7 +97,7 @@ class AutoRule:
     """Fire when idle, unless waiting is expected to pay.
 
     How long it pays to wait for others is rehearsed with the latest arrivals. In a closed loop,
-    where arrivals follow our answers, callers are held for until everyone is here.
+    where arrivals follow our answers, a batch is held until all callers are here.
     """
 
     def __init__(self, policy: Policy, costs: Costs, linger: Linger, fitting: Fitting) -> None:
@@ -160,7 +160,7 @@ class AutoRule:
             return setting.window_s
         if not self.running_batches or self._saved_s(lane, 1) <= 0.0:
             return 0.0
-        # Workers that all start with one item each would leave everybody else behind.
+        # Workers that all start with one item each would leave all other items behind.
         alone_s = self._costs.predict(1, lane.mean_size) or 0.0
         return min(alone_s / self.workers, self._max_wait_s)
 
@@ -193,9 +193,9 @@ class AutoRule:
     def _hold_for_returns(
         self, queue: Queue, lane: Lane, now: float, idle_since: float
     ) -> Fire | HoldUntil:
-        """For callers who come again after their answers: as long as a batch saved is worth."""
+        """For callers that ask again after their answers: as long as a batch saved is worth."""
         if self._hold_arrivals == self._linger.arrivals and now < self._hold.until:
-            return self._hold  # nobody came meanwhile
+            return self._hold  # no item came meanwhile
         wait = self.linger_cap_s = self._return_wait(queue, lane, now, idle_since)
         if wait <= LEAST_WAIT_S:
             lingered = idle_since < now
@@ -217,7 +217,7 @@ class AutoRule:
             lane.items,
             missing,
             most_s=min(min(SOON * saved_s, max_wait_s) - idle_s, slack_s),
-            # Whoever has just missed a batch waits no longer than for that one: p99 is theirs.
+            # An item that just missed a batch waits no longer than that one ran: it sets the p99.
             patient_s=min(saved_s - (now - oldest.arrived_at), max_wait_s - idle_s, slack_s),
             saved_s=saved_s,
         )

@@ -1,8 +1,8 @@
 """Watches arrivals and completions: how many come, and whether they come because of our answers.
 
-Callers who wait for their answers before they ask again (a closed loop) are held for: `returns`
-says when they come back. For all others the arrivals do not depend on what we do, and `rehearsal`
-says what would have served them best.
+In a closed loop, callers wait for their answers before they ask again: batches are held for them,
+and `returns` says when they come back. All other arrivals do not depend on what we do, and
+`rehearsal` says what would have served them best.
 """
 
 import math
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from headway.core.batching.returns import Returns
 
 _WINDOW = 16  # batches over which the most items at once are remembered
-_NEARLY = 0.5  # times the square root of their number are missing: nearly everyone is here
-_CLOSED = 0.7  # of the batches had nearly everyone here before they ended: a closed loop
+_NEARLY = 0.5  # times the square root of their number are missing: nearly all callers are here
+_CLOSED = 0.7  # of the batches had nearly all callers here before they ended: a closed loop
 _PEAK_RATE = 0.05  # of each batch goes into that share
 _UNSURE = 1  # batch without: what that share starts with
 _LOAD_RATE = 0.02  # of each batch goes into how busy the workers are, and how many come
@@ -28,10 +28,10 @@ class Linger:
         self.workers = workers
         self._everyone = 0
         self._most_here = 0  # in this window of batches
-        self._most_here_before = 0  # in the one before: who left is forgotten after two
+        self._most_here_before = 0  # in the one before: a caller that left is forgotten after two
         self._peak = 0  # the most here since every worker has ended a batch
         self._peaks = 0
-        self._known = 0  # how many everyone was at the last peak
+        self._known = 0  # `_everyone` at the last peak
         self._at_peak = 0.0
         self.is_closed = False  # do callers wait for their answers before they ask again?
         self.batches = 0
@@ -39,9 +39,9 @@ class Linger:
         self._last_arrival = -math.inf
         self._last_completion = -math.inf
         self._returns = Returns()  # after an answer …
-        self._followers = Returns()  # … and after the first who comes then
+        self._followers = Returns()  # … and after the first caller that comes then
         self._came_since: list[float] = []  # since the last completion
-        # Arrivals are noted one by one, and learned from together, when somebody wants to know.
+        # Arrivals are noted one by one, and learned from together, when a result is needed.
         self._noted: list[float] = []
         self._noted_here = 0  # the most, with any of them
         self._elapsed_s = 0.0  # between completions, on average
@@ -157,7 +157,7 @@ class Linger:
         patient_s: float,
         saved_s: float,
     ) -> float:
-        """How long to hold for callers who come back after their answers."""
+        """How long to hold for callers that come back after their answers."""
         self._learn_arrivals()
         limits = {"most_s": most_s, "patient_s": patient_s, "saved_s": saved_s}
         wait = self._returns.best_wait(now - self._last_completion, items, missing, **limits)

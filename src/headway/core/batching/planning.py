@@ -1,9 +1,9 @@
-"""Which sizes go together, where everyone in a batch is padded to its longest.
+"""Which sizes share a batch, where every item of a batch is padded to the longest.
 
-Those who wait are cut by size into batches so that all of them together take least time (a dynamic
+Waiting items are cut by size into batches so that all of them together take least time (a dynamic
 programme over the sizes that are waiting: the best cut before each is known when its turn comes).
 Of the batches that are planned, the one of the *anchor*, whose turn it is, leaves; so only sizes
-around it are planned for. So nobody starves, the long do not wait for the short, and where
+around it are planned for. So no item starves, the long do not wait for the short, and where
 batching does not pay, each runs alone.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from headway.core.costs import Costs
-from headway.core.faults.memory import Fitting
+from headway.core.faults.fitting import Fitting
 
 _BELOW_ALL = -1  # some items have no size: 0
 _GROUPS = 16  # of neighbouring sizes are told apart by one plan
@@ -53,7 +53,7 @@ class Limits(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Who may share one batch: sizes above `low`, up to `high`."""
+    """Which items may share one batch: sizes above `low`, up to `high`."""
 
     low: int
     high: int

@@ -1,4 +1,4 @@
-"""The workers of one scheduler: who is there, how fast each is, and when it will be free.
+"""The workers of one scheduler: which there are, how fast each is, and when it will be free.
 
 Workers are known by number. They need not be alike (two kinds of GPU, a core that is shared): how
 many times as long a batch takes on each is learned from what it took there.

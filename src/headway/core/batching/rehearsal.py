@@ -3,7 +3,7 @@
 The last arrivals are replayed against the learned batch times, under one window and batch size
 after the other; whatever would have given the best tail and mean is used from then on. Arrivals
 that do not depend on our answers are the same whatever we decide, so a replay is what would have
-happened. Callers who wait for their answers before they ask again are another matter: `linger`.
+happened. Callers that wait for their answers before they ask again are another matter: `linger`.
 
 The work is done in slices, when there is nothing else to decide, and takes a bounded share of the
 time.
@@ -36,6 +36,7 @@ _LATE_STEPS = 200  # shares of late items that differ by less than half a percen
 _BAR = 0.8  # of the best tail so far: a better one need not be known exactly
 _HEADROOM = 1.02  # times what comes: what a batch size must be able to serve
 _BUSY = 0.8  # of the time
+_SHORTEST_S = 1e-9  # no answer is sooner: what is less is rounding
 _STEADY = 0.05  # batch times that vary no more than this count as constant
 
 
@@ -56,13 +57,14 @@ class Replayed(NamedTuple):
     def score(self) -> float:
         """Lower is better. No tail and no mean makes up for answers that are late."""
         late = round(self.late * _LATE_STEPS)
-        return 100 * late + math.log(self.tail_s) + _MEAN_COUNTS * math.log(self.mean_s)
+        tail_s, mean_s = max(self.tail_s, _SHORTEST_S), max(self.mean_s, _SHORTEST_S)
+        return 100 * late + math.log(tail_s) + _MEAN_COUNTS * math.log(mean_s)
 
 
 class _Round(NamedTuple):
     """One rehearsal: what is replayed, and what came of it so far. Counts items, not rows."""
 
-    times: list[float]  # of arrivals, ascending
+    times: list[float]  # of arrivals, ascending, since the first
     seconds: list[float]  # of a batch, by items
     factors: list[float]  # batches take so many times as long, in turn
     rate_rps: float
@@ -73,7 +75,7 @@ class _Round(NamedTuple):
         return min(self.found, key=lambda setting: self.found[setting].score)
 
     def keeps_up(self, items: int, power: float) -> bool:
-        """Do so many workers that take so many items at once serve all who come?"""
+        """Do so many workers that take so many items at once serve all arrivals?"""
         slower = sum(self.factors) / len(self.factors)
         needed = _HEADROOM * self.rate_rps * self.seconds[items] * slower
         return items * power > needed
@@ -154,9 +156,12 @@ class Rehearsal:
             if batch_s is None:
                 return None
             seconds.append(batch_s * scale)
-        times = sorted(self._recent[-_MOST:])
+        recent = sorted(self._recent[-_MOST:])
+        # Since the first of them: by a clock that has run for months, sums of times round away
+        # what a fast batch takes.
+        times = [at - recent[0] for at in recent]
         own = len(times)
-        span_s = (times[-1] - times[0]) * own / (own - 1)
+        span_s = times[-1] * own / (own - 1)
         if span_s <= 0.0:
             return None
         while len(times) < _LEAST:

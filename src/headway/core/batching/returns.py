@@ -1,6 +1,6 @@
-"""When callers who wait for their answers ask again: how long after an answer they come back.
+"""When callers that wait for their answers ask again: how long after an answer they come back.
 
-For every batch that ends it is counted how many arrive how long afterwards. Of callers who are
+Counts, for every batch that ends, how many items arrive how long afterwards. For callers that are
 known to be missing, that says how soon each will be here.
 """
 
@@ -62,10 +62,10 @@ class Returns:
         """How much longer it pays to hold a batch of so many items, `since_s` after the last
         answer; 0: not at all.
 
-        Until all of the missing are here, if that is within `most_s`: whoever is left behind waits
-        for a whole batch, and is the tail. Otherwise, within `patient_s`, as long as those who join
-        save more (`saved_s` each) than all others lose: those who are here, and those who will find
-        the worker busy.
+        Until all missing callers are here, if that is within `most_s`: a caller that is left behind
+        waits for a whole batch, and makes the tail. Otherwise, within `patient_s`, as long as the
+        callers that join save more (`saved_s` each) than all others lose: the callers that wait,
+        and those that will find the worker busy.
         """
         if self._seen < _KNOWN or most_s <= 0.0:
             return 0.0

@@ -16,7 +16,7 @@ from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal, rows_to_take
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
-from headway.core.faults.memory import Fitting, Misfit
+from headway.core.faults.fitting import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
 from headway.core.items import (
     Action,
@@ -95,14 +95,14 @@ class Scheduler:
         that it is admitted or refused as one.
         """
         queue = self._queue
-        # Like everyone who waits: nothing to check or to weigh.
+        # Like all waiting items: nothing to check or to weigh.
         if queue.rows >= self._max_queue or not queue.push_alike(item):
             self._submit_carefully(item, request_rows)
         if self._learns:
             self._linger.arrived(item.arrived_at, queue.items + self._running_items)
 
     def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
-        """Queue several items that differ in nothing but id and time; who was refused, and why."""
+        """Queue several items that differ only in id and time; returns the refused, and why."""
         if len(items) == 1:
             return self._try_submit(items[0])
         queue = self._queue
@@ -114,7 +114,7 @@ class Scheduler:
         return self.submit_each(items)
 
     def submit_each(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
-        """Queue several items, each on its own; who was refused, and why."""
+        """Queue several items, each on its own; returns the refused, and why."""
         return [refused for item in items for refused in self._try_submit(item)]
 
     def _try_submit(self, item: Item) -> list[tuple[Item, HeadwayError]]:
@@ -261,7 +261,7 @@ class Scheduler:
         return self._wait_for_deadline()
 
     def _retry(self, now: float) -> Run | Refuse | None:
-        """Those whose worker was lost keep their place: before all but higher classes."""
+        """Items of a lost worker keep their place: before all but higher classes."""
         suspects = self._suspects
         if suspects.next_deadline() <= now:
             return self._refuse(now)
@@ -310,7 +310,7 @@ class Scheduler:
         return self._start(made.items, made.rows, made.size, reason, cap_rows, now)
 
     def _cut_short(self, cap_rows: int) -> FireReason:
-        """Why a batch leaves without everyone who waits."""
+        """Why a batch leaves without all waiting items."""
         if cap_rows >= self.policy.max_batch_size:
             return FireReason.FULL
         return FireReason.KNEE if cap_rows < self._fitting.rows_at(0) else FireReason.BUDGET
@@ -421,7 +421,7 @@ class Scheduler:
         return len(self._queue) + len(self._suspects)
 
     def waiting_items(self) -> list[Item]:
-        """Everyone who is queued, or waits to run again."""
+        """All items that are queued, or wait to run again."""
         return [*self._queue, *self._suspects.items()]
 
     @property

@@ -3,7 +3,7 @@
 All of them is right where a row more costs little. Elsewhere a queue is better served in several
 batches: the first callers are answered earlier, and the last no later than the time lost between
 batches. And where rows are computed in tiles, a batch that ends with a full tile beats one that
-begins another for a row or two, if those who stay will have company.
+begins another for a row or two, if the rows that stay will have company.
 """
 
 import bisect
@@ -59,8 +59,8 @@ class Sizing:
             return best
         if best <= rows and costs.is_trial(best, size):
             return best
-        # Those who come meanwhile keep company to those who stay; on a worker that is often idle
-        # they may as well come later.
+        # Rows that arrive meanwhile join the rows that stay; on a worker that is often idle they
+        # may as well come later.
         busy = self._linger.busy
         coming = self._linger.rate_rps * all_s * scale * busy
         rows += min(int(coming), self._max_rows)

@@ -1,7 +1,7 @@
 """How long a batch takes, by its rows and the size it is padded to.
 
-The table comes from probes at warm-up and is refined by what is observed; a cell nobody probed or
-saw stays unknown, and unknown never justifies a refusal. Batch time need not be a line: whether
+The table comes from probes at warm-up and is refined by what is observed; a cell that was never run
+stays unknown, and an unknown cost never justifies a refusal. Batch time need not be a line: whether
 one more row pays is read from the table, not assumed. Where items do not vary in size, every row
 count that is served gets a cell of its own, so steps between the probed sizes are found.
 """
@@ -38,9 +38,10 @@ _ERRORS_KEPT = 256
 _STRAYS_KNOWN = 16  # of those, to be believed rather than the table's
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
 _REDRAW_EVERY = 256  # and of the curves for planning, of which there are many
-_DEFAULT_SIZES = tuple(2**power for power in range(4, 21))  # where nobody probed but items differ
+# Where nothing was probed but items differ.
+_DEFAULT_SIZES = tuple(2**power for power in range(4, 21))
 _MOST_CELLS = 256  # row counts with a cell of their own
-_UNSEEN = 512  # batches after which a size that nobody ran may be tried again
+_UNSEEN = 512  # batches after which a size that was not run may be tried again
 _TRIAL = 3  # batches of one trial …
 _TRIAL_RATE = 0.5  # … each of which counts as much as all before
 _TRIAL_SHARE = 0.005  # of the running time is lost to trials, at most
@@ -182,16 +183,17 @@ class Costs:
         return best
 
     def is_trial(self, rows: int, size: int = 0) -> bool:
-        """Is this size to be run although it looks bad, because nobody has seen it for long?"""
+        """Is this size to be run although it looks bad, because it was not run for long?"""
         return (rows, self._size_index(size)) == self._trial
 
     def peaks(self, size: int = 0) -> list[int]:
-        """Sizes that a row more would make clearly worse: full tiles, and the best size."""
+        """Sizes that a row more would make clearly worse: full tiles, and the best size. (A table
+        may know larger batches than are made now.)"""
         points = self._points(size)
         return [
             rows
             for (rows, seconds), (more, more_s) in itertools.pairwise(points)
-            if more / more_s < (1 - WORTH_IT) * rows / seconds
+            if rows <= self._max_rows and more / more_s < (1 - WORTH_IT) * rows / seconds
         ]
 
     def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None:
@@ -370,7 +372,7 @@ class Costs:
         return self._to_try_again(points, best_rows, size) or best_rows
 
     def _to_try_again(self, points: Points, best_rows: int, size: int) -> int | None:
-        """The next larger size whose time nobody has seen for long, if it may be tried now."""
+        """The next larger size that was not timed for long, if it may be tried now."""
         j = self._size_index(size)
         if self._trial is not None:
             return self._trial[0] if self._trial[1] == j and self._trial[0] > best_rows else None

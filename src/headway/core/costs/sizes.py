@@ -95,9 +95,9 @@ def planning_curve(
     itself the one with the best rate.
 
     With fixed batch sizes, of what is run for so many rows. More than one row must pay by more
-    than probes can tell: where they cannot, each is better off alone. And what a batch takes
-    whatever is in it counts only in part: whoever is left out now meets more of his size in the
-    next plan, so company that needs much padding is worth less than one plan alone would say.
+    than probes can tell: where they cannot, each is better off alone. The fixed part of
+    a batch's time counts only in part: an item that is left out now meets more of its size in the
+    next plan, so sharing a batch with much padding is worth less than one plan alone says.
     """
     by_rows = line_through(points, max_rows)
     spared_s = (1.0 - _BATCH_SHARE) * _fixed_s(points)

@@ -1,9 +1,9 @@
 """Who broke the batch? Halve, rerun, and only the culprit fails.
 
 Pure bookkeeping: it names the next group to run and takes what became of it. The number of reruns
-is bounded; past the bound, whoever is not cleared shares the last error. Running out of memory is
-nobody's fault: those groups are halved until they fit, whatever number of reruns that takes (each
-failure halves what is tried, each success clears somebody).
+is bounded; past the bound, the remaining suspects share the last error. Running out of memory is no
+item's fault: those groups are halved until they fit, whatever number of reruns that takes (each
+failure halves what is tried, each success clears an item).
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Bisection:
         self.failed(error, out_of_memory=out_of_memory)
 
     def next_group(self) -> Sequence[int] | None:
-        """The units to run together next; None when everyone's case is settled."""
+        """The units to run together next; None when every case is settled."""
         while self._suspects:
             units, error, too_many = self._suspects.pop()
             if not too_many and not self._reruns_left:

@@ -1,9 +1,9 @@
 """One worker's life: when to start it again after it was lost, and when to give up.
 
 Pure: what happens comes in with its time, `next_action` says what to do. A worker that was lost
-while it served starts again at once, a number of times: whoever makes it crash is found by running
-batches again, and that takes workers. One that cannot even start waits longer each time. As soon as
-a batch is answered, or a while has passed without trouble, all is forgiven.
+while it served starts again at once, a number of times: the item that makes it crash is found by
+running batches again, and that takes workers. A worker that cannot even start waits longer each
+time. As soon as a batch is answered, or a while has passed without a loss, the count starts anew.
 """
 
 import math

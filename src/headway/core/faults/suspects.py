@@ -1,20 +1,20 @@
-"""Whose batch took its worker down? They run again, by themselves, until all are cleared or blamed.
+"""Items whose worker was lost: they run again, by themselves, until all are cleared or blamed.
 
 A worker may be lost to anything: a signal, the kernel, an item that makes the model crash. So the
-batch it held runs again, without anybody who was not in it, and is narrowed down while workers go
-on being lost. Nobody is blamed on suspicion: only whose worker was lost twice with that request
-*alone* on it. Pure bookkeeping; who is next among these and all others is the scheduler's.
+batch it held runs again, without any other item, and is narrowed down while workers go on being
+lost. An item is blamed only after its worker has been lost twice with that item *alone* on it. Pure
+bookkeeping: the scheduler decides which of these and all other items is next.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from headway.core.faults.memory import Misfit
+from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch, Item, units_of
 
-LOSSES_OF_MEMORY = 8  # likewise, where others may have left it too little
-LOSSES_ALONE = 2  # once may have been a coincidence
+LOSSES_ALONE = 2  # before an item is blamed: once may have been a coincidence
+LOSSES_OF_MEMORY = 8  # likewise, out of memory: others may have left it too little
 SMALL = 8  # fewer requests than this wait for the end of the search, and then run together
 
 Unit: TypeAlias = tuple[Item, ...]  # what runs, and is blamed, as one: a request's items
@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
 
 
 class Suspects:
-    """Everyone whose worker was lost, while they wait to run again. No `cases`: nobody."""
+    """Items whose worker was lost, while they wait to run again. No `cases`: none."""
 
     def __init__(self) -> None:
         self.cases: list[_Case] = []  # open ones
@@ -91,10 +91,10 @@ class Suspects:
             self.remove(item.id)
         return expired
 
-    # ---- who is next
+    # ---- which item is next
 
     def first(self) -> Item | None:
-        """Of those who may run now, the one whose place is before all others'."""
+        """Of the items that may run now, the one whose place is before all others'."""
         cases = [case for case in self.cases if not case.is_running]
         return min((item for case in cases for item in case.items()), key=_place, default=None)
 
@@ -150,7 +150,7 @@ class _Case:
     def next_group(self) -> Group:
         self.is_running = True
         large = next((group for group in self._aside if len(group) >= SMALL), None)
-        if large is not None:  # innocents first: they have waited for somebody else's sake
+        if large is not None:  # innocents first: they have waited because of another item
             self._aside.remove(large)
             self._running = self._cut(large)
         elif self._guilty:

@@ -1,10 +1,10 @@
 """Which adapters lie in the engine's slots, and which one gives way to another.
 
-Every running sequence holds its adapter's slot. An adapter that nobody holds stays where it is,
-until another one needs the slot: then the one that was idle longest goes. When all slots are held,
+Every running sequence holds its adapter's slot. An adapter that no sequence holds stays there until
+another one needs the slot: then the one that was idle longest goes. When all slots are held,
 sequences of other adapters are passed over. One that was passed over for long makes a claim: the
 adapter that has had its slot longest takes no new sequences, and the slot is the claimant's when
-the last of them has ended. So adapters in constant demand starve nobody.
+the last of them has ended. So adapters in constant demand starve no other.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ class AdapterSlots:
         self._free = list(range(count - 1, -1, -1))
         self._slots: dict[str, int] = {}  # by adapter, the first placed first
         self._users: dict[str, int] = {}  # running sequences; never 0
-        self._idle: dict[str, None] = {}  # in a slot, held by nobody; the longest first
+        self._idle: dict[str, None] = {}  # in a slot, not held; the longest first
         self._victims: dict[str, str] = {}  # by claimant
         self._gone: set[str] = set()  # unloaded, but some of its sequences still run
         self._placed: list[Placed] = []  # for the next step to name
@@ -65,7 +65,7 @@ class AdapterSlots:
             self.forget(adapter)
 
     def forget(self, adapter: str) -> None:
-        """It was unloaded: its slot is free as soon as nobody holds it."""
+        """It was unloaded: its slot is free as soon as no sequence holds it."""
         self._victims.pop(adapter, None)
         if adapter in self._users:
             self._gone.add(adapter)
@@ -78,7 +78,7 @@ class AdapterSlots:
             self._placed = [each for each in self._placed if each.adapter != adapter]
 
     def claim(self, waiting: Iterable[str], is_aged: Callable[[str], bool]) -> None:
-        """See whose sequences wait, and have whoever waited too long make a claim."""
+        """Note the adapters whose sequences wait; those that waited too long claim a slot."""
         asked = set(waiting)
         for adapter in self._victims.keys() - asked:
             del self._victims[adapter]
@@ -96,7 +96,7 @@ class AdapterSlots:
         return placed
 
     def lose(self) -> None:
-        """The engine was lost. Nobody runs: whoever comes back is placed again."""
+        """The engine was lost. No sequence runs; those that come back place their adapters anew."""
         assert not self._users, "sequences still hold adapters"
         self._placed.clear()
         for adapter in list(self._slots):

@@ -1,6 +1,8 @@
-"""KV blocks with reference counts. A free block with content worth keeping is reused last.
+"""KV blocks with reference counts, and the order in which they are evicted.
 
-Knows block numbers only: what is in them is the engine's, under which key is `prefixes`'.
+A new block is taken from the empty ones; when there are none, the cached block that has been unused
+longest is evicted. The class knows block numbers only: the engine knows their content, and
+`prefixes` the key of each.
 """
 
 from collections import OrderedDict

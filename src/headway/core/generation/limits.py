@@ -1,5 +1,6 @@
 """The levers of token-level batching, checked once."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,13 +17,16 @@ class Limits:
     max_queue: int = 4096  # sequences waiting
     adapter_slots: int = 8  # adapters in one step; 0: the engine knows none
     chunking: bool = True  # False: a prompt is computed in one step
-    max_stretch: float = 1.8  # a prompt's chunk makes a step of decodes at most so much longer
+    max_stretch: float = 1.8  # a prompt's chunk makes a step of decodes at most so much longer,
+    late_stretch: float = math.inf  # and this much where the prompt is late
+    has_rests: bool = False  # after a chunk a step of decodes alone, unless a prompt is late
+    tile: int = 1  # tokens are computed in so many: a part of a tile costs a whole one
     tenant_weights: Mapping[str, float] = field(default_factory=dict)  # absent: 1
     ageing_s: float = 1.0  # waited longer: a share of the admissions is yours, whatever your class
 
     def __post_init__(self) -> None:
         names = ("blocks", "block_size", "max_context", "max_sequences", "step_tokens", "max_queue")
-        for name in names:
+        for name in (*names, "tile"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"must be a whole number from 1 on, not {value!r}", field=name)

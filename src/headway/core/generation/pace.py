@@ -2,27 +2,45 @@
 
 A chunk makes a step at most `max_stretch` times as long, as long as prompts get done in reasonable
 time: a few times what each would take by itself. A prompt that is later than that may stretch steps
-in proportion, so that under load prompts and decodes slow down together.
+in proportion, so that under load prompts and decodes slow down together; where `late_stretch` ends
+that, prompts wait instead. Decodes and a chunk together fill whole tiles of the device.
 
 The time of a step is learned from steps: for each class of sizes (powers of two) a mean size and a
 mean time; between them it is a straight line. Beyond the largest size seen, twice as much is tried.
+A size whose first step met a pause of the machine would never be tried again: so a size is taken to
+be no slower than a few smaller steps.
 """
+
+import math
 
 PATIENCE = 2.6  # times its time alone until a prompt is late
 _SMOOTH = 0.2
+_STEEPEST = 2.0  # times the time a token of a smaller step
 _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 
 
 class Pace:
-    def __init__(self, max_stretch: float) -> None:
+    def __init__(self, max_stretch: float, late_stretch: float = math.inf, tile: int = 1) -> None:
         self._max_stretch = max_stretch
+        self._late_stretch = max(max_stretch, late_stretch)
+        self._tile = tile
         self._means: dict[int, tuple[float, float]] = {}  # tokens and seconds, by class
         self._points: list[tuple[float, float]] = []  # the same in order; time never falls
+        self._last_decode_s = 0.0
 
-    def observe(self, tokens: int, seconds: float) -> None:
+    def expected_s(self, tokens: int, *, has_prompts: bool) -> float:
+        """Of a step; rather too little than too much. One of decodes is like the last one."""
+        if not self._points:
+            return 0.0
+        seconds = self._seconds(tokens)
+        return seconds if has_prompts else min(seconds, self._last_decode_s)
+
+    def observe(self, tokens: int, seconds: float, *, has_prompts: bool = True) -> None:
+        if not has_prompts:
+            self._last_decode_s = seconds
         kind = (tokens - 1).bit_length()
         known = self._means.get(kind)
-        if known is None:
+        if known is None or known[1] > 4 * seconds:  # what was known had met a pause
             self._means[kind] = float(tokens), seconds
         else:
             # One long pause of the machine is not the model's time.
@@ -31,10 +49,11 @@ class Pace:
                 known[0] + (tokens - known[0]) * _SMOOTH,
                 known[1] + (seconds - known[1]) * _SMOOTH,
             )
-        longest = 0.0
+        longest, rate_s = 0.0, math.inf
         self._points = []
         for size, mean_s in sorted(self._means.values()):
-            longest = max(longest, mean_s)
+            longest = max(longest, min(mean_s, _STEEPEST * rate_s * size))
+            rate_s = min(rate_s, longest / size)
             self._points.append((size, longest))
 
     def lateness(self, tokens: int, waited_s: float) -> float:
@@ -49,8 +68,11 @@ class Pace:
         """Tokens of prompts that may be computed beside so many decodes, at most `most`."""
         if not decodes or not self._points:
             return most
-        limit_s = self._seconds(decodes) * self._max_stretch * max(1.0, lateness)
-        return max(min(_LEAST, most), min(most, int(self._largest(limit_s) + 1e-6) - decodes))
+        stretch = min(self._late_stretch, self._max_stretch * max(1.0, lateness))
+        together = int(self._largest(self._seconds(decodes) * stretch) + 1e-6)
+        whole = together // self._tile * self._tile
+        chunk = (whole if whole > decodes else together) - decodes
+        return max(min(_LEAST, most), min(most, chunk))
 
     def _seconds(self, tokens: float) -> float:
         before = self._points[0]

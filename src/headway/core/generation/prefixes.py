@@ -2,7 +2,8 @@
 
 A full block's key is a hash of its tokens chained to the key before it, so one key stands for the
 whole prefix. The chain starts from the model, the adapter and the salt: neither another adapter's
-nor another salt's sequence can meet a block by any choice of tokens.
+nor another salt's sequence can meet a block by any choice of tokens. Which block is evicted first
+is decided in `blocks`.
 """
 
 from array import array
@@ -56,7 +57,7 @@ class Prefixes:
     def register(self, key: bytes, block: int) -> None:
         """The block holds this prefix's last tokens, from the step now issued on.
 
-        Steps run in order, so whoever is scheduled after this may read it. Where two sequences
+        Steps run in order, so later sequences may read it. Where two sequences
         computed the same prefix, the first one's block is found and the other's stays its own.
         """
         if key not in self._block_of:

@@ -1,9 +1,9 @@
-"""An engine was lost with its sequences: who goes back to the next one, and who is to blame.
+"""An engine was lost with its sequences: which go to the next one, and which is to blame.
 
 Pure bookkeeping, by sequence id. Most probably it was none of them: all resume together. If the
-next engine is lost too, before each has got a few tokens from it, those who have not are suspects:
-they run in groups, by themselves, until all are cleared by their tokens or blamed
-(`core/faults/suspects`). Everybody else waits meanwhile, so that no neighbour is blamed for
+next engine is lost too, before each has got a few tokens from it, sequences without them are
+suspects: they run in groups, by themselves, until all are cleared by their tokens or blamed
+(`core/faults/suspects`). All others wait meanwhile, so that no neighbour is blamed for
 another's fault.
 """
 
@@ -20,7 +20,7 @@ PROOF = 8  # tokens from one engine: the first comes with the prompt, and proves
 
 
 class Verdict(NamedTuple):
-    """Who will not run any more."""
+    """The sequences that will not run any more."""
 
     blamed: list[int]  # an engine was lost twice with that sequence alone on it
     given_up: list[int]
@@ -103,7 +103,7 @@ class Recovery:
     # ---- engines
 
     def started(self) -> list[int]:
-        """An engine is there: who is sent to it."""
+        """An engine is there: the sequences to send to it."""
         self._is_up = True
         return self._next()
 
@@ -127,8 +127,8 @@ class Recovery:
         return Verdict(sorted(blamed), sorted(given_up))
 
     def _batch_of(self, sent: set[int], unproven: dict[int, int]) -> Batch | None:
-        """Who is under suspicion: the trial's group, or whoever is not proven since the last loss,
-        or the only one that there was. Else nobody: this was the first loss."""
+        """The suspects: the trial's group, or all that are not proven since the last loss, or the
+        only sequence. Else none: this was the first loss."""
         batch, self._trial = self._trial, None
         if batch is not None:
             return batch
@@ -137,7 +137,7 @@ class Recovery:
         return self._group(sorted(unproven)) if unproven else None
 
     def _next(self) -> list[int]:
-        """Whom to send now: the next group of suspects alone, or everybody."""
+        """The sequences to send now: the next group of suspects alone, or all."""
         first = self._suspects.first()
         if first is None:
             waiting = [each for each in self._items if each not in self._sent]

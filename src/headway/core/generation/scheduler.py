@@ -1,4 +1,4 @@
-"""Decide each step: which sequences decode, which prompts are computed how far, who must wait.
+"""Decide each step: which sequences decode, which prompts are computed how far, which must wait.
 
 Pure: no clock, no tensors. Decodes come first; what is left of the step's token budget computes
 prompts, in chunks. Admission is optimistic: a prompt enters when its own blocks are there. When a
@@ -38,9 +38,10 @@ class GenerationScheduler:
         self._begun: dict[int, Progress] = {}  # running; their prompts are not yet computed
         self._deadlines = Deadlines(self._all)
         self._ended: list[Finished] = []  # for the next step to name
-        self._in_flight: dict[int, tuple[int, ...]] = {}  # who gets a token, by step
+        self._in_flight: dict[int, tuple[int, ...]] = {}  # the sequences that get a token, by step
         self._steps = 0
-        self._pace = Pace(limits.max_stretch)
+        self._pace = Pace(limits.max_stretch, limits.late_stretch, limits.tile)
+        self._is_rest_due = False
         self.preemptions = 0
 
     @property
@@ -107,10 +108,10 @@ class GenerationScheduler:
             self._ended.append(self._end(progress, FinishReason.CANCELLED))
 
     def complete(self, step: Step, tokens: Tokens[int], seconds: float = 0.0) -> list[Finished]:
-        """The tokens of a step, in the order of `step.sampled`. Returns who ended with them."""
+        """The tokens of a step, in the order of `step.sampled`. Returns those that ended."""
         sampled = self._in_flight.pop(step.id, ())
         if seconds > 0.0:
-            self._pace.observe(step.tokens, seconds)
+            self._pace.observe(step.tokens, seconds, has_prompts=bool(step.prefill))
         ended = []
         for sequence_id, token in zip(sampled, tokens, strict=bool(sampled)):
             progress = self._all.get(sequence_id)
@@ -128,6 +129,10 @@ class GenerationScheduler:
             elif progress.computed // self.limits.block_size > progress.registered:
                 self._tables.register(progress)
         return ended
+
+    def expected_s(self, step: Step) -> float:
+        """How long it takes, by what is known; rather less."""
+        return self._pace.expected_s(step.tokens, has_prompts=bool(step.prefill))
 
     def forget_adapter(self, adapter: str) -> None:
         """It was unloaded. Its sequences have ended, or will."""
@@ -168,6 +173,7 @@ class GenerationScheduler:
         )
         if step.has_work:
             self._in_flight[step.id] = step.sampled
+            self._is_rest_due = self.limits.has_rests and bool(step.prefill)
         return step
 
     def _budget(self, decodes: int, now: float) -> int:
@@ -182,12 +188,15 @@ class GenerationScheduler:
             (self._pace.lateness(len(each.tokens), now - each.waiting_since) for each in prompts),
             default=0.0,
         )
+        is_urgent = lateness >= 1.0 or (head is not None and head[1] is Priority.HIGH)
+        if self._is_rest_due and not is_urgent:
+            return 0
         return self._pace.chunk(decodes, left, lateness)
 
     def _decode(self, plan: "_Plan") -> None:
         """One token for every running sequence whose prompt is computed, the most senior first.
 
-        So whoever is preempted for a block came later than all that have their place in the step.
+        So a sequence preempted for a block came later than all that have their place in the step.
         """
         size = self.limits.block_size
         charge = self._waiting.charge
@@ -258,7 +267,7 @@ class GenerationScheduler:
                 del self._begun[progress.sequence.id]
 
     def _admit(self, now: float, kind: Priority, plan: "_Plan", shortest: float) -> None:
-        """Let in who is next, while the budget, the slots and the blocks last."""
+        """Let in the next ones, while the budget, the slots and the blocks last."""
         while plan.left > 0:
             head = self._head(now)
             if head is None or head[1] is not kind or head[0].pending:
@@ -278,7 +287,7 @@ class GenerationScheduler:
             self._grant([progress], plan)
 
     def _head(self, now: float) -> tuple[Progress, Priority] | None:
-        """Who is next, of those whose adapter has a slot or finds one."""
+        """The next sequence, of those whose adapter has a slot or finds one."""
         may_start = self._adapters.can_take if self._waiting.adapters else None
         return self._waiting.head(now, may_start)
 
@@ -293,7 +302,7 @@ class GenerationScheduler:
         return self.limits.chunking or tokens <= plan.left or not plan.prompts
 
     def _should_wait(self, progress: Progress, cached: list[int], kind: Priority) -> bool:
-        """Is its next block just being computed, for somebody who does not come after it?"""
+        """Is its next block just being computed, for a sequence that does not come after it?"""
         other = self._tables.computes(progress, cached)
         return other is not None and other.seniority[0] <= kind
 
@@ -320,7 +329,7 @@ class GenerationScheduler:
         return bool(self._slots) and needed <= self._blocks.free
 
     def _make_room(self, progress: Progress, cached: list[int], plan: "_Plan") -> bool:
-        """Preempt lower classes, or tenants above their share; nobody, if that is not enough."""
+        """Preempt lower classes, or tenants above their share; none, if that is not enough."""
         victims = [each for each in self._victims(progress) if each.sequence.id not in plan.prompts]
         needed = self._tables.needed(progress, cached)
         if needed > self._blocks.free + sum(len(each.blocks) for each in victims):
@@ -332,7 +341,7 @@ class GenerationScheduler:
         return False
 
     def _victims(self, progress: Progress) -> list[Progress]:
-        """Who may be preempted for it, the last that came first."""
+        """The sequences that may be preempted for it, the newest first."""
         kind = progress.sequence.priority
         lower = [each for (rank, _, _), each in reversed(self._running) if rank > kind]
         if lower or len(self._waiting.tenants) < 2:

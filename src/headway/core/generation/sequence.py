@@ -19,7 +19,7 @@ class Sequence(NamedTuple):
     stop_ids: frozenset[int] = frozenset()
     priority: Priority = Priority.NORMAL
     tenant: str = ""
-    deadline: float = math.inf  # the caller's own; nobody wants the answer afterwards
+    deadline: float = math.inf  # the caller's own; the answer is useless afterwards
     adapter: str = ""  # whose weights are added to the model's; sequences share blocks within one
     salt: str = ""  # sequences share cached blocks only within one salt
 

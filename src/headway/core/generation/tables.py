@@ -10,7 +10,9 @@ class Tables:
         self._size = limits.block_size
         self.prefixes = Prefixes(blocks=limits.blocks, block_size=limits.block_size, model=model)
         self.blocks = self.prefixes.blocks
-        self._promised: dict[bytes, Progress] = {}  # prefixes being computed, by whom
+        self._promised: dict[
+            bytes, Progress
+        ] = {}  # prefixes being computed, and the sequence that computes each
 
     def cached(self, progress: Progress) -> list[int]:
         """The blocks of its longest cached prefix; the last token is always computed."""
@@ -25,7 +27,7 @@ class Tables:
         return -(-len(progress.tokens) // self._size) - len(cached) + idle
 
     def computes(self, progress: Progress, cached: list[int]) -> Progress | None:
-        """Who is just computing the block that it would have to compute first."""
+        """The sequence that is just computing the block that this one would compute first."""
         if len(cached) < (len(progress.tokens) - 1) // self._size:
             return self._promised.get(progress.keys[len(cached)])
         return None

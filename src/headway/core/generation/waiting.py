@@ -1,4 +1,4 @@
-"""Sequences that wait for a slot or for blocks, and who of them is next.
+"""Sequences that wait for a slot or for blocks, and which of them is next.
 
 Classes are strict, but for what `Ageing` owes to lower ones. Within a class tenants share by
 weight: each is charged for the tokens computed for it, as they come. A tenant's adapters share its
@@ -148,12 +148,12 @@ class Waiting:
                     each.shares.active_weight += (weight - account.weight) * bool(account.held)
                     account.weight = weight
 
-    # ---- who is next
+    # ---- the next sequence
 
     def head(
         self, now: float, may_start: Callable[[str], bool] | None = None
     ) -> tuple[Progress, Priority] | None:
-        """Who is next, and the class that it counts as: the aged count as the highest.
+        """The next sequence, and the class that it counts as: the aged count as the highest.
 
         Sequences whose adapter may not start are passed over.
         """
@@ -204,7 +204,7 @@ class Waiting:
         return is_out
 
     def _first(self, line: list[_Entry]) -> Progress | None:
-        """The first that still waits; whoever left is forgotten on the way."""
+        """The first that still waits; sequences that left are forgotten on the way."""
         while line:
             if self._live.get(line[0][1]) is line[0][2]:
                 return line[0][2]

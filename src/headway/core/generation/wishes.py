@@ -15,7 +15,7 @@ from headway.errors import InvalidInput
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
 MOST_STOP_IDS = 256
-# A grammar is made at the doors that have schemas; nobody writes one by hand.
+# A grammar is made at the doors that have schemas; no caller writes one by hand.
 _SAMPLING = frozenset(each.name for each in dataclasses.fields(Sampling)) - {"grammar"}
 _OTHERS = frozenset(
     ["max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "cache_salt"]
@@ -44,7 +44,7 @@ def wishes_of(given: Mapping[str, Any], *, grammar: str = "") -> Wishes:
     """Raises InvalidInput, which begins with the field's name."""
     for name in given:
         if name not in NAMES:
-            raise InvalidInput(f"{name}: is not known")
+            raise InvalidInput(f"{name}: is an unknown option")
     sampling = {name: value for name, value in given.items() if name in _SAMPLING}
     ignore_eos = given.get("ignore_eos", False)
     if not isinstance(ignore_eos, bool):

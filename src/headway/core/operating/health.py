@@ -9,9 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-# Long enough for a first run that compiles kernels; a slower model raises its own limit.
-RUN_LIMIT_S = 300.0
-
 
 class Health(Enum):
     """Of one model."""

@@ -1,4 +1,4 @@
-"""Decide whether models may call each other: whoever waits for itself would wait for ever."""
+"""Decide whether models may call each other: a model that waits for itself would wait for ever."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,1 +1,1 @@
-"""Who waits, who is next, who gets in: for every kind of queued work."""
+"""Which work is admitted, which waits, and which is next: for every kind of queued work."""

@@ -1,14 +1,14 @@
 """Admit, push out, or refuse at the door: the queue is bounded, and hopeless work never enters.
 
-The estimate at the door is the optimistic one (nobody else will come): what could still be
+The estimate at the door is the optimistic one (no other item will come): what could still be
 answered in time is not refused, and what turns hopeless later is dropped when a batch forms. Once
-that has happened the door is strict, until the rush is over: who would only wait to be dropped is
-told so at once, as long as a full batch for every worker waits already.
+that has happened the door is strict, until the rush is over: an item that would only wait to be
+dropped is refused at once, as long as a full batch for every worker waits already.
 """
 
 import bisect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from headway.core.costs import Costs
 from headway.core.items import Batch, Item, Refusal, RefusalReason
@@ -24,10 +24,10 @@ from headway.errors import (
     Shed,
 )
 
-_HOPELESS = 10.0  # percent of batches run so fast: who would be late even then has no chance
+_HOPELESS = 10.0  # percent of batches run so fast: an item that is late even then has no chance
 _DOUBTFUL = 85.0  # percent of batches take no longer than the strict door reckons with
 _REMEMBERED = 8192  # items let in
-_RUSH_S = 1.0  # a rush is over when nobody was turned away for so long, or for the SLO if longer
+_RUSH_S = 1.0  # a rush is over when no item was refused for so long, or for the SLO if longer
 
 
 class Admission:
@@ -52,7 +52,7 @@ class Admission:
         if self._sheds and (self._policy.slo_s is not None or item.deadline < math.inf):
             try:
                 self._refuse_if_hopeless(item, cap_rows, running)
-            except Shed as shed:  # there is no time for all: is somebody over his share?
+            except Shed as shed:  # there is no time for all: is a tenant over its share?
                 victims = self._queue.make_way(item)
                 if not victims:
                     raise
@@ -88,33 +88,41 @@ class Admission:
 
     def _refuse_if_hopeless(self, item: Item, cap_rows: int, running: Iterable[Batch]) -> None:
         alone_s = self._costs.predict(item.rows, item.size)
-        if alone_s is None or self._costs.predict(cap_rows) is None:
-            return  # a model nobody has measured serves; it does not shed
-        left_s = self._left_s(item, running)
-        ahead = self._rows_ahead(item, cap_rows, left_s[0])
-        wait_s = self._wait_s(item, cap_rows, ahead, left_s)
+        full_s = self._costs.predict(cap_rows, item.size)
+        if alone_s is None or full_s is None:
+            return  # a model that has not been timed sheds nothing
+        left_s = self._left_s(item.arrived_at, running)
+        ahead = self._rows_ahead(item, cap_rows, left_s[0] + full_s)
+        # Its own batch starts after the running ones and the full ones ahead.
+        turns, place = divmod(int((ahead + item.rows - 1) // cap_rows), self.workers)
+        wait_s = left_s[place] + turns * full_s
         if wait_s <= 0:
             return  # a worker is free: the estimate may be wrong, and only running it can tell
         error = min(0.0, self._costs.error_at(_HOPELESS))  # batches are often faster than expected
-        finish_at = item.arrived_at + (wait_s + alone_s) * (1.0 + error) - 1e-9
-        if finish_at > item.deadline:
+        takes_s = (wait_s + alone_s) * (1.0 + error) - 1e-9
+        if item.arrived_at + takes_s > item.deadline:
             raise DeadlineExceeded(
                 f"{(item.deadline - item.arrived_at) * 1e3:.1f} ms are left, about "
-                f"{(finish_at - item.arrived_at) * 1e3:.1f} ms are needed"
+                f"{takes_s * 1e3:.1f} ms are needed"
             )
-        slo_s, is_rush = self._policy.slo_s, self.is_flooded(item.arrived_at, cap_rows)
-        if slo_s is None:
+        if self._policy.slo_s is None:
+            return
+        is_rush = self.is_flooded(item.arrived_at, cap_rows)
+        if is_rush and ahead >= cap_rows * self.workers:  # else the workers would run out of work
+            takes_s = wait_s + self._strict_s(full_s, self._policy.slo_s)
+        self._refuse_if_late(item.arrived_at, takes_s, wait_s, is_rush=is_rush)
+
+    def _refuse_if_late(self, now: float, takes_s: float, wait_s: float, *, is_rush: bool) -> None:
+        slo_s = self._policy.slo_s
+        if slo_s is None or takes_s <= slo_s:
             return
         if is_rush:
-            finish_at = self._strict_finish(item, wait_s, cap_rows, ahead, finish_at)
-        if finish_at > item.arrived_at + slo_s:
-            if is_rush:
-                self._stay_strict(item.arrived_at)
-            raise Shed(
-                f"the SLO of {slo_s * 1e3:g} ms cannot be met: about "
-                f"{(finish_at - item.arrived_at) * 1e3:.0f} ms are to be expected",
-                retry_after_s=wait_s,
-            )
+            self._stay_strict(now)
+        raise Shed(
+            f"the SLO of {slo_s * 1e3:g} ms cannot be met: the answer would take about "
+            f"{takes_s * 1e3:.0f} ms",
+            retry_after_s=wait_s,
+        )
 
     def is_flooded(self, now: float, cap_rows: int) -> bool:
         """Does more come than can be served, and has the door been too hopeful lately?"""
@@ -124,8 +132,8 @@ class Admission:
         return full_s is not None and self._offered.rps(now) * full_s > cap_rows * self.workers
 
     def saw_late(self, arrivals: Iterable[float], now: float, late_before: float) -> None:
-        """Items that were let in then had to be dropped from one batch, for none who came earlier
-        than `late_before` less the SLO could be in time: the door was too hopeful.
+        """Items that were let in then had to be dropped from one batch, for no item that came
+        earlier than `late_before` less the SLO could be in time: the door was too hopeful.
 
         However many they are, the batch was late once: by what the first of them was short of.
         """
@@ -139,44 +147,30 @@ class Admission:
     def _stay_strict(self, now: float) -> None:
         self._strict_until = now + max(self._policy.slo_s or 0.0, _RUSH_S)
 
-    def _strict_finish(
-        self, item: Item, wait_s: float, cap_rows: int, ahead: float, hopeful: float
-    ) -> float:
-        """As it will be, not as it might be: its batch fills up, and others are late too."""
-        if ahead < cap_rows * self.workers:
-            return hopeful  # the workers would run out of work; or it is next, whoever floods
-        full_s = self._costs.predict(cap_rows, item.size) or 0.0
+    def _strict_s(self, full_s: float, slo_s: float) -> float:
+        """What a batch takes, and not what it might take: it fills up, and others are late too."""
         margin_s = max(0.0, self._costs.error_at(_DOUBTFUL)) * full_s
         # A batch more than needed: to have fewer waiting costs nothing as long as some do.
-        assert self._policy.slo_s is not None
-        slack_s = min(full_s + self._slack_s, self._policy.slo_s / 2)
-        return item.arrived_at + wait_s + full_s + margin_s + slack_s
+        return full_s + margin_s + min(full_s + self._slack_s, slo_s / 2)
 
-    def _left_s(self, item: Item, running: Iterable[Batch]) -> list[float]:
+    def _left_s(self, now: float, running: Iterable[Batch]) -> list[float]:
         """When each worker will be free, in order."""
-        left_s = sorted(
-            max(0.0, batch.fired_at + (batch.predicted_s or 0.0) - item.arrived_at)
-            for batch in running
-        )
-        return [0.0] * (self.workers - len(left_s)) + left_s
+        left_s = [max(0.0, batch.fired_at + (batch.predicted_s or 0.0) - now) for batch in running]
+        left_s.sort()
+        idle = self.workers - len(left_s)
+        return [0.0] * idle + left_s if idle > 0 else left_s
 
-    def _rows_ahead(self, item: Item, cap_rows: int, left_s: float) -> float:
+    def _rows_ahead(self, item: Item, cap_rows: int, next_s: float) -> float:
         """Rows that will run before the item's: not those that will be late by then.
 
-        They are dropped when the next full batch forms. In a flood that is most of the queue.
+        They are dropped when the next full batch forms, which ends in `next_s`. In a flood that is
+        most of the queue.
         """
         ahead = self._queue.rows_ahead(item)
         slo_s = self._policy.slo_s
         if slo_s is None or ahead < cap_rows:
             return ahead
-        full_s = self._costs.predict(cap_rows, item.size) or 0.0
-        return min(ahead, self._admitted.since(item.arrived_at + left_s + full_s - slo_s))
-
-    def _wait_s(self, item: Item, cap_rows: int, ahead: float, left_s: Sequence[float]) -> float:
-        """When the item's own batch could start: after the running ones and the full ones ahead."""
-        full_s = self._costs.predict(cap_rows, item.size) or 0.0
-        turns, place = divmod(int((ahead + item.rows - 1) // cap_rows), self.workers)
-        return left_s[place] + turns * full_s
+        return min(ahead, self._admitted.since(item.arrived_at + next_s - slo_s))
 
 
 class _Offered:
@@ -222,7 +216,7 @@ class _Admitted:
 
 
 def refusal_error(refusal: Refusal, policy: Policy) -> HeadwayError:
-    """The exception for someone who was queued and will not run."""
+    """The exception for an item that was queued and will not run."""
     match refusal.reason:
         case RefusalReason.QUEUE_FULL:
             return QueueFull(
@@ -232,14 +226,16 @@ def refusal_error(refusal: Refusal, policy: Policy) -> HeadwayError:
             )
         case RefusalReason.SHED:
             return Shed(
-                "it waited too long to be answered within the SLO",
+                "the request waited too long to be answered within the SLO",
                 retry_after_s=refusal.retry_after_s,
             )
         case RefusalReason.DEADLINE:
             return DeadlineExceeded("the deadline passed, or could no longer be met, in the queue")
         case RefusalReason.POISON:
             return Poison(
-                f"its worker was lost twice with this input alone on it: {refusal.detail}"
+                f"the worker was lost twice while it ran this input alone: {refusal.detail}"
             )
         case RefusalReason.WORKER_LOST:
-            return ModelFailed(f"its worker was lost, and it may not run again: {refusal.detail}")
+            return ModelFailed(
+                f"the worker was lost, and this input may not run again: {refusal.detail}"
+            )

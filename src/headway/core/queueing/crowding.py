@@ -1,4 +1,4 @@
-"""Who gives way in a full queue: whoever holds most of it for its weight."""
+"""Which tenant gives way in a full queue: the one that holds most of it for its weight."""
 
 import heapq
 

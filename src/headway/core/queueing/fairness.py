@@ -1,11 +1,12 @@
 """Shares by weight: start-time fair queueing among tenants, whatever they wait for.
 
 Every tenant has an account. What it uses is charged to the account, divided by its weight, and
-whoever has been charged least is next. Charges come in two ways. Work whose cost is known when it
-arrives is charged by `enter`, which answers its place in the order; what it did not use in the end
-is given back by `charge`. Work whose cost shows only while it runs (tokens) enters with no charge
-and is charged by `charge` as it goes; `Turns` then says which tenant is next. A tenant that was
-away starts at the virtual time of those who were served meanwhile: it has saved up nothing.
+the tenant that has been charged least is next. Charges come in two ways. Work whose cost is known
+when it arrives is charged by `enter`, which answers its place in the order; what it did not use in
+the end is given back by `charge`. Work whose cost shows only while it runs (tokens) enters with
+no charge and is charged by `charge` as it goes; `Turns` then says which tenant is next. A tenant
+that was away starts at the virtual time of the tenants that were served meanwhile: it has saved up
+nothing.
 
 Knows neither items nor batches, and reads no clock.
 """
@@ -47,7 +48,7 @@ class Shares(Generic[A]):
         self._weights = weights
         self._open = open_account
         self._prune_at = _DEBTORS
-        self.virtual = 0.0  # the tag of whoever was served last
+        self.virtual = 0.0  # the tag of the work that was served last
         self.active_weight = 0.0  # of tenants with something waiting
         self.accounts: dict[str, A] = {}
 
@@ -107,7 +108,7 @@ class Shares(Generic[A]):
             self.virtual = tag
 
     def forget(self) -> None:
-        """Nobody waits and nothing runs: no debts."""
+        """Nothing waits and nothing runs: no debts."""
         if self.accounts:
             self.virtual = self.active_weight = 0.0
             self.accounts.clear()

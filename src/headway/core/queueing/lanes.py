@@ -1,4 +1,4 @@
-"""The items of one partition, in order: what `Queue` is made of, and nobody else changes.
+"""The items of one partition, in order. `Queue` is made of lanes; only it changes them.
 
 A lane has a line for each class, a line has a shelf for each class of sizes, and a shelf has a flow
 for each tenant, first come first served. The order among tenants is kept in *slots*: a slot is the
@@ -22,7 +22,7 @@ SLACK = 64  # traces of the departed that are tolerated
 
 
 class Lane(Protocol):
-    """Those who may share a batch, as the rules for firing see them."""
+    """Items that may share a batch, as the rules for firing see them."""
 
     partition: Hashable
     size_rows: int  # the sum of rows × size: what they would cost unpadded
@@ -75,7 +75,7 @@ class Shelf:
 
     def __init__(self, size: int, line: "Line") -> None:
         self.size = size  # up to this
-        self.largest = 0  # of those who came
+        self.largest = 0  # of the items that came
         self.line = line
         self.items = 0
         self.rows = 0
@@ -107,7 +107,7 @@ class Shelf:
             bisect.insort(slots, slot)
 
     def first(self, shares: Shares[Account], live: dict[int, Item]) -> tuple[Slot, Item] | None:
-        """The slot whose turn it is, and whom it serves. Slots that serve nobody are cleared."""
+        """The slot whose turn it is, and its item. Slots without an item are cleared."""
         slots, gone = self.slots, 0
         found: tuple[Slot, Item] | None = None
         for slot in slots:
@@ -262,7 +262,7 @@ class Shelf:
         shares.leave(flow.tenant, item.rows)
 
     def compact(self, shares: Shares[Account], live: dict[int, Item]) -> None:
-        """Clear away the slots that will serve nobody."""
+        """Clear away the slots without an item."""
         slots, self.slots = self.slots, []
         for slot in slots:
             if _oldest(slot[4], live) is not None:
@@ -320,7 +320,7 @@ class Line:
         return arrivals[0] if arrivals else None
 
     def first(self, shares: Shares[Account]) -> tuple[Slot, Item, Shelf] | None:
-        """The slot whose turn it is, whom it serves, and on which shelf."""
+        """The slot whose turn it is, its item, and its shelf."""
         best: tuple[Slot, Item, Shelf] | None = None
         live = self._live
         for shelf in self.shelves.values():
@@ -387,7 +387,7 @@ class Line:
             self.arrivals = deque([each for each in self.arrivals if each.id in live])
 
     def clear(self) -> None:
-        """Nobody is here: drop the traces."""
+        """No item is here: drop the traces."""
         self.arrivals.clear()
         self.due.clear()
         self.shelves.clear()

@@ -10,7 +10,7 @@ _SLACK = 64  # traces of the departed that are tolerated
 
 
 class PlainLane:
-    """Items that differ in nothing but id and time: one deque, and nobody to be told apart.
+    """Items that differ in nothing but id and time: one deque, and nothing to tell them apart.
 
     Most queues are this, most of the time.
     """
@@ -18,7 +18,7 @@ class PlainLane:
     __slots__ = ("arrivals", "kind", "live", "partition", "priority", "size_rows")
 
     def __init__(self) -> None:
-        self.kind: Sequence[object] = ()  # what all of them have in common; empty: nobody may come
+        self.kind: Sequence[object] = ()  # what all of them have in common; empty: no item may come
         self.partition: Hashable = None
         self.priority = Priority.NORMAL
         self.size_rows = 0
@@ -53,7 +53,7 @@ class PlainLane:
         if most == len(arrivals) == len(live):
             taken = list(arrivals)
             live.clear()
-        elif len(arrivals) == len(live):  # nobody has left
+        elif len(arrivals) == len(live):  # no item has left
             pop = arrivals.popleft
             taken = [pop() for _ in range(most)]
             for item in taken:

@@ -19,7 +19,7 @@ MEMORY_S = 2.0  # how long use is remembered
 
 
 class Ageing:
-    """Who has waited so long that it goes before higher classes."""
+    """Items that have waited so long that they go before higher classes."""
 
     __slots__ = ("_ageing_s", "_claims")
 

@@ -1,4 +1,4 @@
-"""Who waits, and who is next: classes, tenants, partitions, deadlines, cancellation.
+"""Waiting items, and which is next: classes, tenants, partitions, deadlines, cancellation.
 
 Three rules give the order. *Classes* are strict, except for what `priority.Ageing` grants a lower
 one that would starve. Within a class, *tenants* share by weight (`fairness`). Within a tenant,
@@ -27,10 +27,9 @@ from headway.core.queueing.plain import PlainLane
 from headway.core.queueing.priority import Ageing
 from headway.core.queueing.ranking import LaneHeap
 
-HURRIED_ROWS = (
-    16  # no more than these wait: who is due first goes first. In a longer queue that would
-)
-# only choose who is late, and fill it with those who can be answered at the last moment.
+# With no more waiting rows than these, the item due first goes first. In a longer queue that would
+# only choose which items are late, and fill it with items that are answered at the last moment.
+HURRIED_ROWS = 16
 _rows, _size = attrgetter("rows"), attrgetter("size")
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
 
@@ -60,7 +59,7 @@ class Queue:
         self._shortest_first = order is Order.SHORTEST
         self._shelf_of = shelf_of
         self._full_rows = full_rows
-        self._live: dict[int, Item] = {}  # everyone who waits, by id, unless the queue is plain
+        self._live: dict[int, Item] = {}  # waiting items, by id, unless the queue is plain
         self._fair_lanes: dict[Hashable, FairLane] = {}
         self._shares = tuple(Shares(weights, Account) for _ in Priority)
         self._crowding = tuple(Crowding(shares) for shares in self._shares)
@@ -103,7 +102,7 @@ class Queue:
         self._push_in_order(item, due)
 
     def push_alike(self, item: Item) -> bool:
-        """Queue the item if it is like everyone who waits; False: it must be looked at."""
+        """Queue the item if it is like all waiting ones; False: it must be looked at."""
         plain = self._plain
         if kind_of(item) != plain.kind:
             return False
@@ -142,7 +141,7 @@ class Queue:
         return True
 
     def _tell_apart(self) -> None:
-        """Somebody is different: put those who wait in order, as if they came just now."""
+        """An item differs: put the waiting ones in order, as if they came just now."""
         waiting = list(self._plain.in_order())
         self._is_plain = False
         self._plain.clear()
@@ -335,7 +334,7 @@ class Queue:
         return expiry.not_before() <= now and expiry.next_at() <= now
 
     def pop_expired(self, now: float, most: int) -> list[Item]:
-        """Those whose deadline has passed, up to so many."""
+        """Items whose deadline has passed, up to so many."""
         expired: list[Item] = []
         while len(expired) < most and self._expiry.next_at() <= now:
             expired.append(self._live[self._expiry.pop()])
@@ -352,7 +351,7 @@ class Queue:
 
     @property
     def hurries(self) -> bool:
-        """Is the queue so short that deadlines decide who goes first?"""
+        """Is the queue so short that deadlines decide the order?"""
         return self.rows <= HURRIED_ROWS
 
     def urgent(self, line: Line, before: float, most: int) -> list[Item]:
@@ -376,7 +375,7 @@ class Queue:
 
     @property
     def has_one_class(self) -> bool:
-        """Are all who wait of one class?"""
+        """Are all waiting items of one class?"""
         high, normal, _ = self._class_rows
         return self.rows in (high, normal) or not high + normal
 
@@ -415,7 +414,7 @@ class Queue:
         return min(self.full_lanes.values(), key=lambda lane: _age(lane) or (math.inf,))
 
     def has_aged(self, now: float) -> bool:
-        """Is it the turn of somebody who has waited so long that class does not count?"""
+        """Is it the turn of an item that has waited so long that class does not count?"""
         if self._is_plain or self.has_one_class:
             return False
         lanes = self._fair_lanes
@@ -478,6 +477,9 @@ class Queue:
             self._tell_apart()
         self._is_crowded = True
         needed = self.rows + newcomer.rows - limit
+        self.is_overflowing = not self._can_make_room(newcomer, needed)
+        if self.is_overflowing:
+            return []
         victims: list[Item] = []
         for priority in reversed(Priority):
             if priority < newcomer.priority or needed <= 0:
@@ -486,19 +488,25 @@ class Queue:
             while needed > 0 and (victim := self._pop_newest(priority, allowed)) is not None:
                 victims.append(victim)
                 needed -= victim.rows
-        if needed > 0:
-            self._put_back(victims)
-            victims = []
-        self.is_overflowing = not victims
         return victims
 
-    def _put_back(self, victims: Sequence[Item]) -> None:
-        """They are not enough: they keep their places."""
-        for victim in reversed(victims):
-            self._push_in_order(victim, math.inf)
+    def _can_make_room(self, newcomer: Item, needed: int) -> bool:
+        """Are there so many rows with less right to their places? Before anybody is pushed out: who
+        has left cannot come back to the place that it had."""
+        needed -= sum(self._class_rows[newcomer.priority + 1 :])
+        if needed <= 0:
+            return True
+        allowed = self._allowed_load(newcomer)
+        name = self._crowding[newcomer.priority].most_loaded()
+        if allowed == math.inf or name is None:
+            return False
+        accounts = self._shares[newcomer.priority].accounts
+        if _rows_over(accounts[name], allowed) >= needed:
+            return True
+        return sum(_rows_over(each, allowed) for each in accounts.values()) >= needed
 
     def make_way(self, newcomer: Item) -> list[Item]:
-        """Push out as much of those of its class who hold more than their share, newest first."""
+        """Evict as much of tenants of its class that hold more than their share, newest first."""
         self._is_crowded = True
         victims: list[Item] = []
         needed, allowed = newcomer.rows, self._allowed_load(newcomer)
@@ -518,7 +526,7 @@ class Queue:
         return load
 
     def _pop_newest(self, priority: Priority, allowed: float) -> Item | None:
-        """The newest item of whoever holds the most for its weight, if it is over `allowed`."""
+        """The newest item of the tenant that holds most for its weight, if that is too much."""
         if not self._class_rows[priority] or allowed == math.inf:
             return None
         shares = self._shares[priority]
@@ -539,6 +547,11 @@ class Queue:
         line = lane.top
         found = line.first(self._shares[line.priority])
         return None if found is None else (line.priority, found[0][0], found[0][1])
+
+
+def _rows_over(tenant: Account, allowed: float) -> int:
+    """How many rows it holds beyond that load."""
+    return max(0, math.ceil(tenant.held - allowed * tenant.weight - 1e-9))
 
 
 def _arrival(item: Item) -> tuple[float, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headway.errors import QuotaExceeded
 
-_ROUNDING = 1e-9  # who comes back when it was told to must not be a rounding error too early
+_ROUNDING = 1e-9  # a caller that obeys Retry-After must not be a rounding error early
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Bucket:
         self._filled_at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """How long until so much may be taken if nobody else comes; 0: now."""
+        """How long until so much may be taken if no other request comes; 0: now."""
         self._fill(now)
         missing = min(amount, self._capacity) - self._level
         return missing / self.rate if missing > _ROUNDING * self._capacity else 0.0
@@ -65,7 +65,7 @@ class Bucket:
         self._filled_at = max(self._filled_at, now)
 
 
-class Account:
+class Allowance:
     """What one key has used of its quota."""
 
     __slots__ = ("_name", "_quota", "_requests", "_rows", "_tokens", "running")
@@ -79,7 +79,7 @@ class Account:
         self.running = 0
 
     def begin(self, now: float) -> None:
-        """One request more, or QuotaExceeded. Who has begun must `end`."""
+        """One request more, or QuotaExceeded. Each `begin` needs an `end`."""
         limit = self._quota.concurrent
         if limit is not None and self.running >= limit:
             raise QuotaExceeded(f"key {self._name!r} may have {limit} requests at once")
@@ -119,8 +119,8 @@ class Account:
         wait_s = bucket.wait_s(tokens, now)
         if wait_s > 0:
             raise QuotaExceeded(
-                f"key {self._name!r} may have {bucket.rate * 60:g} tokens a minute; "
-                f"this may take {tokens}",
+                f"key {self._name!r} may use {bucket.rate * 60:g} tokens a minute; "
+                f"this request may take {tokens}",
                 retry_after_s=wait_s,
             )
         bucket.take(tokens, now)

@@ -1,7 +1,7 @@
 """Folders as PEFT saves LoRA adapters: `adapter_config.json` and `adapter_model.safetensors`.
 
 What is not understood is refused by its name: an adapter that is applied in part gives wrong text,
-and nobody sees why.
+without a visible reason.
 """
 
 import json

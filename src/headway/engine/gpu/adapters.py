@@ -133,7 +133,7 @@ class DeviceAdapters:
         for part in step.prefill:
             if part.is_first and mine[part.slot] != part.adapter:
                 mine[part.slot] = part.adapter
-                self._on_device[part.slot] = part.adapter
+                self._on_device[part.slot].fill_(part.adapter)
         return any(mine[each.slot] >= 0 for each in step.decode) or any(
             mine[each.slot] >= 0 for each in step.prefill
         )

@@ -138,8 +138,8 @@ class GpuDecoder:
             adapt.finish(number, which, parts, out)
         return out
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        return functional.linear(states, self._head)
+    def logits(self, states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.mm(states, self._head.t(), out=out)
 
 
 def _layer(given: dict[str, torch.Tensor], index: int) -> _Layer:

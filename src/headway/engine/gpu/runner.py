@@ -1,14 +1,14 @@
 """Runs steps on a GPU: tables, last tokens and sampling parameters live on the device, one row for
 each slot. The host sends a few numbers a step and does not wait for a token.
 
-A step of decodes is one CUDA graph, captured for a few batch sizes; a step with prompts in it is
-launched kernel by kernel, for its matrix products keep the device busy longer than that takes.
+A step is one CUDA graph, captured for some sizes before the first request. A step with very many
+tokens is launched kernel by kernel: its matrix products keep the device busy longer than that.
 """
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -17,21 +17,16 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.step import Step
 from headway.engine.gpu.adapters import DeviceAdapters
 from headway.engine.gpu.decoder import GpuDecoder
-from headway.engine.gpu.inputs import MixedInputs
+from headway.engine.gpu.graphs import MOST_PROMPTS, Capture, MixedGraphSizes, batch_sizes
+from headway.engine.gpu.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of
 from headway.engine.gpu.kernels.decode import decode_attention, splits_for
-from headway.engine.gpu.kernels.inputs import decode_inputs, mixed_inputs
+from headway.engine.gpu.kernels.inputs import decode_inputs, join_tables, mixed_inputs
 from headway.engine.gpu.kernels.prefill import prefill_attention
 from headway.engine.gpu.kernels.sampling import sample as sample_on_device
 from headway.engine.sampling import Row, Sampled, sample
 from headway.errors import InvalidInput
 
 _IN_FLIGHT = 4  # steps whose host buffers are kept
-
-
-def buckets_up_to(most: int) -> list[int]:
-    """Batch sizes with a graph of their own: few rows are wasted at any number."""
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, most, 32)]
-    return [size for size in sizes if size < most] + [most]
 
 
 @dataclass(slots=True)
@@ -55,15 +50,20 @@ class Running:
     """A step on the device."""
 
     def __init__(
-        self, runner: "GpuRunner", step: Step, tokens: torch.Tensor, logits: torch.Tensor
+        self,
+        runner: "GpuRunner",
+        step: Step,
+        began: "torch.cuda.Event | None",
+        tokens: torch.Tensor,
+        logits: torch.Tensor,
     ) -> None:
         self.step = step
+        self.seconds: float | None = None  # of the device; known once there is a result
         self._runner = runner
         self._count = len(step.sampled)
         self._tokens = runner.next_result()
         self._tokens[: self._count].copy_(tokens[: self._count], non_blocking=True)
-        self._done = torch.cuda.Event()
-        self._done.record()
+        self._began, self._ended = began, runner.event()
         self._logits = logits
         self._sampled: Sampled | None = None
         self.chosen_by_host = runner.rows_for_host(step)
@@ -72,7 +72,9 @@ class Running:
         """Choose what the host must choose, before the next step takes it for its input."""
         if self._sampled is not None:
             return
-        self._done.synchronize()
+        if self._began is not None and self._ended is not None:
+            self._ended.synchronize()
+            self.seconds = self._began.elapsed_time(self._ended) / 1e3
         sampled = Sampled(self._tokens[: self._count].tolist(), [None] * self._count)
         if self.chosen_by_host:
             self._runner.choose(self.chosen_by_host, self._logits, sampled)
@@ -104,7 +106,10 @@ class GpuRunner:
         self._decoder = decoder
         self._limits = limits
         self._scale = shape.head_size**-0.5
-        self._processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._is_cuda = device == "cuda"  # else only Triton's interpreter runs its kernels
+        self._processors = (
+            torch.cuda.get_device_properties(device).multi_processor_count if self._is_cuda else 8
+        )
         size = (limits.blocks, shape.kv_heads, limits.block_size, shape.head_size)
         keys, values = (
             [torch.zeros(size, dtype=decoder.dtype, device=device) for _ in range(shape.layers)]
@@ -118,12 +123,20 @@ class GpuRunner:
         self._last = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         self._temperatures = torch.zeros(slots + 1, device=device)
         self._seeds = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        numbers = 3 * limits.step_tokens + 8 * slots + slots * columns
-        self._buffers = _ring(numbers)
-        self._results = _ring(slots)
+        most = MixedSizes(limits.step_tokens, slots, slots)
+        numbers = most.numbers + 3 * slots * columns
+        self._buffers = _ring(numbers, is_pinned=self._is_cuda)
+        self._results = _ring(slots, is_pinned=self._is_cuda)
+        # Graphs find their inputs, and leave what they sampled, in the same places.
+        self._given = torch.zeros(numbers, dtype=torch.int32, device=device)
+        rows = slots + MOST_PROMPTS
+        self._tokens = torch.empty(rows, dtype=torch.int32, device=device)
+        self._logits = torch.empty((rows, self.vocabulary), dtype=decoder.dtype, device=device)
         self._adapters = adapters
-        self._has_graphs = has_graphs
-        self._graphs: dict[tuple[int, bool], _Graph] = {}  # by rows, and whether they have adapters
+        self._has_graphs = has_graphs and self._is_cuda
+        self._mixed_sizes = MixedGraphSizes(limits.step_tokens, slots)
+        # By rows of decodes or sizes with prompts, and whether some have adapters.
+        self._graphs: dict[tuple[int | MixedSizes, bool], torch.cuda.CUDAGraph] = {}
         self._known: dict[int, _Known] = {}
         self._unsettled: Running | None = None
 
@@ -152,33 +165,40 @@ class GpuRunner:
             raise InvalidInput("adapters: this engine was started without; set adapter_slots")
         return self._adapters
 
-    def warm_up(self, sizes: Sequence[int] = ()) -> None:
-        """Compile the kernels, and capture a graph for every batch size (or for these)."""
-        self._sizes = sorted(sizes or buckets_up_to(self._limits.max_sequences))
+    def warm_up(self, sizes: Sequence[int] = (), *, has_prompts: bool = True) -> None:
+        """Compile the kernels, and capture a graph for every size (or for these batches)."""
+        self._sizes = sorted(sizes or batch_sizes(self._limits.max_sequences))
         if self._adapters is not None:
             self._adapters.warm_up(self._limits.step_tokens)
-        pool = None
-        for rows in reversed(self._sizes):
+        if not self._has_graphs:
+            return
+        shapes: list[int | MixedSizes] = list(self._mixed_sizes.all()) if has_prompts else []
+        shapes += reversed(self._sizes)
+        self._given.zero_()
+        capture = Capture()
+        for shape in shapes:
             for is_adapted in (False, True) if self._adapters is not None else (False,):
-                graph = _Graph(rows, self._limits.max_sequences, self._decoder.device)
-                self._graphs[rows, is_adapted] = graph
-                if self._has_graphs:
-                    self._capture(graph, pool, is_adapted)
-                    pool = pool or graph.graph.pool()
+                launch = functools.partial(self._launch, shape, is_adapted)
+                self._graphs[shape, is_adapted] = capture(launch)
+        torch.cuda.empty_cache()  # what the launches before captures took
 
-    def _capture(self, graph: "_Graph", pool: Any, is_adapted: bool) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._decode(graph, is_adapted)
-        torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph.graph, pool=pool):
-            graph.logits = self._decode(graph, is_adapted)
+    def _run(self, shape: int | MixedSizes, is_adapted: bool) -> None:
+        graph = self._graphs.get((shape, is_adapted))
+        if graph is None:
+            self._launch(shape, is_adapted)
+        else:
+            graph.replay()
 
-    def _decode(self, graph: "_Graph", is_adapted: bool) -> torch.Tensor:
-        decoder, given = self._decoder, graph.given
+    def _launch(self, shape: int | MixedSizes, is_adapted: bool) -> None:
+        if isinstance(shape, MixedSizes):
+            self._mixed(shape, is_adapted)
+        else:
+            self._decode(shape, is_adapted)
+
+    def _decode(self, rows: int, is_adapted: bool) -> None:
+        decoder = self._decoder
+        given = self._given[: 3 * rows].view(3, rows)
         slots, positions = given[0], given[1]
-        rows = given.shape[1]
         ids = torch.empty(rows, dtype=torch.int64, device=decoder.device)
         places, lengths = torch.empty((2, rows), dtype=torch.int32, device=decoder.device)
         page = self._limits.block_size
@@ -192,9 +212,31 @@ class GpuRunner:
 
         adapt = self.adapters.for_rows(slots) if is_adapted else None
         states = decoder.hidden(ids, positions.clamp(min=0), places, self._cache, attend, adapt)
-        logits = decoder.logits(states)
-        self._draw(logits, slots, lengths, graph.tokens)
-        return logits
+        logits = decoder.logits(states, self._logits[:rows])
+        self._draw(logits, slots, lengths)
+
+    def _mixed(self, sizes: MixedSizes, is_adapted: bool) -> None:
+        decoder, given, decodes = self._decoder, inputs_at(self._given, sizes), sizes.decodes
+        ids = torch.empty(sizes.tokens, dtype=torch.int64, device=decoder.device)
+        places = torch.empty(sizes.tokens, dtype=torch.int32, device=decoder.device)
+        tables, page, slots = self._tables, self._limits.block_size, given.slots
+        mixed_inputs(given.given, slots, given.positions, self._last, tables, page, ids, places)
+        splits = self._splits(1 << (decodes - 1).bit_length()) if decodes else 1
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            out = torch.empty_like(q)
+            if decodes:
+                first, into = q[:decodes], out[:decodes]
+                single = (slots[:decodes], given.decode_lengths, self._scale)
+                decode_attention(first, k, v, tables, *single, splits=splits, out=into)
+            many = (given.prompt_slots, given.starts, given.lengths, self._scale)
+            return prefill_attention(q, k, v, tables, *many, out=out)
+
+        adapt = self.adapters.for_rows(slots) if is_adapted else None
+        positions = given.positions.clamp(min=0)
+        states = decoder.hidden(ids, positions, places, self._cache, attend, adapt)
+        logits = decoder.logits(states[given.rows.long()], self._logits[: sizes.rows])
+        self._draw(logits, given.row_slots, given.row_positions)
 
     def _splits(self, rows: int) -> int:
         heads = self._decoder.shape.kv_heads
@@ -205,11 +247,9 @@ class GpuRunner:
         logits: torch.Tensor,
         slots: torch.Tensor,
         positions: torch.Tensor,
-        tokens: torch.Tensor,
     ) -> None:
-        sample_on_device(
-            logits, slots, positions, self._temperatures, self._seeds, self._last, tokens
-        )
+        temperatures, tokens = self._temperatures, self._tokens
+        sample_on_device(logits, slots, positions, temperatures, self._seeds, self._last, tokens)
 
     # ---- steps
 
@@ -219,28 +259,37 @@ class GpuRunner:
             if self._unsettled is not None:
                 self._unsettled.settle()
                 self._unsettled = None
+            began = self.event()
             self._note_samplings(step)
             is_adapted = self._adapters is not None and self._adapters.begin(step)
-            run = self._run_mixed if step.prefill else self._run_decode
-            tokens, logits = run(step, is_adapted)
-            running = Running(self, step, tokens, logits)
+            shape = self._hand_mixed(step) if step.prefill else self._hand_decode(step)
+            self._run(shape, is_adapted)
+            running = Running(self, step, began, self._tokens, self._logits)
             if running.chosen_by_host:
                 self._unsettled = running
             return running
+
+    def event(self) -> "torch.cuda.Event | None":
+        """Of what was handed over until now."""
+        if not self._is_cuda:
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def _note_samplings(self, step: Step) -> None:
         for part in step.prefill:
             known = self._known.get(part.sequence)
             if part.is_first and known is not None:
                 temperature = known.sampling.temperature if known.is_simple else 0.0
-                self._temperatures[part.slot] = temperature
-                self._seeds[part.slot] = known.sampling.seed
+                # `t[slot] = number` would wait for the device: it copies from pageable memory.
+                self._temperatures[part.slot].fill_(temperature)
+                self._seeds[part.slot].fill_(known.sampling.seed)
 
-    def _run_decode(self, step: Step, is_adapted: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def _hand_decode(self, step: Step) -> int:
         decode = step.decode
         count = len(decode)
         rows = next(size for size in self._sizes if size >= count)
-        graph = self._graphs[rows, is_adapted]
         host = self._buffers[0][: 3 * rows].view(3, rows)
         self._buffers.rotate(-1)
         numbers = host.numpy()
@@ -253,63 +302,19 @@ class GpuRunner:
             if each.blocks:
                 numbers[2, index] = each.blocks[0]
                 self._lengths[each.slot] += 1
-        graph.given.copy_(host, non_blocking=True)
-        if self._has_graphs:
-            graph.graph.replay()
-        else:
-            graph.logits = self._decode(graph, is_adapted)
-        return graph.tokens, graph.logits
+        self._given[: 3 * rows].view(3, rows).copy_(host, non_blocking=True)
+        return rows
 
-    def _run_mixed(self, step: Step, is_adapted: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        decoder, page, decodes = self._decoder, self._limits.block_size, len(step.decode)
-        inputs = MixedInputs(step, self._lengths).to(self._buffers[0], decoder.device)
+    def _hand_mixed(self, step: Step) -> MixedSizes:
+        sizes = self._mixed_sizes.fitting(sizes_of(step))
+        host = self._buffers[0]
         self._buffers.rotate(-1)
-        if len(inputs.entry_slots):
-            self._tables[inputs.entry_slots.long(), inputs.entry_columns.long()] = (
-                inputs.entry_blocks
-            )
-        ids = torch.empty(len(inputs.given), dtype=torch.int64, device=decoder.device)
-        places = torch.empty(len(inputs.given), dtype=torch.int32, device=decoder.device)
-        given, slots, positions = inputs.given, inputs.slots, inputs.positions
-        mixed_inputs(given, slots, positions, self._last, self._tables, page, ids, places)
-        splits = self._splits(1 << (decodes - 1).bit_length()) if decodes else 1
-        lengths = positions[:decodes] + 1
-
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            out = torch.empty_like(q)
-            if decodes:
-                decode_attention(
-                    q[:decodes],
-                    k,
-                    v,
-                    self._tables,
-                    slots[:decodes],
-                    lengths,
-                    self._scale,
-                    splits=splits,
-                    out=out[:decodes],
-                )
-            prefill_attention(
-                q[decodes:],
-                k,
-                v,
-                self._tables,
-                inputs.sequence_slots,
-                inputs.starts,
-                inputs.lengths,
-                self._scale,
-                out=out[decodes:],
-            )
-            return out
-
-        adapt = self.adapters.for_rows(slots) if is_adapted else None
-        states = decoder.hidden(ids, positions, places, self._cache, attend, adapt)
-        rows = inputs.rows.long()
-        tokens = torch.empty(len(rows), dtype=torch.int32, device=decoder.device)
-        logits = decoder.logits(states[rows])
-        if len(rows):
-            self._draw(logits, slots[rows], positions[rows] + 1, tokens)
-        return tokens, logits
+        inputs = MixedInputs(step, self._lengths, self._limits.max_sequences)
+        numbers, entries = inputs.write(host, sizes)
+        self._given[:numbers].copy_(host[:numbers], non_blocking=True)
+        if entries:
+            join_tables(self._given[sizes.numbers : numbers].view(3, entries), self._tables)
+        return sizes
 
     # ---- what a running step asks for
 
@@ -350,16 +355,6 @@ class GpuRunner:
                 known.generated.append(token)
 
 
-class _Graph:
-    """One batch size: its inputs and outputs have fixed places."""
-
-    def __init__(self, rows: int, no_slot: int, device: str) -> None:
-        self.graph = torch.cuda.CUDAGraph()
-        self.given = torch.full((3, rows), -1, dtype=torch.int32, device=device)
-        self.given[0] = no_slot
-        self.tokens = torch.empty(rows, dtype=torch.int32, device=device)
-        self.logits: Any = None
-
-
-def _ring(numbers: int) -> "deque[torch.Tensor]":
-    return deque(torch.empty(numbers, dtype=torch.int32).pin_memory() for _ in range(_IN_FLIGHT))
+def _ring(numbers: int, *, is_pinned: bool) -> "deque[torch.Tensor]":
+    rows = (torch.empty(numbers, dtype=torch.int32) for _ in range(_IN_FLIGHT))
+    return deque(each.pin_memory() if is_pinned else each for each in rows)

@@ -1,4 +1,4 @@
-"""The front's side of the sequences under way: text out of tokens, stop strings, who reads what.
+"""The front's side of the sequences under way: text out of tokens, stop strings, readers.
 
 The engine's side says once a step, for all sequences, which tokens there are (`report`, from
 whatever thread it is in); one turn of the event loop then serves every reader. Knows no protocol.
@@ -19,7 +19,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
-from headway.core.queueing.quota import Account
+from headway.core.queueing.quota import Allowance
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, ModelFailed
 from headway.hosting.generation.pieces import Generation, Met, Piece
 from headway.hosting.registry import Ask
@@ -35,7 +35,7 @@ _new_piece = cast("Callable[[tuple[Any, ...]], Piece]", functools.partial(tuple.
 
 
 class Engine(Protocol):
-    """Who computes: a thread here, or a process of its own."""
+    """The engine: a thread here, or a process of its own."""
 
     def submit(self, sequence: Asked, sampling: Sampling) -> None: ...
 
@@ -87,8 +87,8 @@ class Front:
         adapter = self.adapters.key_of(ask.adapter)
         now = time.monotonic()
         unused = self._most_tokens(asked)
-        if ask.account is not None:
-            ask.account.reserve_tokens(unused, now)
+        if ask.allowance is not None:
+            ask.allowance.reserve_tokens(unused, now)
         call = StreamCall(0, asked, self._loop)
         call.start(may_rerun=False)
         request = self._requests[call] = _Request(call)
@@ -105,10 +105,10 @@ class Front:
                 now,
                 explains=ask.story is not None,
             )
-            if ask.account is not None:
+            if ask.allowance is not None:
                 reserved = len(sequence.prompt) + sequence.max_tokens
                 unused -= reserved
-                answer.reservation = _Reservation(ask.account, len(sequence.prompt), reserved)
+                answer.reservation = _Reservation(ask.allowance, len(sequence.prompt), reserved)
             request.sequences.add(number)
             self._answers[number] = answer
             own_seed = (seed + index % asked.n) % _SEEDS
@@ -116,8 +116,8 @@ class Front:
             try:
                 self._engine.submit(sequence, sampling)
             except HeadwayError:
-                if ask.account is not None:
-                    ask.account.refund_tokens(unused, now)
+                if ask.allowance is not None:
+                    ask.allowance.refund_tokens(unused, now)
                 self._withdraw(call)
                 raise
             self._recorder.prompt(len(sequence.prompt))
@@ -268,7 +268,7 @@ class _Request:
 class _Reservation(NamedTuple):
     """Tokens that a key has set aside for one answer."""
 
-    account: Account
+    allowance: Allowance
     prompt: int
     reserved: int
 
@@ -328,9 +328,9 @@ class _Answer:
         """It has ended: its key gets back what it has not used. Refused before its first token, it
         has used nothing."""
         if self.reservation is not None:
-            account, prompt, reserved = self.reservation
+            allowance, prompt, reserved = self.reservation
             used = prompt + self._tokens if self._tokens else 0
-            account.refund_tokens(reserved - used, time.monotonic())
+            allowance.refund_tokens(reserved - used, time.monotonic())
 
     def _record(self, now: float, recorder: GenerationRecorder) -> None:
         if self.since is not None:

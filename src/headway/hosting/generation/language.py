@@ -27,7 +27,7 @@ class Language:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """What the model's makers recommend for callers who say nothing."""
+        """What the model's makers recommend for requests that set nothing."""
         return self.text.defaults
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -79,7 +79,7 @@ class Language:
         return ids
 
     def _check_text(self, text: str, field: str) -> None:
-        """Nobody waits for the tokens of a text that can never fit."""
+        """A text that can never fit is refused before it is tokenised."""
         try:
             size = len(text.encode())
         except UnicodeEncodeError:

@@ -65,4 +65,4 @@ class Piece(NamedTuple):
     logprobs: Any = None  # of the token, where asked for
     finish_reason: str | None = None  # of the last piece: stop or length
     finished: Finished | None = None
-    met: Met | None = None  # likewise, where somebody wants to know
+    met: Met | None = None  # likewise, where the caller asked for it

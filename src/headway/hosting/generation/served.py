@@ -40,7 +40,8 @@ from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
 from headway.runtime.driving.streams import OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
-from headway.runtime.generating import GenerationThread, StepRunner
+from headway.runtime.generating import StepRunner
+from headway.runtime.generation.thread import GenerationThread
 from headway.runtime.generation.words import Welcome
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Decoded, Signature, side_of
@@ -197,7 +198,7 @@ class ServedGenerator(Holding):
         self._tell(Stopped(self.name, 0))
 
     async def retire(self, *, drain_s: float) -> None:
-        """Close, once whoever has found it is through."""
+        """Close, once the requests that have found it are done."""
         await self._wait_left(asyncio.get_running_loop().time() + drain_s)
         await self.close(drain_s=0.0)
 
@@ -209,7 +210,7 @@ class ServedGenerator(Holding):
         return False  # nothing that one learns is handed to another
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Tenants who come from now on have the new ones."""
+        """Tenants that come from now on have the new ones."""
         self._weights = {**weights, **self.config.tenants}
         if self._engine is not None and self._engine.is_open:
             self._engine.weigh(self._weights)
@@ -287,11 +288,11 @@ class ServedGenerator(Holding):
         if self._front is None or self.language is None:
             raise Closed(f"{self.name} is not loaded")
         if isinstance(value, Decoded):
-            value = value.value
+            value = value.get()
         if isinstance(value, Generation):
             if ask.parameters:
                 name = next(iter(ask.parameters))
-                raise InvalidInput(f"{name}: is not known")
+                raise InvalidInput(f"{name}: is an unknown option")
             self.language.check_ids(tuple(value.wishes.token_ids), "logit_bias")
             return self._front.open(value, ask)
         generation = await self._generation_of(value, ask.parameters or {})

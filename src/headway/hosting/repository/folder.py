@@ -27,7 +27,7 @@ SAMPLES = "samples.jsonl"
 _MODEL = re.compile(r"[A-Za-z0-9][\w.\-]*")
 _VERSION = re.compile(r"[1-9]\d{0,17}")
 _NOT_CONTENT = frozenset(["__pycache__", tables.NAME])
-_MOST_FILES = 10_000  # of one model: someone has put something else here
+_MOST_FILES = 10_000  # of one model; with more, the folder is something else
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Self
 
@@ -77,7 +77,10 @@ class Keeper:
             self._seen = await run_in_thread(self._repository.scan)
             twice = sorted(self._seen.keys() & self._configured.keys())
             if twice:
-                raise ConfigError(f"{twice[0]!r} is in the configuration, too", field="repository")
+                raise ConfigError(
+                    f"{twice[0]!r} is in the repository and in the configuration",
+                    field="repository",
+                )
         await self._tasks.__aenter__()
         for name in [*self._configured, *self._seen]:
             self._add(name)
@@ -292,9 +295,9 @@ class Keeper:
         self._uses.bind(config.name, model, [*self._models])
         return self._make(config, version, model, home)
 
-    def _own(self, life: Any) -> None:
+    def _own(self, life: Coroutine[Any, Any, None]) -> None:
         self._running = [task for task in self._running if not task.done()]
-        self._running.append(self._tasks.create_task(life))
+        self._running.append(self._tasks.create_task(_told(life)))
 
     def _look(self, name: str) -> Listing | None:
         """What there is of it now; in a thread."""
@@ -317,6 +320,16 @@ class Keeper:
         return of_folder(
             folder, override=self._overrides.get(name), attempt=attempt, cache_dir=cache_dir
         )
+
+
+async def _told(life: Coroutine[Any, Any, None]) -> None:
+    """What ends one of our own tasks is a bug of ours. It ends the server; the log says so before
+    the server drains."""
+    try:
+        await life
+    except Exception as error:
+        _log.critical("the server stops: a task of its own has failed", exc_info=error)
+        raise
 
 
 def _fatal(models: Sequence[ModelKeeper]) -> HeadwayError:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headway.config import ModelConfig
-from headway.core.operating.lifecycle import Offer, VersionPolicy
+from headway.core.operating.versions import Offer, VersionPolicy
 from headway.errors import InvalidInput
 from headway.hosting.home import ModelHome
 from headway.hosting.repository.building import build_version

@@ -4,14 +4,14 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 from headway.config import ModelConfig
 from headway.core.items import Wait
 from headway.core.operating.health import Health
-from headway.core.operating.lifecycle import Lifecycle, Load, Offer, Retire, State, VersionStatus
+from headway.core.operating.versions import Lifecycle, Load, Offer, Retire, State, VersionStatus
 from headway.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -69,7 +69,7 @@ class ModelKeeper:
         self._crashed = crashed
         self._is_required = is_required
         self.error: Exception | None = None  # of the last load, if that failed
-        self.logs_failures = True  # False: whoever waits for it says why it failed
+        self.logs_failures = True  # False: the waiting caller says why it failed
         self._look = look
         self._registry = registry
         self._make = make
@@ -82,7 +82,7 @@ class ModelKeeper:
         self._served: dict[int, Kept] = {}  # by the id of the copy
         self._waiting = 0
         self._changed = asyncio.Event()  # something to do for `run`
-        self._news = asyncio.Event()  # replaced with each: whoever waits for a state looks again
+        self._news = asyncio.Event()  # replaced with each: waiting callers look again
 
     # ---- what shall be
 
@@ -130,7 +130,7 @@ class ModelKeeper:
             raise InvalidInput(f"failed to load {self.name!r}: {reason}")
 
     def unload(self) -> None:
-        """Nobody finds it any more; what it has begun is finished."""
+        """No request finds it any more; those that it has begun are finished."""
         self._life.dismiss()
         self._publish()
         self._tell()
@@ -183,7 +183,7 @@ class ModelKeeper:
 
     @property
     def is_asked(self) -> bool:
-        """Does it serve somebody now, or did it a moment ago?"""
+        """Does it serve a request now, or did it a moment ago?"""
         return any(self._served[id_].is_asked for id_ in self._life.serving().values())
 
     @property
@@ -214,7 +214,7 @@ class ModelKeeper:
         return IndexEntry(self.name, str(status.version), state, reason)  # type: ignore[arg-type]
 
     def why_not(self, version: str) -> HeadwayError | None:
-        """Why it does not answer; None: it will, to whoever waits."""
+        """Why it does not answer; None: it will, for a caller that waits."""
         answers = self._life.resolve() is not None
         if not self.is_callable or (version and not self._may_serve(version, answers=answers)):
             return unknown_model(self.name, version, self._registry.names())
@@ -235,7 +235,7 @@ class ModelKeeper:
         return bool(found) and not (answers and found[0].state is None)
 
     async def wait_ready(self, version: str, timeout_s: float | None) -> ServedModel:
-        """Wake it, and wait for it. Everyone who waits shares the one load."""
+        """Wake it, and wait for it. All waiting callers share the one load."""
         assert self._listing is not None
         limit = self._listing.config.max_queue
         if self._waiting >= limit:
@@ -256,7 +256,7 @@ class ModelKeeper:
                 return found
             is_asleep = not self._life.is_wanted
             if is_asleep and self._life.wake(asyncio.get_running_loop().time()):
-                self._tell()  # once: whoever waits wakes with the news
+                self._tell()  # once: waiting callers wake with the news
             await self._news.wait()
 
     async def wait_settled(self) -> None:
@@ -278,7 +278,7 @@ class ModelKeeper:
                         tasks.create_task(self._load(id_, offer))
                         self._tell()
                     case Retire(id_):
-                        self._publish()  # first: from now on nobody finds it
+                        self._publish()  # first: from now on no request finds it
                         tasks.create_task(self._retire(id_))
                         self._tell()
                     case Wait(until):
@@ -356,8 +356,7 @@ class ModelKeeper:
     async def _failed(self, id_: int, offer: Offer, error: Exception) -> None:
         served = self._served.pop(id_, None)
         if served is not None:
-            await served.close(drain_s=0.0)
-            _release(served)
+            await self._ended(served, served.close(drain_s=0.0))
         reason = (
             str(error) if isinstance(error, HeadwayError) else f"{type(error).__name__}: {error}"
         )
@@ -375,12 +374,21 @@ class ModelKeeper:
 
     async def _retire(self, id_: int) -> None:
         served = self._served[id_]
-        await served.retire(drain_s=self._drain_s())
+        if await self._ended(served, served.retire(drain_s=self._drain_s())):
+            _log.info("%s version %s is unloaded", self.name, served.version)
         del self._served[id_]
-        _release(served)
         self._life.closed(id_)
-        _log.info("%s version %s is unloaded", self.name, served.version)
         self._tell()
+
+    async def _ended(self, served: Kept, ending: Awaitable[None]) -> bool:
+        """Nobody finds it any more. If it does not end as it should, the others go on."""
+        try:
+            await ending
+            _release(served)
+        except Exception:  # noqa: BLE001  the model is user code
+            _log.exception("%s version %s did not end as it should", self.name, served.version)
+            return False
+        return True
 
     def _publish(self) -> None:
         answering = self._life.resolve()

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Meta
 
 from headway.config import ModelConfig, read
-from headway.core.operating.lifecycle import VersionPolicy
+from headway.core.operating.versions import VersionPolicy
 from headway.errors import ConfigError, InvalidInput
 
 NAME = "model.toml"
-_ONLY_HERE = frozenset(["name", "target", "options"])  # nobody sets these from afar
+_ONLY_HERE = frozenset(["name", "target", "options"])  # a `load` over the API may not set these
 
 
 class VersionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

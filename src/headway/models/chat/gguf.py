@@ -54,7 +54,7 @@ def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAU
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Written elsewhere and moved: whoever finds the folder finds it whole.
+    # Written elsewhere and moved: a process that finds the folder finds it whole.
     unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix="unfinished-"))
     try:
         _convert(file, unfinished, defaults)

@@ -34,7 +34,7 @@ class LanguageModel:
         chunking: bool = True,
     ) -> None:
         """The last two are for benchmarks: no file of weights is read; a prompt is computed in one
-        step, whoever waits meanwhile."""
+        step, and all others wait."""
         if threads is not None and threads < 1:
             raise ConfigError(f"must be at least 1, not {threads}", field="threads")
         self._target = target

@@ -51,7 +51,7 @@ class ChatText:
         spelled = self.tokenizer.token_to_id(_token(self._config.get("eos_token")))
         ids = {*(ends if isinstance(ends, list) else [ends]), spelled}
         self.stop_ids = frozenset(ids - {None})
-        # What the model's makers would have callers get who say nothing else.
+        # What the model's makers recommend for requests that set nothing else.
         self.defaults = {
             name: value
             for name, value in _read(folder / "generation_config.json").items()

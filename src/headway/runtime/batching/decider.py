@@ -40,7 +40,7 @@ class JobMaker(Protocol):
 class BatchDecision(NamedTuple):
     jobs: list[BatchJob]  # to start
     refusals: Refusals
-    event_loop: EventLoop  # of those who are refused
+    event_loop: EventLoop  # of the refused callers
 
 
 class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
@@ -217,7 +217,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         return True
 
     def _deliver(self, job: BatchJob, refusals: Refusals) -> None:
-        """Answer everyone in a finished batch: the one place where results reach callers."""
+        """Answer all callers of a finished batch: the one place where results reach callers."""
         batch, failed = job.batch, 0
         ran = ((batch, job.ran_s),)
         if not job.results:
@@ -230,7 +230,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
                     call.fail(result)
                 else:
                     call.succeed(result)
-            except Exception as error:  # noqa: BLE001  a result nobody can look at, parts that do not join
+            except Exception as error:  # noqa: BLE001  a result that cannot be read, parts that do not join
                 failed += 1
                 call.fail(_unusable(self.name, error))
         if refusals:
@@ -271,7 +271,7 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
         self.shell.report_refusal(error)
         call.fail(error)
 
-    # ---- those who watch over workers
+    # ---- the supervisors of workers
 
     @property
     def worker_count(self) -> int:
@@ -327,6 +327,6 @@ class BatchDecider(Decider[tuple[Item, Any], BatchDecision]):
 
 
 def _unusable(name: str, error: Exception) -> ModelFailed:
-    failure = ModelFailed(f"{name} returned what cannot be used: {type(error).__name__}: {error}")
+    failure = ModelFailed(f"{name} returned an unusable result: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure

@@ -64,7 +64,7 @@ class Entrance:
 
     def enqueue_direct(self, call: DirectCall) -> bool:
         """The same for a call without a future, in a batcher that never moves from its loop, while
-        nobody follows: it has no context.
+        it has no followers: such a call has no context.
 
         False: take the other way. (That we are in that loop is the caller's word: to ask costs a
         system call.)
@@ -154,7 +154,7 @@ class Entrance:
 
     @contextmanager
     def refusals_reported(self) -> Iterator[None]:
-        """Of callers who are refused before they are queued."""
+        """Of callers that are refused before they are queued."""
         try:
             yield
         except HeadwayError as error:

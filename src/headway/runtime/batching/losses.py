@@ -17,7 +17,7 @@ from headway.runtime.jobs.jobs import BatchJob, Worker
 
 
 class Losses:
-    """Whoever watches over workers tells it. `doors_changed`: calls have to be looked at from now
+    """The supervisors of workers report to it. `doors_changed`: calls have to be looked at from now
     on, or need not be any more."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Losses:
     # ---- batches that are lost with them
 
     def requeue(self, job: BatchJob, lost: WorkerLost) -> None:
-        """Under the lock: whoever still waits runs again."""
+        """Under the lock: items with a waiting caller run again."""
         self._take_out(job.worker)
         waiting = {
             item: call

@@ -1,10 +1,10 @@
-"""Recognises what has taken workers down: at the door, and among those who wait."""
+"""Recognises what has taken workers down: at the door, and among waiting calls."""
 
 import threading
 from collections.abc import Hashable
 from typing import Any
 
-from headway.core.faults.poison import PoisonMemory
+from headway.core.faults.poison_memory import PoisonMemory
 from headway.runtime.driving.digests import digest_of, sketch_of
 
 

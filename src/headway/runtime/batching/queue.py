@@ -57,16 +57,16 @@ class CallQueue:
         inbox: deque[tuple[Item, Any]],
         is_elsewhere: Callable[[Any], bool] | None,
     ) -> list[tuple[Answerable, HeadwayError]]:
-        """All of the inbox; who was refused, and why. `is_elsewhere`: this caller is in another
-        event loop by now."""
+        """Queue all of the inbox; returns the refused calls, and why. `is_elsewhere`: this caller
+        is in another event loop by now."""
         calls, items, is_mixed = self.calls, [], False
         while inbox:
             item, call = inbox.popleft()
-            if item[5]:
-                is_mixed = True  # a tenant's; the others may be nobody's
+            if item.tenant:
+                is_mixed = True  # the others may have none
             if is_elsewhere is not None and is_elsewhere(call):
                 call.detach()
-            calls[item[0]] = call
+            calls[item.id] = call
             items.append(item)
         submit = self.scheduler.submit_each if is_mixed else self.scheduler.submit_alike
         return [(calls.pop(item.id), error) for item, error in submit(items)]
@@ -94,12 +94,12 @@ class CallQueue:
         return len(cancelled) == len(item_ids)
 
     def cancel_all(self) -> list[Answerable]:
-        """All but those who are refused already: they are told so when the scheduler is asked."""
+        """All but those already refused: the scheduler's next action answers these."""
         cancelled = [item_id for item_id in self.calls if self.scheduler.cancel(item_id)]
         return [self.calls.pop(item_id) for item_id in cancelled]
 
     def lost(self, batch: Batch, waiting: dict[Item, Answerable], **how: Any) -> None:
-        """The batch was lost with its worker: those who wait are queued once more."""
+        """The batch was lost with its worker: items with a waiting caller are queued again."""
         self.calls.update((item.id, call) for item, call in waiting.items())
         self.scheduler.lost(batch, tuple(waiting), **how)
 

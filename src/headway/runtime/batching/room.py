@@ -34,7 +34,7 @@ class Room:
     def has_some(self, since: int) -> bool:
         """Is it worth trying now? `since`: the number of starts when it last was not.
 
-        A look without the lock: whoever is refused after all waits again.
+        A look without the lock: a call that is refused after all waits again.
         """
         scheduler = self._queue.scheduler
         rows = scheduler.queued_rows + len(self._shell.inbox)
@@ -47,7 +47,7 @@ class Room:
         waiter = _Waiter(since, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         try:
-            self.look()  # what has changed before we were in the list told nobody
+            self.look()  # changes before we were in the list were not announced to us
             await waiter.future
         finally:
             with suppress(ValueError):

@@ -67,14 +67,16 @@ class WarmUp:
                 raise NotReady(f"{self._name} is busy: limit it before traffic")
             sizes = tuple(size for size in policy.batch_sizes if size <= rows)
             if policy.batch_sizes and not sizes:
-                raise ConfigError(f"none of {policy.batch_sizes} fits", field="batch_sizes")
+                raise ConfigError(
+                    f"none of {policy.batch_sizes} fits into memory", field="batch_sizes"
+                )
             largest = sizes[-1] if sizes else min(rows, policy.max_batch_size)
             policy = dataclasses.replace(policy, max_batch_size=largest, batch_sizes=sizes)
             self._maker.policy = policy
             self._decider.adopt(Scheduler(policy))
 
     async def try_padding(self) -> None:
-        """Nobody knows this batcher yet: its model may be asked a thing or two."""
+        """No caller knows this batcher yet: its model may be tried."""
         runner, policy = self._maker.runner, self._maker.policy
         if isinstance(runner, TensorRunner):
             runner.varying.pad_sizes = policy.pad_sizes

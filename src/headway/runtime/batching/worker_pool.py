@@ -1,4 +1,4 @@
-"""The workers of one batcher: who is free, and who is away. All under the shell's lock."""
+"""The workers of one batcher: which are free, and which are away. All under the shell's lock."""
 
 from collections.abc import Iterable
 
@@ -30,7 +30,7 @@ class WorkerPool:
         return self.free.pop()
 
     def fill(self, workers: Iterable[Worker]) -> list[Worker]:
-        """These, all of them free, instead of any before. Returns whom to stop."""
+        """These, all of them free, instead of any before. Returns the workers to stop."""
         old = self.workers
         self.workers = list(workers)
         self.free[:] = self.workers

@@ -28,13 +28,14 @@ class Callbacks:
         size: Callable[[Any], int] | None = None,
         limit_s: float | None = None,
     ) -> None:
-        """`prepare` and `size` take the place of the model's own. `limit_s`: whoever is longer in
-        one of them is answered with ModelFailed."""
+        """`prepare` and `size` take the place of the model's own. `limit_s`: a call that is
+        longer in one of them is answered with ModelFailed."""
         self.prepare = prepare or own_method(model, "prepare")
         self.size = size or own_method(model, "size")
         self.finish = own_method(model, "finish")
         self._prepare_many = None if prepare else _prepare_many_of(model)
         _check_plain(model, name, prepare=self.prepare, size=self.size)
+        _check_bare(model, name)
         self._many_prepared = None if self._prepare_many is None else self._prepare_and_size_many
         # A builtin, such as `len`, is sure to come back, and is not worth the way to the thread.
         self._sizes_here = self.prepare is None and inspect.isbuiltin(self.size)
@@ -45,7 +46,7 @@ class Callbacks:
 
     @property
     def is_stuck(self) -> bool:
-        """So many calls of them hang that nobody is let in."""
+        """So many calls of them hang that new calls are refused."""
         return self._front.is_stuck
 
     def start_over(self) -> FrontThread:
@@ -137,6 +138,27 @@ def _check_plain(model: object, name: str, **given: Any) -> None:
                 f"{each}`: it runs in a thread, where it may wait",
                 field=each,
             )
+
+
+def _check_bare(model: object, name: str) -> None:
+    """Raises ConfigError for a `setup` or `load` that wants arguments: nobody has any for it."""
+    for each in ("setup", "load"):
+        method = own_method(model, each)
+        if method is None:
+            continue
+        wanted = next(filter(_is_required, inspect.signature(method).parameters.values()), None)
+        if wanted is not None:
+            theirs = "; a class of LitServe's runs as it is: import headway.compat.litserve as ls"
+            raise ConfigError(
+                f"{each} of {name} wants {wanted.name!r}, but is called without arguments: write "
+                f"`def {each}(self)`" + (theirs if wanted.name == "device" else ""),
+                field=each,
+            )
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    is_many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and not is_many
 
 
 def own_method(model: object, method: str) -> Any:

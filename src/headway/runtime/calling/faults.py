@@ -14,8 +14,10 @@ _OUT_OF_MEMORY = (
     "can't allocate memory",  # torch on a CPU
     "not enough memory: you tried",  # the same on Windows
     "CUDA out of memory",
+    "CUDA error: out of memory",
     "STATUS_ALLOC_FAILED",  # of CUDA's libraries
 )
+_DEVICE_LOST = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS_EXECUTION_FAILED")
 
 
 class WorkerLost(Exception):
@@ -41,6 +43,15 @@ def text_of(error: BaseException) -> str:
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Python's own, torch's and onnxruntime's way to say so, or an error that came of it."""
     return any(_says_so(each) for each in _chain(error))
+
+
+def is_device_lost(error: BaseException | None) -> bool:
+    """After most errors of CUDA nothing works any more in the process that had it."""
+    signs = _DEVICE_LOST
+    return not is_out_of_memory(error) and any(
+        type(each).__name__ == "AcceleratorError" or any(sign in text_of(each) for sign in signs)
+        for each in _chain(error)
+    )
 
 
 def _says_so(error: BaseException) -> bool:

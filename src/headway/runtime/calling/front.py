@@ -40,18 +40,18 @@ class _Task(NamedTuple):
     function: Callable[[Any], Any]
     value: Any
     future: "asyncio.Future[Any]"
-    many: Many | None = None  # the same for all who wait, where that is faster
+    many: Many | None = None  # the same for all waiting values, where that is faster
 
 
 class FrontThread:
     """Starts its thread with the first task; stops it with `stop`, or when nobody uses it.
 
     A call that takes long keeps its thread, and another one goes on with what waits behind it: up
-    to a number, beyond which nobody is let in until one comes back.
+    to a number, beyond which calls are refused until one comes back.
     """
 
     def __init__(self, name: str, max_waiting: int, limit_s: float | None = None) -> None:
-        """`limit_s`: whoever takes longer is answered with ModelFailed; None: waits on."""
+        """`limit_s`: a call that takes longer is answered with ModelFailed; None: no limit."""
         self._name = name
         self._max_waiting = max_waiting
         self._limit_s = math.inf if limit_s is None else limit_s
@@ -66,7 +66,7 @@ class FrontThread:
 
     @property
     def is_stuck(self) -> bool:
-        """Nobody is let in: as many calls as there may be have not come back for long."""
+        """New calls are refused: as many as may hang have not come back for long."""
         if not self._stuck:  # asked with every request: mostly there is nothing to look at
             return False
         with self._lock:
@@ -219,14 +219,14 @@ class _Shift:
 
 
 class _Tasks:
-    """What waits for the thread, in any number of threads. Who leaves, leaves no trace."""
+    """What waits for the thread, in any number of threads. A call that leaves, leaves no trace."""
 
     def __init__(self) -> None:
         self._finishes: OrderedDict[asyncio.Future[Any], _Task] = OrderedDict()  # these go first
         self._prepares: OrderedDict[asyncio.Future[Any], _Task] = OrderedDict()
         self._taken = 0  # by a thread that has not handed them over yet
         self._lock = threading.Lock()
-        self._is_awake = False  # somebody will look for tasks before he sleeps
+        self._is_awake = False  # a thread will look for tasks before it sleeps
         # True: there are tasks; False: end. A SimpleQueue: `end` is called by the garbage
         # collector, too, wherever that finds its thread, and must not need a lock.
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -296,13 +296,13 @@ class _Tasks:
             return True
 
     def call_again(self) -> None:
-        """Wake the thread that has taken over, whoever was to wake the one before."""
+        """Wake the thread that has taken over from the one before."""
         with self._lock:
             self._is_awake = True
             self._calls.put(True)
 
     def clear(self) -> list[_Task]:
-        """Nobody will serve those who wait."""
+        """No thread will serve the waiting calls."""
         with self._lock:
             cleared = [*self._finishes.values(), *self._prepares.values()]
             self._finishes.clear()
@@ -345,7 +345,7 @@ def _results_of(tasks: list[_Task]) -> list[Any]:
         if isinstance(found, list) and len(found) == len(waiting):
             results = dict(zip(map(id, waiting), found, strict=True))
             return [results.get(id(task)) for task in tasks]
-        # It broke for somebody: whose fault that was shows one by one.
+        # It broke for one of them: run one by one to see for which.
     return [
         None if task.future.done() else call_user_code(task.kind, task.function, task.value)
         for task in tasks

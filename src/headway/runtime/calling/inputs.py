@@ -1,4 +1,4 @@
-"""What callers give, before it is queued: checked, prepared, and with whom it may share a batch."""
+"""Reads what callers give, before it is queued: checks and prepares it, finds its size, shape."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, cast
@@ -124,7 +124,7 @@ class InputReader:
         self.check_parameters(given or _NONE)
         assert self.parameters is not None
         shared = self.parameters.of_batch(given or _NONE)
-        _check_hashable(shared, "a parameter that decides who shares a batch")
+        _check_hashable(shared, "a parameter that decides which calls share a batch")
         return self.parameters.of_item(given or _NONE), shared
 
 

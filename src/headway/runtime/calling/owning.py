@@ -2,8 +2,8 @@
 
 A model may write into what it is given and go on writing into what it has returned. Plain data is
 copied: builtin containers, arrays, tensors, and classes that declare their fields (dataclasses and
-their like). What cannot change needs no copy, nor does a large array that nobody else can reach.
-An object of any other class is passed as it is: what belongs to it, nobody can tell.
+their like). What cannot change needs no copy, nor does a large array that no other code can reach.
+An object of any other class is passed as it is: what belongs to it cannot be known.
 """
 
 import array
@@ -11,12 +11,12 @@ import collections
 import copy
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _IMMUTABLE = frozenset([type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis)])
 _SETS = frozenset([set, frozenset])  # what is hashable counts as immutable
-# Below, a copy costs less than a look at who else might hold the array.
+# Below, a copy costs less than a look at what else might hold the array.
 _LARGE_BYTES = 2**16
 
 
@@ -29,13 +29,13 @@ def own(value: Any) -> Any:
     if kind in _IMMUTABLE:
         return value
     try:
-        # Most values are flat: these need none of what follows.
+        # Most values are flat, or hold flat ones: these need none of what follows.
         if kind is dict:
-            if _IMMUTABLE.issuperset(map(type, value.values())):
-                return value.copy()
+            if (copied := _copied_nest(value, value.values())) is not None:
+                return copied
         elif kind is list:
-            if _IMMUTABLE.issuperset(map(type, value)):
-                return value.copy()
+            if (copied := _copied_nest(value, value)) is not None:
+                return copied
         elif kind is _ndarray() and not value.dtype.hasobject:
             return _copied(value)
         return _Copying().whole(value)
@@ -52,6 +52,30 @@ def _copied(array: Any) -> Any:
         except (ValueError, BufferError):  # a type that no buffer has a word for: dates
             pass
     return array.copy()
+
+
+def _copied_nest(nest: Any, members: Iterable[Any]) -> Any:
+    """A flat list or dict, or one of flat ones. None: a member is more than that, or occurs
+    twice."""
+    copied = nest.copy()
+    if _IMMUTABLE.issuperset(map(type, members)):
+        return copied
+    seen = set()
+    for key, member in nest.items() if type(nest) is dict else enumerate(nest):
+        kind = type(member)
+        if kind in _IMMUTABLE:
+            continue
+        if kind is list:
+            is_flat = _IMMUTABLE.issuperset(map(type, member))
+        elif kind is dict:
+            is_flat = _IMMUTABLE.issuperset(map(type, member.values()))
+        else:
+            return None
+        if not is_flat or id(member) in seen:
+            return None
+        seen.add(id(member))
+        copied[key] = member.copy()
+    return copied
 
 
 def own_all(values: list[Any]) -> list[Any]:
@@ -103,7 +127,7 @@ def _is_unreachable(container: Any, key: Any) -> bool:
 
 
 def _ndarray() -> Any:
-    """None where nobody has imported numpy: then there are no arrays."""
+    """None where numpy was not imported: then there are no arrays."""
     numpy = sys.modules.get("numpy")
     return None if numpy is None else getattr(numpy, "ndarray", None)
 

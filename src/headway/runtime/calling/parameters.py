@@ -95,7 +95,7 @@ class Parameters:
         return self._prepare.take(given)
 
     def of_batch(self, given: Mapping[str, Any]) -> BatchParameters:
-        """Whoever leaves one out shares a batch with those who give its default."""
+        """A call that leaves one out shares a batch with calls that give its default."""
         values = []
         for name in self._batch_names:
             value = given.get(name, self._defaults.get(name))
@@ -113,8 +113,8 @@ class Parameters:
             for name in keywords.defaults.keys() - set(self._batch_names):
                 raise ConfigError(
                     f"{model}.{method} takes {name!r}, but a batch has many callers: add it to "
-                    "batch_parameters, and only those who agree on it share a batch; or take it "
-                    "in prepare",
+                    "batch_parameters, so that only calls with the same value share a batch; or "
+                    "take it in prepare",
                     field="model",
                 )
         everywhere = (self._prepare, *self._methods.values())
@@ -122,7 +122,7 @@ class Parameters:
             if not any(name in each.defaults or each.takes_others for each in everywhere):
                 raise ConfigError(
                     f"{model} lists {name!r} in batch_parameters, but no method takes it as a "
-                    "keyword",
+                    f"keyword: write def predict(self, batch, *, {name}=…), after the *",
                     field="model",
                 )
 

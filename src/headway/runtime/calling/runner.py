@@ -1,6 +1,6 @@
 """How the user's code is called: lists of items, or named arrays with rows first.
 
-A runner knows the shape of one value (its rows, who it may share a batch with), how to cut and
+A runner knows the shape of one value (its rows, which others may share its batch), how to cut and
 rejoin a large one, and how to call the model on many; it checks what comes back. It knows nothing
 of queues, threads or time.
 """
@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from headway.errors import InvalidInput, ModelFailed
+from headway.errors import InvalidInput, ModelFailed, called
 from headway.model import Tensor, TensorModel, overrides
 from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
 from headway.runtime.calling.varying import Varying
@@ -45,12 +45,12 @@ class Runner(Protocol):
         ...
 
     def to_compare(self, values: list[Value]) -> "tuple[int, Value] | None":
-        """Of a batch that has run: somebody's place and first row, where it is time to see whether
-        that has the same answer alone."""
+        """Of a batch that has run: one item's place and first row, where it is time to check
+        whether that row has the same answer alone."""
         ...
 
     def confirm(self, alone: Any, batched: Any) -> bool:
-        """Has it? False: it was padded, and nobody is from now on."""
+        """Has it? False: it was padded, and no item is from now on."""
         ...
 
     def cut(self, value: Value, start: int, stop: int) -> Value: ...
@@ -181,8 +181,8 @@ class TensorRunner(_Caller):
         self.varying = Varying.of(model)
         self.checks_inputs = overrides(model, "check_inputs")
         self._check_inputs = model.check_inputs
-        # Nothing varies but the rows: whoever passes the checks may share a batch with anyone. Else
-        # a row costs by its elements.
+        # Nothing varies but the rows: values that pass the checks may share any batch. Else a
+        # row costs by its elements.
         self.is_uniform = bool(self._inputs) and not any(
             -1 in tensor.shape[1:] for tensor in model.inputs
         )
@@ -211,7 +211,7 @@ class TensorRunner(_Caller):
         return rows.pop(), size, partition
 
     def plain(self, value: Value) -> Value:
-        """Without subclasses of arrays: their methods are somebody's code, and one of them would
+        """Without subclasses of arrays: their methods are foreign code, and one of them would
         make the whole batch its like."""
         if not isinstance(value, Mapping):
             return value  # `shape` says so
@@ -307,17 +307,17 @@ class TensorRunner(_Caller):
             )
         for name, array in value.items():
             if not isinstance(array, self._numpy.ndarray):
-                raise InvalidInput(f"input {name!r} is a {type(array).__name__}, not an array")
+                raise InvalidInput(f"{called(name)} is a {type(array).__name__}, not an array")
 
     def _check(self, name: str, array: "numpy.ndarray[Any, Any]") -> None:
         tensor = self._inputs.get(name)
         if tensor is None:
             return
         if array.dtype != self._numpy.dtype(tensor.array_dtype):
-            raise InvalidInput(f"input {name!r} has dtype {array.dtype}, not {tensor.dtype}")
+            raise InvalidInput(f"{called(name)} has dtype {array.dtype}, not {tensor.dtype}")
         if not self._fits(array.shape, tensor):
             raise InvalidInput(
-                f"input {name!r} has shape {list(array.shape)}; {list(tensor.shape)} is expected"
+                f"{called(name)} has shape {list(array.shape)}; {list(tensor.shape)} is expected"
             )
 
     def _fits(self, shape: Sequence[int], tensor: Tensor) -> bool:
@@ -401,7 +401,7 @@ class TensorRunner(_Caller):
 
 
 class BrokenContract(ModelFailed):
-    """The model answered with the wrong number or kind of results: nobody's item is to blame."""
+    """The model answered with the wrong number or kind of results: no item is to blame."""
 
 
 def is_async_function(function: Callable[..., Any]) -> bool:

@@ -14,7 +14,7 @@ _RETRY_S = 1.0
 
 def start_thread(target: Callable[..., object], *arguments: Any, name: str) -> threading.Thread:
     """A daemon: what hangs in user code must not keep the interpreter from ending. Raises NotReady
-    where the system has no thread to give: whoever comes later may find one."""
+    where the system has no thread to give: a later call may find one."""
     thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
     try:
         thread.start()
@@ -27,7 +27,7 @@ async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """`function(*arguments)` in a thread of its own; on virtual time, which has none, right here.
 
     A daemon's, unlike `asyncio.to_thread`: a load that never ends cannot keep the process alive.
-    Whoever is cancelled leaves it behind.
+    A caller that is cancelled leaves it behind.
     """
     loop = asyncio.get_running_loop()
     if getattr(loop, "is_virtual", False):

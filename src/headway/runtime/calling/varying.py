@@ -1,4 +1,4 @@
-"""Tensors whose second axis varies: who may be padded to share a batch, and how to tell.
+"""Tensors whose second axis varies: which may be padded to share a batch, and how to tell.
 
 A model is padded where it says so (`pads`), or where it takes a mask and *shows* that what lies
 outside of it does not matter: before traffic, samples are run apart, and filled up, with what they
@@ -34,7 +34,7 @@ class Padding:
 
     values: Mapping[str, float]  # by input: what it is filled up with
     outputs: Mapping[str, Sequence[int]] | None = None  # axes to cut back; None: the second, if so
-    is_judged: bool = False  # nobody has said so: it is looked at while it serves
+    is_judged: bool = False  # the model did not say so: it is checked while it serves
 
     def length_of(self, value: Arrays) -> int | None:
         """Of one request; None: its inputs differ, or are empty, and it must run as it is."""
@@ -61,7 +61,7 @@ class Varying:
     is_revoked: bool = False  # it was padded, until an answer was another than alone
     revoked: Callable[[str], object] = str  # is told so, and how
     _batches: int = 0
-    _is_pending: bool = False  # nobody was padded in the last batch that was to be looked at
+    _is_pending: bool = False  # no item was padded in the last batch that was to be checked
     _dtypes: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -158,7 +158,7 @@ class Varying:
 
 
 def _axes(short: Arrays, long: Arrays) -> dict[str, tuple[int, ...]] | None:
-    """By output: which axes are as long as the input. None: nobody knows what to cut."""
+    """By output: which axes are as long as the input. None: what to cut is unknown."""
     outputs: dict[str, tuple[int, ...]] = {}
     for name, array in short.items():
         pairs = zip(array.shape, long[name].shape, strict=True)

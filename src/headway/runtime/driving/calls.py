@@ -128,7 +128,7 @@ class DirectCall:
         self.is_done = True
         try:
             tell(outcome)
-        except Exception:  # noqa: BLE001  a front end's bug; those who are told next know nothing of it
+        except Exception:  # noqa: BLE001  a front end's bug; the next calls are answered all the same
             _log.exception("a caller could not be told")
 
     def detach(self) -> None:

@@ -44,15 +44,15 @@ class Decider(Protocol[Arrival, Decision]):
     def caller_of(self, arrival: Arrival) -> Answerable: ...
 
     def unanswered(self) -> Sequence[Answerable]:
-        """Everyone who waits, queued or running."""
+        """All unanswered calls, queued or running."""
         ...
 
     def forget(self) -> None:
-        """The end: the shell answers everyone. What still runs is dropped when it comes back."""
+        """The end: the shell answers all callers. Results of running batches are dropped."""
         ...
 
     def drain(self) -> None:
-        """Nobody comes any more: no use in waiting for company."""
+        """No more calls will come: waiting for more items is useless."""
 
     def stop(self) -> None:
         """Release what `start` made. Without the lock."""
@@ -63,7 +63,7 @@ class Decider(Protocol[Arrival, Decision]):
     # Only of a shell that may move from loop to loop:
 
     def drop_lost(self) -> None:
-        """Answer whoever runs in an event loop that was closed: it never comes back."""
+        """Answer calls that run in an event loop that was closed: they never come back."""
 
     def move(self, event_loop: EventLoop) -> None:
         """From virtual time to the real one, or back: other workers may be needed."""

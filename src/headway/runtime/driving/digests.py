@@ -12,7 +12,7 @@ _HASHED = frozenset([str, int, float, bool, bytes])
 
 
 def digest_of(value: Any, partition: Hashable) -> bytes | None:
-    """Of the whole content and of what it runs with. None: nobody can tell equals of it."""
+    """Of the whole content and of what it runs with. None: equal contents cannot be recognised."""
     return _digest((value, partition), sampled=False)
 
 
@@ -42,7 +42,7 @@ class Trail:
             self._is_known = False
 
     def digest(self) -> tuple[int, bytes] | None:
-        """None: nobody can tell whether another one is the same; so it is not. It holds within
+        """None: whether another one is equal cannot be known, so it is not. It holds within
         this process."""
         return (self._hash, self._state.hash.digest()) if self._is_known else None
 

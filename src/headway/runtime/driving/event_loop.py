@@ -82,7 +82,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Threads wait for these (`call`): everyone has been answered, and must come to know it."""
+    """Threads wait for these (`call`): all have been answered, and must come to know it."""
     left = asyncio.all_tasks(loop)
     if left:
         _, left = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
@@ -90,11 +90,11 @@ def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
         task.cancel()
     if left:
         loop.run_until_complete(asyncio.wait(left, timeout=1.0))
-    loop.run_until_complete(asyncio.sleep(0))  # what those who ended still have to tell
+    loop.run_until_complete(asyncio.sleep(0))  # callbacks of tasks that ended
 
 
 class FloatingLoop:
-    """Chooses the loop for a batcher that nobody opened.
+    """Chooses the loop for a batcher that was not opened.
 
     It is the caller's own loop while all callers share one: no thread is crossed. As soon as a
     second loop or a plain thread calls in while work is pending, it is a loop of our own, so that

@@ -35,10 +35,10 @@ class Shell(Generic[Arrival, Decision]):
         observers: Observers,
         floating: FloatingLoop | None = None,
     ) -> None:
-        """`floating`: finds the event loop of a shell that nobody opened."""
+        """`floating`: finds the event loop of a shell that was not opened."""
         self.name = name
-        # Guards all below, and the decider; user code never runs under it. Reentrant: whoever
-        # finds the event loop closed moves to another at once.
+        # Guards all below, and the decider; user code never runs under it. Reentrant: a
+        # thread that finds the event loop closed moves to another at once.
         self.lock = threading.RLock()
         self.observers = observers
         self.floating = floating
@@ -51,7 +51,7 @@ class Shell(Generic[Arrival, Decision]):
         self._state = State.NEW
         self._is_closing = False
         self._is_released = False
-        self._drained: list[asyncio.Future[None]] = []  # whoever waits for the last answer
+        self._drained: list[asyncio.Future[None]] = []  # waiting for the last answer
         self._drive_is_due = False
         self._timer = Timer(self.drive)
 
@@ -185,7 +185,7 @@ class Shell(Generic[Arrival, Decision]):
             with self.lock:
                 self._drive_is_due = False
                 decision = self._decide()
-        except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+        except Exception as error:  # noqa: BLE001  a bug of ours must leave no caller waiting
             self.crashed(error)
             return
         if decision is not None:
@@ -196,10 +196,10 @@ class Shell(Generic[Arrival, Decision]):
             self._turn_away()
 
     def step(self, note: Callable[[EventLoop], bool]) -> tuple[EventLoop, Decision | None] | None:
-        """Something has happened: `note` it under the lock, and decide. From any thread; whoever
-        calls acts on the decision. None: `note` found that it is not so.
+        """Something has happened: `note` it under the lock, and decide. From any thread; the
+        caller acts on the decision. None: `note` found that it is not so.
 
-        With it goes the event loop of then: callers who have been taken out are answered there,
+        With it goes the event loop of then: callers that have been taken out are answered there,
         though another loop may take over before they are.
         """
         decision, crash = None, None
@@ -209,7 +209,7 @@ class Shell(Generic[Arrival, Decision]):
                 if not note(event_loop):
                     return None
                 decision = self._decide()
-            except Exception as error:  # noqa: BLE001  a bug of ours must leave nobody waiting
+            except Exception as error:  # noqa: BLE001  a bug of ours must leave no caller waiting
                 crash = error
         if crash is not None:
             self.crashed(crash)
@@ -302,7 +302,7 @@ class Shell(Generic[Arrival, Decision]):
     # ---- events
 
     def report(self, event: Event) -> None:
-        """From any thread; nothing where nobody observes."""
+        """From any thread; does nothing without observers."""
         if self.observers:
             self.in_loop(functools.partial(self.observers.emit, event))
 
@@ -319,7 +319,7 @@ class Shell(Generic[Arrival, Decision]):
             if self._state is State.FORKED:
                 return  # there is nothing of it here
             if self._state in (State.NEW, State.OPENING, State.CLOSED):
-                self._enter(State.CLOSED)  # whoever is loading finds it so afterwards
+                self._enter(State.CLOSED)  # a thread that is loading finds it so afterwards
                 return
             if self._state is State.OPEN:
                 self.take_in()
@@ -327,7 +327,7 @@ class Shell(Generic[Arrival, Decision]):
                 self._decider.drain()
             if self._state is State.CLOSING:
                 self._drained.append(drained)
-            else:  # crashed: everyone has been answered
+            else:  # crashed: all callers have been answered
                 drained.set_result(None)
         self.in_loop(self.drive)
         try:
@@ -359,7 +359,7 @@ class Shell(Generic[Arrival, Decision]):
             drained, self._drained = self._drained, []
         self._decider.stop()
         self.in_loop(functools.partial(self._tell_stopped, left))
-        _wake(drained)  # whoever else is closing
+        _wake(drained)  # other callers of close
 
     def _tell_stopped(self, left: list[Answerable]) -> None:
         self._timer.disarm()
@@ -370,7 +370,7 @@ class Shell(Generic[Arrival, Decision]):
             self.floating.close()
 
     def _take_unanswered(self) -> list[Answerable]:
-        """Under the lock: everyone who still waits, in the inbox, queued or running."""
+        """Under the lock: all unanswered calls, in the inbox, queued or running."""
         left = [*self._empty_inbox(), *self._decider.unanswered()]
         self._decider.forget()
         return left

@@ -1,4 +1,4 @@
-"""Adapters in an engine's loop: the commands about them, and who waits for one or keeps one.
+"""Adapters in an engine's loop: the commands about them, and which sequences wait for or use one.
 
 Folders are read in a thread beside the loop, so that no step waits for a disk.
 """
@@ -154,7 +154,7 @@ class LoadedAdapters:
             found = AdapterRead(command, self._store().read(Path(command.folder)))
         except HeadwayError as error:
             found = AdapterRead(command, error=error)
-        except Exception as error:  # noqa: BLE001  whoever asked for it is told
+        except Exception as error:  # noqa: BLE001  the caller is told
             failed = ModelFailed(f"{command.folder}: cannot be read: {error}")
             failed.__cause__ = error
             found = AdapterRead(command, error=failed)

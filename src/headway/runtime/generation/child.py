@@ -16,7 +16,7 @@ from headway.runtime.generation.words import Welcome, packed
 from headway.runtime.workers.process.channel import Channel
 from headway.runtime.workers.process.protocol import Kind
 
-_BEYOND_S = 3600.0  # nobody's deadline is so far that it cannot be looked at again by then
+_BEYOND_S = 3600.0  # the longest wait without another look at the deadlines
 
 
 def serve(
@@ -76,7 +76,8 @@ class LineInbox:
         commands = self._take()
         while not commands and until > (now := time.monotonic()):
             left = min(until - now, _BEYOND_S)
-            self._arrivals.poll(None if until == math.inf else left * 1e3)
+            # It counts whole milliseconds; what is left of one is spent looking.
+            self._arrivals.poll(None if until == math.inf else math.floor(left * 1e3))
             commands = self._take()
         return commands
 

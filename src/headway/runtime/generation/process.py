@@ -98,7 +98,7 @@ class EngineProcess:
             raise
 
     async def close(self) -> None:
-        """Whoever has not ended gets `Closed`. No process is left."""
+        """Sequences that have not ended get `Closed`. No process is left."""
         self._is_closing = True
         self._watch.stop()
         worker = self._worker
@@ -376,7 +376,7 @@ class EngineProcess:
                 answer.set_exception(error)
 
     def _is_late(self, limit_s: float) -> bool:
-        """Nothing was heard for so long. False: nobody waits for anything."""
+        """Nothing was heard for so long. False: no caller waits."""
         line = self._line
         if line is None or (line.is_welcome and not self._sent):
             return False

@@ -1,4 +1,4 @@
-"""Tells a running model that nobody waits for its batch any more, if it wants to know."""
+"""Tells a running model that all callers of its batch have left, if it wants to know."""
 
 import inspect
 import math
@@ -12,8 +12,8 @@ from headway.runtime.driving.calls import Answerable
 
 
 class BatchCancel(Cancel):
-    """Looks at the callers whenever it is asked. A model in another process cannot ask: whoever
-    took it there is told (`watch`), when the last caller leaves (`check`)."""
+    """Looks at the callers whenever it is asked. A model in another process cannot ask: its
+    worker is told (`watch`) when the last caller leaves (`check`)."""
 
     def __init__(
         self, batch: Batch, calls: Sequence[Answerable], clock: Callable[[], float]

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from headway.core.faults.memory import Misfit
+from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch
 from headway.errors import ModelFailed
 from headway.runtime.calling.faults import WorkerLost, text_of
@@ -49,9 +49,9 @@ class BatchJob:
     """A batch on its way through a worker."""
 
     cancel: BatchCancel | None = None  # where its model wants to know that nobody waits any more
-    lost: WorkerLost | None = None  # with it went its worker: nobody in it has been answered
+    lost: WorkerLost | None = None  # its worker was lost: no call of it has been answered
     ran_out_of_memory = False
-    misfit: Misfit | None = None  # where nobody in it is to blame for that
+    misfit: Misfit | None = None  # where no item of it is to blame for that
     max_reruns = 0
 
     def __init__(
@@ -78,7 +78,7 @@ class BatchJob:
         started = self._clock()
         try:
             self._run(started)
-        except BaseException as error:  # noqa: BLE001  ours, or an exception that nobody can look at
+        except BaseException as error:  # noqa: BLE001  ours, or an exception that cannot be read
             _log.exception("a batch broke while its errors were looked at")
             failure = f"the batch broke: {type(error).__name__}: {text_of(error)}"
             self.results = [ModelFailed(failure) for _ in self.calls]
@@ -87,14 +87,14 @@ class BatchJob:
             self._done(self)
 
     def _run(self, started: float) -> None:
-        """In a worker's thread. What it raises is everybody's failure."""
+        """In a worker's thread. What it raises fails every call of the batch."""
         raise NotImplementedError
 
     async def run_async(self) -> None:
         raise NotImplementedError
 
     def _start_reruns(self, reruns: Reruns) -> Reruns:
-        self.results = reruns.results  # also of those whose turn never comes
+        self.results = reruns.results  # also of items whose turn never comes
         return reruns
 
     def _adopt(self, reruns: Reruns) -> None:
@@ -165,7 +165,7 @@ class PredictJob(BatchJob):
             self._done(self)
 
     def _compare(self, values: list[Any], place: int, row: Any) -> None:
-        """Run this row alone: does padding change its answer? Then everybody's is made without."""
+        """Run this row alone: does padding change its answer? Then no item is padded."""
         try:
             [alone] = self._runner.predict([row], self._one_row)
         except WorkerLost:
@@ -265,7 +265,7 @@ class StreamJob(BatchJob):
         return [self._streams[index] for index in reruns.group]
 
     def _readers(self, calls: Sequence[StreamCall]) -> list[StreamCall]:
-        """Those who still read. What they have seen already is not given to them once more."""
+        """The streams still read. Chunks that a reader has seen are not sent again."""
         for call in calls:
             if not call.is_done:
                 call.start(may_rerun=self.max_reruns > 0)
@@ -309,7 +309,7 @@ class StreamJob(BatchJob):
             _close(steps)
 
     def _pass_on(self, step: Any, readers: list[StreamCall]) -> bool:
-        """False when nobody is left to read."""
+        """False when no reader is left."""
         self.active_at = self._clock()
         entries = list(step)
         if len(entries) != len(readers):

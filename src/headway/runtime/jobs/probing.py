@@ -147,7 +147,7 @@ async def try_padding(
     try:
         apart = await answers(short), await answers(long)
         together = await answers([*filled, *long])
-    except ModelFailed:  # of our samples, not of anybody's request: it is not padded, that is all
+    except ModelFailed:  # of our samples, not of a request: the model is not padded, that is all
         return False
     count = len(contents)
     return varying.judge(*apart, [together[at : at + count] for at in (0, count, 2 * count)])

@@ -1,19 +1,22 @@
-"""A batch that failed, run again in groups until everyone has a result or an error of their own.
+"""A batch that failed, run again in groups until each item has a result or an error of its own.
 
 It names the calls to make and takes what became of them; the job makes them. Units are requests:
 parts of one request fail together anyway.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headway.core.faults.bisecting import Bisection
-from headway.core.faults.memory import Misfit
+from headway.core.faults.fitting import Misfit
 from headway.core.items import Batch, units_of
 from headway.errors import HeadwayError, ModelFailed, RequestError, Unavailable
 from headway.runtime.calling.faults import WorkerLost, is_out_of_memory, release_memory, text_of
 from headway.runtime.calling.runner import BrokenContract, Runner
 from headway.runtime.driving.calls import Answerable
+
+_TAKES_LIST_FOR_ITEM = re.compile(r"list indices must|'list' object has no|'list' and |, not list$")
 
 
 class Reruns:
@@ -208,16 +211,24 @@ class _Pieces:
 
 def own_error(name: str, error: BaseException, *, is_alone: bool) -> HeadwayError:
     """What the caller is told. An error of ours that the model raised for this request alone
-    (`raise headway.InvalidInput`) is the request's own; for a batch of several, nobody knows whose
-    it is."""
+    (`raise headway.InvalidInput`) is the request's own; for a batch of several, the culprit is
+    unknown."""
     is_own = isinstance(error, RequestError | Unavailable)
     return error if is_alone and is_own else model_failed(name, error)  # type: ignore[return-value]
 
 
 def model_failed(name: str, error: BaseException) -> ModelFailed:
-    """One caller's own exception: a shared instance would collect everybody's tracebacks."""
+    """One caller's own exception: a shared instance would collect all callers' tracebacks."""
     if isinstance(error, BrokenContract):
         return BrokenContract(str(error))
-    failure = ModelFailed(f"{name} raised {type(error).__name__}: {text_of(error)}")
+    text = text_of(error)
+    failure = ModelFailed(f"{name} raised {type(error).__name__}: {text}{_advice(error, text)}")
     failure.__cause__ = error
     return failure
+
+
+def _advice(error: BaseException, text: str) -> str:
+    """For the commonest mistake of those who come from servers that call a model once a request."""
+    if isinstance(error, TypeError | AttributeError) and _TAKES_LIST_FOR_ITEM.search(text):
+        return " (predict is given a list of items; headway.single(…) is for one at a time)"
+    return ""

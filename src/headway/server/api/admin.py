@@ -31,7 +31,7 @@ class _AdapterBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Admin:
-    """The handlers that ROUTES names, over the models. Who may use them is not decided here."""
+    """The handlers of ROUTES, over the models. `server/auth` decides which keys may use them."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

@@ -100,7 +100,7 @@ class Cohere:
 
 def _texts(asked: CohereEmbedRequest) -> list[str]:
     if (asked.texts is None) == (asked.inputs is None):
-        raise InvalidInput("texts: this or inputs is expected, one of both")
+        raise InvalidInput("texts: either texts or inputs is expected")
     if asked.texts is not None:
         return asked.texts
     assert asked.inputs is not None

@@ -262,7 +262,7 @@ async def _transcribe(request: Request, served: ServedModel) -> Response:
 async def _draw(request: Request, served: ServedModel) -> Response:
     asked = await _asked(request, _DrawRequest)
     if (asked.width is None) != (asked.height is None):
-        raise InvalidInput("width: it and height go together")
+        raise InvalidInput("width: width and height must be given together")
     given = {
         "size": None if asked.width is None else f"{asked.width}x{asked.height}",
         "steps": asked.num_inference_steps,
@@ -308,7 +308,7 @@ async def _scores(
     served: ServedModel, query: str, texts: list[str], ask: Ask, *, field: str
 ) -> list[float]:
     if not query:
-        raise InvalidInput("query: a text is expected, not nothing")
+        raise InvalidInput("query: the text is empty")
     pairs = [{"query": query, "document": text} for text in texts_of(list(texts), field)]
     return [float(score) for score in await served.predict_many(pairs, ask)]
 

@@ -1,4 +1,4 @@
-"""Who may do what: keys, quotas, rights, and which doors are shut. Built only where asked for.
+"""Which caller may do what: keys, quotas, rights, and which doors are shut.
 
 Without keys nothing here stands in the way of a request, but for the routes of the administrator.
 """

@@ -12,7 +12,7 @@ class Access(Enum):
     ADMIN = "admin"
 
     def is_granted_to(self, rights: tuple[str, ...]) -> bool:
-        """Of somebody who has a key."""
+        """Of a caller with a key."""
         return self in (Access.OPEN, Access.READ) or self.value in rights or "admin" in rights
 
 
@@ -46,7 +46,7 @@ _RULES = [
 
 
 def access_of_route(method: str, template: str) -> Access:
-    """A route that nobody has thought of is the administrator's."""
+    """A route without a rule of its own takes the right `admin`."""
     return rule_of_route(method, template) or Access.ADMIN
 
 
@@ -77,5 +77,5 @@ _METHODS = {
 
 
 def access_of_method(name: str) -> Access:
-    """A method that nobody has thought of is the administrator's."""
+    """A method without a rule of its own takes the right `admin`."""
     return _METHODS.get(name, Access.ADMIN)

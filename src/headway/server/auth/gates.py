@@ -44,7 +44,7 @@ def grpc_gate(config: ServerConfig, *, has_keys: bool) -> Gate:
 
 
 def _without_keys(config: ServerConfig, check: Callable[..., None]) -> Gate:
-    """Everybody may do everything but administrate: that takes a key, or the operator's word."""
+    """All clients may do everything but administrate: that takes a key, or a setting."""
 
     def gate(access: Access, handler: Handler) -> Handler:
         if access is not Access.ADMIN:
@@ -80,18 +80,18 @@ def _of_caller(access: Access, handler: Handler) -> Handler:
         """A request is one from its begin to the last byte of its answer."""
         assert request.caller is not None
         request.caller.check(access)
-        account = request.caller.account
-        account.begin(time.monotonic())
+        allowance = request.caller.allowance
+        allowance.begin(time.monotonic())
         is_over = True
         try:
             answer: Answer = await handler(request, **params)
             if isinstance(answer, StreamResponse):
-                answer.chunks = _CountedChunks(answer.chunks, account.end)
+                answer.chunks = _CountedChunks(answer.chunks, allowance.end)
                 is_over = False
             return answer
         finally:
             if is_over:
-                account.end()
+                allowance.end()
 
     return counted if access is Access.INFER else checked
 

@@ -29,12 +29,15 @@ class Guard:
         if config.admin_without_key:
             if keys:
                 raise ConfigError(
-                    "there are keys: give one of them the right `admin`", field="admin_without_key"
+                    "the server has keys: give one of them the right `admin`",
+                    field="admin_without_key",
                 )
             if not is_loopback(config.host):
-                _log.warning("whoever reaches %s may administrate without a key", config.host)
+                _log.warning(
+                    "every client that reaches %s may administrate without a key", config.host
+                )
         self._config = config
-        self.keys = KeyRing(keys, time.monotonic()) if keys else None  # None: nobody needs one
+        self.keys = KeyRing(keys, time.monotonic()) if keys else None  # None: no caller needs one
         self.certificates = Certificates(config) if config.tls_cert else None
 
     def change_keys(self, keys: Sequence[KeyConfig]) -> None:

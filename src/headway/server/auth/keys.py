@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from headway.config import KeyConfig
-from headway.core.queueing.quota import Account, Quota
+from headway.core.queueing.quota import Allowance, Quota
 from headway.errors import Forbidden, Unauthenticated
 from headway.hosting.registry import Ask
 from headway.server.auth.access import Access
@@ -42,17 +42,17 @@ class Caller:
     """Whose request it is: a key that is known, and what it has used. It travels on the request;
     a server without keys has None there."""
 
-    __slots__ = ("account", "key", "plain")
+    __slots__ = ("allowance", "key", "plain")
 
-    def __init__(self, key: KeyConfig, account: Account) -> None:
+    def __init__(self, key: KeyConfig, allowance: Allowance) -> None:
         self.key = key
-        self.account = account
-        self.plain = Ask(tenant=key.tenant, account=account)  # of a request without wishes
+        self.allowance = allowance
+        self.plain = Ask(tenant=key.tenant, allowance=allowance)  # of a request without wishes
 
     def check(self, access: Access) -> None:
         """Raises Forbidden where the key lacks the right."""
         if not access.is_granted_to(self.key.rights):
-            raise Forbidden(f"key {self.key.id!r} has not the right {access.value!r}")
+            raise Forbidden(f"key {self.key.id!r} lacks the right {access.value!r}")
 
     def check_model(self, model: str) -> None:
         """Raises Forbidden, in the same words whether there is such a model or not."""
@@ -75,7 +75,7 @@ class _Nobody(Caller):
 
     def __init__(self) -> None:
         key = KeyConfig(id="", hash="", tenant="", rights=())
-        super().__init__(key, Account("", Quota(), 0.0))
+        super().__init__(key, Allowance("", Quota(), 0.0))
 
     def check(self, access: Access) -> None:
         if access is not Access.OPEN:
@@ -108,7 +108,7 @@ class KeyRing:
         if key is None:
             return NOBODY
         digest = _digest(key)
-        # Looking up a hash tells nothing: who could choose its bits could choose the key's too.
+        # A lookup by hash leaks nothing: a client that chose the hash's bits would know the key.
         caller = self._callers.get(digest)
         known = _NO_DIGEST if caller is None else digest
         if caller is None or not hmac.compare_digest(known, digest):
@@ -118,11 +118,11 @@ class KeyRing:
     def _kept(self, old: Caller | None, key: KeyConfig, now: float) -> Caller:
         quota = Quota(key.requests_per_s, key.rows_per_s, key.concurrent, key.tokens_per_minute)
         if old is None:
-            return Caller(key, Account(key.id, quota, now))
+            return Caller(key, Allowance(key.id, quota, now))
         if old.key == key:
             return old
-        old.account.change(quota, now)
-        return Caller(key, old.account)
+        old.allowance.change(quota, now)
+        return Caller(key, old.allowance)
 
 
 def _sent(headers: Mapping[str, str]) -> str | None:

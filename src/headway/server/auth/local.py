@@ -1,7 +1,7 @@
 """The administrator's door where there are no keys: shut, unless the operator opens it
 (`admin_without_key`), and then not for web pages.
 
-An address says nothing of who asks: a proxy on this machine hands on anybody's requests. A web page
+An address does not identify the client: a proxy on this machine passes on any requests. A web page
 can send requests to a server on the reader's own machine, and with a name that it lets
 point to 127.0.0.1 (DNS rebinding) even read the answers. Such requests give themselves away.
 """
@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_local(headers: Mapping[str, str]) -> None:
-    """Raises Forbidden unless somebody at this machine asks, by its own name, from no web page."""
+    """Raises Forbidden unless the request names this machine and comes from no page or proxy."""
     named = _HOST.fullmatch(headers.get("host", ""))
     if named is None or not is_loopback(named["bracketed"] or named["name"]):
         raise Forbidden(f"{NEEDS_KEY}, and a call to 127.0.0.1 or localhost by that name")
@@ -49,6 +49,6 @@ def check_no_page(headers: Mapping[str, str]) -> None:
 
 
 def check_no_proxy(headers: Mapping[str, str]) -> None:
-    """Raises Forbidden where somebody else's request is handed on from this machine."""
+    """Raises Forbidden where a proxy passes on a request."""
     if any(name in headers for name in _FORWARDED):
         raise Forbidden(f"{NEEDS_KEY}: the request comes through a proxy")

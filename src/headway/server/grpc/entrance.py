@@ -1,4 +1,4 @@
-"""Who may call is asked at a call's head, on either stack, before any of its request is read."""
+"""A call's key and right are checked at its head, on both stacks, before its request is read."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ class Entrance:
 
     @property
     def admit(self) -> Admit | None:
-        """None: everybody may do everything."""
+        """None: every client may do everything."""
         return None if self._keys is None else functools.partial(self._admit, self._keys)
 
     def _admit(

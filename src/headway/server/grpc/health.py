@@ -11,13 +11,13 @@ from headway.hosting.registry import Registry
 from headway.server.grpc.calls import SERVICE
 from headway.server.grpc.standard import health_pb2
 
-_LOOK_EVERY_S = 0.5  # for whoever watches
+_LOOK_EVERY_S = 0.5  # for `Watch`
 _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """The registry's word, at every call. Readiness depends on clocks and workers, which tell
-    nobody: those who watch look again, all at the same moments."""
+    """The registry's word, at every call. Readiness depends on clocks and workers, which
+    send no events: all `Watch` calls look again, at the same moments."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

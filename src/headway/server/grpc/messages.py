@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from headway.errors import InvalidInput
+from headway.errors import InvalidInput, called
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.requests import (
     OF_INPUTS,
@@ -26,7 +26,7 @@ from headway.server.api.v2.requests import (
 from headway.server.api.v2.tensors import (
     Array,
     Promised,
-    Signature,
+    TensorSignature,
     count_elements,
     datatype_named,
     from_raw,
@@ -55,7 +55,7 @@ _MANY = 2**13  # elements: to read them one by one takes about a millisecond
 _PIECE = 2**12
 
 
-def check_promised(request: pb.ModelInferRequest, signature: Signature) -> None:
+def check_promised(request: pb.ModelInferRequest, signature: TensorSignature) -> None:
     """Against what the model takes, before any data is looked at. Raises as the signature does."""
     shared = (_where(each) for each in request.inputs)
     signature.check_promised(
@@ -92,26 +92,27 @@ def decode(
     for tensor in request.inputs:
         name = tensor.name
         if name in inputs:
-            raise InvalidInput(f"input {name!r} is given twice")
+            raise InvalidInput(f"{called(name)} is given twice")
         datatype = datatypes[name] = datatype_named(name, tensor.datatype)
         shape = tuple(tensor.shape)
         where = _where(tensor)
         if where is not None:
-            raw = open_regions(regions, f"input {name!r}").read(where)
+            raw = open_regions(regions, f"{called(name)}").read(where)
             inputs[name] = from_raw(name, datatype, shape, raw, steps)
         elif not is_raw:
             inputs[name] = _from_contents(name, datatype, shape, tensor.contents, steps)
         elif tensor.HasField("contents"):
             raise InvalidInput(
-                f"input {name!r} has contents beside raw_input_contents: send all raw or none"
+                f"contents field must not be specified when using raw_input_contents for {name!r} "
+                f"for model {request.model_name!r}: send all raw or none"
             )
         elif taken == len(raws):
-            raise InvalidInput(f"input {name!r} has no data: raw_input_contents has {taken}")
+            raise InvalidInput(f"{called(name)} has no data: raw_input_contents has {taken}")
         else:
             inputs[name] = from_raw(name, datatype, shape, raws[taken], steps)
             taken += 1
     if taken != len(raws):
-        raise InvalidInput(f"raw_input_contents has {len(raws)}, the inputs take {taken}")
+        raise InvalidInput(f"raw_input_contents has {len(raws)} entries; the inputs take {taken}")
     return InferRequest(
         request.id,
         inputs,
@@ -128,7 +129,7 @@ def encode(
     request: InferRequest,
     outputs: Mapping[str, Array],
     *,
-    signature: Signature,
+    signature: TensorSignature,
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
     steps: Steps = AT_ONCE,
@@ -166,7 +167,7 @@ def _wanted(request: pb.ModelInferRequest) -> tuple[RequestedOutput, ...]:
 def _where(tensor: pb.ModelInferRequest.InferInputTensor) -> SharedSlice | None:
     if not tensor.parameters:
         return None
-    what, parameters = f"input {tensor.name!r}", parameters_of(tensor.parameters)
+    what, parameters = f"{called(tensor.name)}", parameters_of(tensor.parameters)
     check_known(parameters, OF_INPUTS, what)  # KServe's clients say the size of raw data, too
     return shared_slice(parameters, what)
 
@@ -181,16 +182,16 @@ def _from_contents(
     count = count_elements(name, shape)
     field = _LISTS.get(datatype.name)
     if field is None:
-        raise InvalidInput(f"input {name!r}: {datatype.name} travels in raw_input_contents only")
+        raise InvalidInput(f"{called(name)}: {datatype.name} travels in raw_input_contents only")
     for filled, _ in contents.ListFields():
         if filled.name != field:
             raise InvalidInput(
-                f"input {name!r}: {datatype.name} is sent as {field}, not {filled.name}"
+                f"{called(name)}: {datatype.name} is sent as {field}, not {filled.name}"
             )
     elements = getattr(contents, field)
     if len(elements) != count:
         raise InvalidInput(
-            f"input {name!r}: shape {list(shape)} takes {count} elements, {len(elements)} came"
+            f"{called(name)}: shape {list(shape)} takes {count} elements, {len(elements)} came"
         )
     if count <= _PIECE:
         return shaped(name, _part(name, datatype, elements), shape)
@@ -215,6 +216,6 @@ def _numbers(name: str, datatype: Datatype, elements: Any) -> Array:
     limits = numpy.iinfo(memory)
     if wide.size and (wide.min() < limits.min or wide.max() > limits.max):
         raise InvalidInput(
-            f"input {name!r}: {datatype.name} goes from {limits.min} to {limits.max}"
+            f"{called(name)}: {datatype.name} goes from {limits.min} to {limits.max}"
         )
     return wide.astype(memory)

@@ -200,7 +200,7 @@ class _Running:
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
                     await self._calls.wait_idle()
-            # Whoever watches our health or reflects would hold the rest of the drain up.
+            # A `Watch` or reflection call would hold up the rest of the drain.
             await self.stack.stop(None)
         finally:
             await stopping

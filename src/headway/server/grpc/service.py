@@ -82,7 +82,7 @@ class Methods:
     async def answer(self, asked: Asked) -> pb.ModelInferResponse:
         if asked.caller is None:
             return await self._answer(asked)
-        with asked.caller.account.running_one(time.monotonic()):
+        with asked.caller.allowance.running_one(time.monotonic()):
             return await self._answer(asked)
 
     async def _answer(self, asked: Asked) -> pb.ModelInferResponse:
@@ -110,8 +110,8 @@ class Methods:
 
     @asynccontextmanager
     async def stream(self, asked: Asked) -> AsyncIterator[AsyncIterator[pb.ModelInferResponse]]:
-        account = None if asked.caller is None else asked.caller.account
-        with nullcontext() if account is None else account.running_one(time.monotonic()):
+        allowance = None if asked.caller is None else asked.caller.allowance
+        with nullcontext() if allowance is None else allowance.running_one(time.monotonic()):
             async with self._stream(asked) as responses:
                 yield responses
 
@@ -225,7 +225,8 @@ class Methods:
     async def RepositoryModelUnload(
         self, request: pb.RepositoryModelUnloadRequest, context: Any
     ) -> Any:
-        """No model here depends on another: `unload_dependents` is read and changes nothing."""
+        """`unload_dependents` is read and changes nothing: models that use this one stay, and fail
+        where they call it."""
         check_unload(messages.parameters_of(request.parameters))
         await self._models.unload(self._caller(context), _named(request))
         return pb.RepositoryModelUnloadResponse()

@@ -20,7 +20,7 @@ _IS_END = "triton_final_response"
 
 
 class Asked(NamedTuple):
-    """One request, by whom and on which call."""
+    """One request, with its caller and its call."""
 
     request: pb.ModelInferRequest
     context: Any

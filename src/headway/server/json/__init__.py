@@ -1,1 +1,1 @@
-"""JSON bodies of any size: small ones in one go, large ones in steps that hold nobody up."""
+"""JSON bodies of any size: small ones in one go, large ones in steps, between other requests."""

@@ -10,6 +10,7 @@ from headway.server.net.background import Steps, background
 
 _MOST_VALUES = 2**12  # encoded in one go: less than a millisecond
 _MOST_CHARACTERS = 64 * 2**10
+_SCALARS = frozenset([bool, float, int, type(None)])
 Hook = Callable[[Any], Any]
 
 
@@ -32,22 +33,28 @@ def encode_in_steps(value: Any, hook: Hook, steps: Steps) -> bytes:
 def _weight(value: Any, most: int) -> int:
     """About how many values this is; it stops to count beyond `most`."""
     kind = type(value)
-    if kind is str or kind is bytes:
-        return 1 + len(value) * _MOST_VALUES // _MOST_CHARACTERS
-    if isinstance(value, numpy.ndarray):
-        return 1 + value.size
     if kind is dict:
         members: Any = value.values()
     elif kind is list or kind is tuple:
         members = value
     else:
-        return 1
+        return _weight_alone(value)
     weight = len(members)
+    if weight <= most and _SCALARS.issuperset(map(type, members)):
+        return 2 * weight
     for each in members:
         if weight > most:
             break
         weight += _weight(each, most - weight)
     return weight
+
+
+def _weight_alone(value: Any) -> int:
+    """Of what is no container."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return 1 + len(value) * _MOST_VALUES // _MOST_CHARACTERS
+    return 1 + value.size if isinstance(value, numpy.ndarray) else 1
 
 
 class _Writer:

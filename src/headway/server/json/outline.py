@@ -26,7 +26,7 @@ def outline_of(text: Text, level: int, steps: Steps) -> tuple[bytes, dict[bytes,
     a JSON string that no client can guess, and their text.
 
     Raises InputTooLarge where too much is left; for what is not JSON, msgspec's DecodeError, or
-    whoever decodes outline and lists does.
+    the code that decodes outline and lists does.
     """
     view = memoryview(text)
     starts, stops = _long_lists(text, level, steps)

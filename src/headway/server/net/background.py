@@ -20,7 +20,7 @@ _JOINED_AT_ONCE = 4 * 2**20  # bytes
 
 
 class Abandoned(Exception):
-    """Nobody waits for this work any more."""
+    """The caller of this work has left."""
 
 
 class Steps:

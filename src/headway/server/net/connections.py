@@ -1,4 +1,4 @@
-"""The connections of one port: from whom they come, and when the last has gone."""
+"""The connections of one port: their client addresses, and when the last has gone."""
 
 import asyncio
 import ipaddress
@@ -11,7 +11,7 @@ _LAST_WORDS_S = 1.0  # for the refusals to leave, and for what was cancelled to 
 
 class Cuttable(Protocol):
     def cut(self) -> None:
-        """Time is up: end, with a word to whoever still waits."""
+        """Time is up: answer requests that still wait, and end."""
         ...
 
 
@@ -74,7 +74,7 @@ class Connections(Generic[C]):
 
 
 def client_of(address: str) -> str:
-    """Whoever has one address of IPv6 has the 2^64 beside it."""
+    """A client with one address of IPv6 has the 2^64 beside it."""
     if ":" not in address:
         return address
     network = ipaddress.ip_network((address.partition("%")[0], 64), strict=False)

@@ -1,4 +1,4 @@
-"""Request headers as they came from the wire, decoded only when somebody looks."""
+"""Request headers as they came from the wire, decoded only when they are read."""
 
 import itertools
 import os

@@ -23,7 +23,7 @@ class Listener(Protocol):
     port: int
 
     def close(self) -> None:
-        """Accept nobody from now on; those who are in stay."""
+        """Accept no more connections; open ones stay."""
         ...
 
 
@@ -33,7 +33,7 @@ async def listen(
     port: int,
     *,
     tls: Callable[[], ssl.SSLContext] | None,  # for each handshake
-    limits: Callable[[], ServerConfig],  # as they are whenever somebody comes
+    limits: Callable[[], ServerConfig],  # as they are at each new connection
 ) -> Listener:
     """Raises OSError where the port is taken."""
     if tls is not None:
@@ -43,7 +43,7 @@ async def listen(
 
 
 def cannot_listen(where: str, error: OSError | UnicodeError, flag: str) -> ConfigError:
-    """For whoever starts the server: taken, not ours, no such address, no name."""
+    """For the operator: taken, not ours, no such address, no name."""
     number = getattr(error, "errno", None) or 0
     reason = os.strerror(number) if number > 0 else error  # a resolver's are below
     hint = f"; {flag} chooses another port" if number == errno.EADDRINUSE else ""
@@ -58,7 +58,7 @@ class _PlainListener:
 
 
 class TlsListener:
-    """Accepts by itself: the event loop's own server tells of nobody who has not shaken hands."""
+    """Accepts by itself: the event loop's own server hides connections until their handshake."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class TlsListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptors, no memory: it would be readable for ever
-                _log.error("nobody can be accepted for a moment: %s", error)
+                _log.error("no connection can be accepted for a moment: %s", error)
                 self._loop.remove_reader(listening)
                 self._loop.call_later(_PAUSE_S, self._watch, listening)
                 return
@@ -127,7 +127,7 @@ class TlsListener:
         self._handshakes.pop(handshake, None)
         error = None if handshake.cancelled() else handshake.exception()
         if handshake.cancelled() or error is not None:
-            accepted.close()  # where it was cancelled before it began, nobody else does
+            accepted.close()  # where it was cancelled before it began, nothing else closes it
         if error is not None and not isinstance(error, OSError):
             _log.error("a connection could not be set up", exc_info=error)
 

@@ -1,9 +1,9 @@
-"""TLS for HTTP and gRPC, from files that may change: looked at whenever somebody connects.
+"""TLS for HTTP and gRPC, from files that may change: looked at for every connection.
 
 New connections get the new certificate, old ones keep theirs. Each change makes a new context, with
-sessions of its own: none from before is resumed, so nobody gets round a new client authority. Files
-that do not fit together (one is replaced before the other) are logged, and the last good ones serve
-on.
+sessions of its own: none from before is resumed, so no client gets round a new client authority.
+Files that do not fit together (one is replaced before the other) are logged, and the last good ones
+serve on.
 """
 
 import logging
@@ -105,7 +105,7 @@ class Certificates:
 
 def _no_password() -> str:
     """Instead of asking at the terminal, which a server does not have."""
-    raise ssl.SSLError("the private key is encrypted: it must not be")
+    raise ssl.SSLError("the private key is encrypted; Headway needs it unencrypted")
 
 
 def _said(error: BaseException) -> str:

@@ -368,3 +368,45 @@ def test_the_queue_is_bounded() -> None:
 def test_a_limit_that_makes_no_sense_is_named(limits: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         World(**limits)
+
+
+class Rested(World):
+    """Its steps take time: 10 ms, and 0.1 ms a token."""
+
+    def step(self) -> Step:
+        step = self.scheduler.next_step(self.now)
+        assert isinstance(step, Step), "there was nothing to do"
+        seconds = 0.01 + 0.0001 * step.tokens
+        self.now += seconds
+        self.scheduler.complete(step, self.engine.run(step), seconds)
+        return step
+
+
+def rested() -> Rested:
+    """With one sequence that decodes."""
+    world = Rested(blocks=400, max_stretch=2.0, has_rests=True)
+    world.submit(1, 10, max_tokens=100)
+    for _ in range(10):
+        world.step()
+    return world
+
+
+def test_after_a_chunk_comes_a_step_of_decodes_alone() -> None:
+    world = rested()
+    world.submit(2, 10)
+    world.submit(3, 200)
+    assert set(counts(world.step())[1]) >= {2}
+    world.submit(4, 10)
+    assert counts(world.step())[1] == {}
+    assert world.step().prefill
+
+
+def test_a_prompt_that_is_late_or_of_a_high_class_waits_for_no_rest() -> None:
+    world = rested()
+    world.submit(2, 10)
+    assert counts(world.step())[1] == {2: 10}
+    world.submit(3, 10, priority=Priority.HIGH)
+    assert counts(world.step())[1] == {3: 10}
+    world.submit(4, 10)
+    world.now += 10.0
+    assert counts(world.step())[1] == {4: 10}

@@ -1,5 +1,8 @@
 """How long a chunk may be beside decodes, learned from the times of steps."""
 
+import pytest
+
+from headway.core.generation.handing import HandOver
 from headway.core.generation.pace import Pace
 
 
@@ -48,6 +51,15 @@ def test_one_pause_of_the_machine_is_forgotten() -> None:
     assert pace.chunk(8, 500) > 8
 
 
+def test_a_size_whose_first_step_met_a_pause_is_tried_again() -> None:
+    pace = taught({8: 0.005, 16: 0.005, 32: 0.005, 64: 0.006, 128: 0.007}, stretch=4.0)
+    pace.observe(250, 3.0)  # of which the model took a hundredth
+    for _ in range(10):
+        tokens = 8 + pace.chunk(8, 500)
+        pace.observe(tokens, 0.004 + 0.00003 * tokens)
+    assert pace.chunk(8, 500) >= 400
+
+
 def test_a_prompt_that_is_late_may_stretch_steps_in_proportion() -> None:
     seconds = {tokens: 0.01 + 0.001 * tokens for tokens in (8, 16, 32, 64, 128, 256, 512)}
     pace = taught(seconds)
@@ -58,3 +70,56 @@ def test_a_prompt_that_is_late_may_stretch_steps_in_proportion() -> None:
     assert pace.chunk(8, 500, in_time) == pace.chunk(8, 500)
     assert pace.chunk(8, 500, late) > 2 * pace.chunk(8, 500)
     assert pace.chunk(8, 500, 1000.0) == 500
+
+
+def test_beyond_the_late_stretch_no_prompt_is_late_enough() -> None:
+    pace = Pace(2.0, late_stretch=3.0)
+    for tokens in (8, 16, 32, 64, 128, 256, 512):
+        pace.observe(tokens, 0.01 + 0.001 * tokens)
+    assert pace.chunk(8, 500, 1000.0) == pace.chunk(8, 500, 1.5)
+    assert 0.01 + 0.001 * (8 + pace.chunk(8, 500, 1000.0)) <= 3.0 * 0.018 + 1e-9
+
+
+def test_decodes_and_a_chunk_fill_whole_tiles() -> None:
+    pace = Pace(4.0, tile=64)
+    for tokens in (8, 16, 32, 64, 128, 256, 512):
+        pace.observe(tokens, 0.01 + 0.001 * tokens)
+    chunk = pace.chunk(30, 1000)  # 160 ms: 150 tokens
+    assert chunk + 30 == 128
+    assert Pace(4.0, tile=64).chunk(200, 40) == 40
+
+
+def test_less_than_a_tile_is_better_than_nothing() -> None:
+    pace = Pace(1.5, tile=512)
+    for tokens in (8, 16, 32, 64, 128, 256, 512):
+        pace.observe(tokens, 0.01 + 0.001 * tokens)
+    assert pace.chunk(30, 1000) == 20
+
+
+def test_a_step_of_decodes_is_expected_to_take_what_the_last_one_took() -> None:
+    pace = Pace(2.0)
+    assert pace.expected_s(10, has_prompts=False) == 0.0
+    pace.observe(100, 0.02)
+    pace.observe(10, 0.006, has_prompts=False)
+    pace.observe(10, 0.005, has_prompts=False)
+    assert pace.expected_s(10, has_prompts=False) == 0.005
+    assert pace.expected_s(55, has_prompts=True) == pytest.approx(0.0129, abs=1e-4)
+
+
+def test_the_next_step_is_due_before_the_running_one_is_expected_to_end() -> None:
+    hand_over = HandOver()
+    for _ in range(50):
+        hand_over.took(0.001)
+    due = hand_over.at(100.0, 0.020)
+    assert 100.015 < due < 100.018  # the host's own time, and a tenth for doubt
+    assert hand_over.at(100.0, 0.0) < 100.0  # nothing is known: at once
+
+
+def test_a_slow_host_hands_over_earlier() -> None:
+    quick, slow = HandOver(), HandOver()
+    for _ in range(50):
+        quick.took(0.0005)
+        slow.took(0.004)
+    assert slow.at(0.0, 0.02) < quick.at(0.0, 0.02) - 0.004
+    slow.took(10.0)  # a pause of the machine
+    assert slow.at(0.0, 0.02) > 0.0

@@ -7,12 +7,12 @@ import pytest
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.model import Tensor
-from headway.server.api.v2.tensors import Limits, Signature
+from headway.server.api.v2.tensors import Limits, TensorSignature
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.net.background import Steps
 
-NUMBERS = Signature([Tensor("x", "float32", (-1, -1))], [])
+NUMBERS = TensorSignature([Tensor("x", "float32", (-1, -1))], [])
 
 
 class CountedSteps(Steps):
@@ -47,7 +47,7 @@ def test_what_does_not_fit_is_refused_by_what_it_says_of_itself(
 
 
 def test_shared_memory_keeps_to_the_limit_on_elements() -> None:
-    signature = Signature([Tensor("x", "float32", (-1, -1))], [], Limits(elements=100))
+    signature = TensorSignature([Tensor("x", "float32", (-1, -1))], [], Limits(elements=100))
     asked = request("FP32", [1, 101])
     asked.inputs[0].parameters["shared_memory_region"].string_param = "r"
     asked.inputs[0].parameters["shared_memory_byte_size"].int64_param = 404

@@ -4,14 +4,15 @@ import pytest
 
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
-from headway.server.api import draining, predict
-from headway.server.api.openai import handlers as openai
+from headway.server.api import draining
+from headway.server.api.openai import embeddings, models
+from headway.server.api.plain import handlers as plain
 from headway.server.api.v2 import handlers as v2
 from headway.server.auth.access import Access, access_of_method, access_of_route, rule_of_route
 from headway.server.observing import Observing
 from headway.server.run import make_app
 
-ROUTES = [*v2.ROUTES, *openai.ROUTES, *predict.ROUTES, *draining.ROUTES]
+ROUTES = [*v2.ROUTES, *models.ROUTES, *embeddings.ROUTES, *plain.ROUTES, *draining.ROUTES]
 
 
 @pytest.mark.parametrize(

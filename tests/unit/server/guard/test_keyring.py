@@ -57,7 +57,7 @@ def test_a_key_that_is_nearly_right_is_wrong(key: str) -> None:
 def test_keys_that_stay_keep_what_they_have_used() -> None:
     ring = KeyRing([configured(requests_per_s=1.0)], 0.0)
     caller = found(ring, x_api_key=KEY.key)
-    caller.account.begin(0.0)
+    caller.allowance.begin(0.0)
     ring.change([configured(requests_per_s=1.0)], 0.0)
     assert found(ring, x_api_key=KEY.key) is caller
     ring.change([configured(requests_per_s=1.0, rights=("admin",))], 0.0)
@@ -65,7 +65,7 @@ def test_keys_that_stay_keep_what_they_have_used() -> None:
     assert changed is not None
     assert changed.key.rights == ("admin",)
     with pytest.raises(QuotaExceeded):
-        changed.account.begin(0.0)
+        changed.allowance.begin(0.0)
 
 
 def test_a_key_that_is_taken_away_is_unknown() -> None:

@@ -110,7 +110,7 @@ def test_the_keys_tenant_goes_before_what_the_caller_says() -> None:
         request.caller = who
         for parameters in ({"tenant": "somebody else"}, {}):
             ask = ask_of(parameters, request)
-            assert (ask.tenant, ask.account) == ("acme", who.account)
+            assert (ask.tenant, ask.allowance) == ("acme", who.allowance)
             assert ask.priority == ("high" if headers else "normal")
 
 
@@ -131,12 +131,12 @@ def test_every_way_to_a_model_is_paid_for() -> None:
                 2: lambda ask: served.predict_many([1.0] * 2, [ask] * 2),
                 1: lambda ask: served.predict(1.0, ask),
             }.items():
-                ask = Ask(account=caller(rows_per_s=1.0).account)
+                ask = Ask(allowance=caller(rows_per_s=1.0).allowance)
                 await work(ask)
                 with pytest.raises(QuotaExceeded) as refused:
                     await work(ask)
                 assert refused.value.retry_after_s == pytest.approx(rows, abs=0.9)
-            ask = Ask(account=caller(rows_per_s=1.0).account)
+            ask = Ask(allowance=caller(rows_per_s=1.0).allowance)
             assert [each async for each in served.stream(1.0, ask)] == [1.0]
             with pytest.raises(QuotaExceeded):
                 served.stream(1.0, ask)

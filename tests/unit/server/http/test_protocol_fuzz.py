@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.config import ServerConfig
-from headway.server.app import App
+from headway.server.app import App, Asker
 from headway.server.net.holding import BodyRoom
+from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.protocol import Connection
 from headway.server.net.messages import Request, Response
 from headway.testing.virtual_time import run
@@ -62,6 +63,9 @@ class FakeTransport(asyncio.Transport):
 class FakeOwner:
     room = BodyRoom(ServerConfig())
 
+    def __init__(self, heads: Heads | None = None) -> None:
+        self.heads = heads or Heads()
+
     def opened(self, _: Connection, address: str) -> str | None:
         return None
 
@@ -74,12 +78,23 @@ async def echo(request: Request) -> Response:
     return Response(request.body)
 
 
-async def exchange(pieces: list[bytes]) -> bytes:
+class Pending:
+    """A request that takes the direct way, and is answered with its body."""
+
+    def __init__(self, body: bytes, asker: Asker, *_: object) -> None:
+        self._timer = asyncio.get_running_loop().call_later(0.001, asker.answer, body)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+
+async def exchange(pieces: list[bytes], heads: Heads | None = None) -> bytes:
     app = App()
     app.add("POST", "/echo", echo)
+    app.add("POST", "/direct", echo, direct=Pending)
     loop = asyncio.get_running_loop()
     config = ServerConfig(max_header_bytes=256, max_body_bytes=100)
-    connection, transport = Connection(app, config, loop, FakeOwner()), FakeTransport()
+    connection, transport = Connection(app, config, loop, FakeOwner(heads)), FakeTransport()
     connection.connection_made(transport)
     for piece in pieces:
         await transport.can_read.wait()
@@ -88,7 +103,7 @@ async def exchange(pieces: list[bytes]) -> bytes:
         connection.data_received(piece)
     await asyncio.sleep(1)
     connection.connection_lost(None)
-    return re.sub(rb"Date: [^\r]*", b"Date", transport.written)
+    return re.sub(rb"Date: [^\r]*|[0-9a-f]{12}-[0-9a-f]+", b"", transport.written)
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -102,6 +117,59 @@ def test_answers_do_not_depend_on_how_the_requests_were_cut(places: list[int]) -
     assert answers == run(exchange([REQUESTS]))
     assert re.findall(rb"X-Request-Id: (.)", answers) == [b"a", b"b", b"c", b"d"]
     assert answers.count(b"HTTP/1.1 ") == 4
+
+
+def direct(number: int, body: bytes, more: bytes = b"") -> bytes:
+    """Requests of one number have the same head, up to the length of the body."""
+    head = b"POST /direct HTTP/1.1\r\nHost: x\r\nX-Request-Id: %d\r\n%b" % (number, more)
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+class ForgetfulHeads(Heads):
+    def keep(self, *_: object) -> None:
+        pass
+
+
+pieces_of_bodies = st.sampled_from(
+    [b"", b"a", b"\r\n\r\n", b"POST / HTTP/1.1\r\n\r\n", b"0\r\n\r\n"]
+)
+direct_requests = st.builds(
+    direct,
+    st.integers(1, 2),
+    st.lists(pieces_of_bodies, max_size=2).map(b"".join),
+    st.sampled_from([b"", b"", b"", b"Headway-Tenant: t\r\n", b"Connection: close\r\n", b"\r\n"]),
+)
+
+
+@given(st.lists(st.lists(direct_requests, min_size=1, max_size=2).map(b"".join), max_size=8))
+def test_a_head_that_was_seen_before_changes_no_answer(pieces: list[bytes]) -> None:
+    heads = Heads()
+    for _ in range(2):  # the second time every head is known that ever will be
+        assert run(exchange(pieces, heads)) == run(exchange(pieces, ForgetfulHeads()))
+
+
+def test_a_request_with_a_known_head_is_not_parsed_again() -> None:
+    heads = Heads()
+    first, second = direct(1, b"first"), direct(1, b"again")
+    run(exchange([first], heads))
+    found = heads.find(second)
+    assert found is not None
+    assert found[0].url == b"/direct"
+    assert found[1] == b"again"
+    assert heads.find(second + b"x") is None
+    assert heads.find(second[:-1]) is None
+    assert b"again" in run(exchange([second], heads))
+
+
+def test_heads_that_are_kept_are_bounded() -> None:
+    heads = Heads()
+    for number in range(3000):
+        heads.keep(direct(number, b""), b"/direct", {}, b"")
+    assert heads.find(direct(2999, b"")) is not None
+    assert heads.find(direct(0, b"")) is None
+    large = direct(1, b"", b"X: " + b"x" * 2000 + b"\r\n")
+    heads.keep(large, b"/direct", {}, b"")
+    assert heads.find(large) is None
 
 
 wire_words = st.sampled_from(

@@ -12,7 +12,7 @@ from headway.model import Tensor
 from headway.server.api.v2 import codec
 from headway.server.api.v2.dtypes import DATATYPES
 from headway.server.api.v2.requests import InferRequest, RequestedOutput, SharedSlice, check_outputs
-from headway.server.api.v2.tensors import Array, Signature
+from headway.server.api.v2.tensors import Array, TensorSignature
 
 
 def body(*inputs: dict[str, Any], **more: Any) -> bytes:
@@ -219,8 +219,8 @@ def test_a_header_length_outside_the_body_is_refused(length: int) -> None:
         codec.decode(body(tensor([1, 2])), length)
 
 
-def one_input(dtype: str, shape: tuple[int, ...]) -> Signature:
-    return Signature([Tensor("x", dtype, shape)], [])
+def one_input(dtype: str, shape: tuple[int, ...]) -> TensorSignature:
+    return TensorSignature([Tensor("x", dtype, shape)], [])
 
 
 def test_a_raw_body_takes_its_shape_from_the_model() -> None:
@@ -239,13 +239,13 @@ def test_a_raw_body_is_one_whole_text() -> None:
 @pytest.mark.parametrize(
     "signature",
     [
-        Signature([], []),
+        TensorSignature([], []),
         one_input("float32", (-1, 3)),
         one_input("float32", (-1, -1, -1)),
         one_input("float32", (-1, -1, 0)),
     ],
 )
-def test_a_raw_body_that_does_not_fit_is_refused(signature: Signature) -> None:
+def test_a_raw_body_that_does_not_fit_is_refused(signature: TensorSignature) -> None:
     with pytest.raises(InvalidInput):
         codec.decode(b"12345678", 0, signature=signature)
 
@@ -288,8 +288,8 @@ def test_a_long_list_must_be_as_long_as_its_shape(data: list[float]) -> None:
 
 
 def test_what_takes_long_to_decode_is_known_beforehand() -> None:
-    numbers = Signature([Tensor("x", "float32", (-1, 2))], [])
-    words = Signature([Tensor("x", "object", (-1,))], [])
+    numbers = TensorSignature([Tensor("x", "float32", (-1, 2))], [])
+    words = TensorSignature([Tensor("x", "object", (-1,))], [])
     large = b" " * (codec.LARGE_BYTES + 1)
     assert codec.is_large(large, None)
     assert codec.is_large(large, len(large))
@@ -350,7 +350,7 @@ def test_a_big_endian_output_is_written_little_endian() -> None:
 
 
 def test_bf16_is_rounded_to_the_nearest() -> None:
-    signature = Signature([], [Tensor("y", "bfloat16", (-1,))])
+    signature = TensorSignature([], [Tensor("y", "bfloat16", (-1,))])
     values = numpy.array([1.0, 1.00390625, 1.01171875, numpy.nan, numpy.inf, -0.0], "f4")
     text, _, length = codec.encode(
         "m", "1", asked(is_binary=True), {"y": values}, signature=signature
@@ -390,7 +390,7 @@ def test_an_output_that_cannot_be_given_is_refused(
 
 
 def test_what_could_not_be_answered_is_refused_before_the_model_runs() -> None:
-    signature = Signature([], [Tensor("y", "bfloat16", (-1,)), Tensor("t", "object", (-1,))])
+    signature = TensorSignature([], [Tensor("y", "bfloat16", (-1,)), Tensor("t", "object", (-1,))])
     check_outputs(asked(is_binary=True), signature)
     check_outputs(asked(outputs=(RequestedOutput("t"),)), signature)
     for request in (

@@ -410,7 +410,7 @@ async def test_what_generate_does_not_know_is_for_the_model(body: Any, parameter
     [
         ({"text_input": "a", "x": "b"}, "'x' and 'text_input' are the same input"),
         ({"text_input": "a", "n": 1, "parameters": {"n": 2}}, "'n' is given twice"),
-        ({"text_input": "a", "stream": True}, "ask 'generate_stream' instead"),
+        ({"text_input": "a", "stream": True}, "use 'generate_stream' instead"),
     ],
 )
 async def test_what_generate_cannot_mean_is_refused(body: Any, message: str) -> None:

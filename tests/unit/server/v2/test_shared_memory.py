@@ -14,7 +14,7 @@ from headway.server.api.v2 import codec
 from headway.server.api.v2.handlers import V2
 from headway.server.api.v2.requests import SharedSlice
 from headway.server.api.v2.shared_memory import MAX_REGIONS, SharedRegions
-from headway.server.api.v2.tensors import Limits, Signature
+from headway.server.api.v2.tensors import Limits, TensorSignature
 from headway.server.inference import Inference
 from headway.server.net.messages import Request
 
@@ -167,6 +167,6 @@ def test_shared_memory_keeps_to_the_limit_on_elements(regions: SharedRegions) ->
     register(regions)
     where = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     tensor = {"name": "x", "shape": [4], "datatype": "UINT8", "parameters": where}
-    signature = Signature((), (), Limits(elements=3))
+    signature = TensorSignature((), (), Limits(elements=3))
     with pytest.raises(InputTooLarge, match="more than 3 elements"):
         codec.decode(json.dumps({"inputs": [tensor]}).encode(), None, signature=signature)

@@ -8,7 +8,7 @@ import pytest
 from headway.model import Tensor
 from headway.server.api.v2 import codec
 from headway.server.api.v2.dtypes import DATATYPES
-from headway.server.api.v2.tensors import Signature
+from headway.server.api.v2.tensors import TensorSignature
 
 http = pytest.importorskip("tritonclient.http")
 
@@ -44,7 +44,7 @@ def test_every_datatype_goes_there_and_back(datatype: str, is_binary: bool) -> N
         "1",
         request,
         {"y": request.inputs["x"]},
-        signature=Signature([], [Tensor("y", dtype, (-1, 2))]),
+        signature=TensorSignature([], [Tensor("y", dtype, (-1, 2))]),
     )
     result = http.InferenceServerClient.parse_response_body(body, header_length=length)
     assert result.get_response()["id"] == "7"

@@ -9,11 +9,13 @@ import torch
 import triton
 import triton.language as tl
 
+from headway.engine.gpu.kernels.softmax import absorb
+
 _LOG2E = 1.4426950408889634
 
 
 @triton.jit
-def _attend(
+def _attend_one(
     queries,
     keys,
     values,
@@ -37,17 +39,13 @@ def _attend(
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    row = tl.program_id(0)
-    head = tl.program_id(1)
-    split = tl.program_id(2)
+    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
     table = tables + tl.load(slots + row).to(tl.int64) * table_stride
     span = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK) * BLOCK
     start = split * span
     stop = tl.minimum(start + span, length)
-    member = tl.arange(0, GROUP_BLOCK)
-    dim = tl.arange(0, DIM)
-    place = tl.arange(0, BLOCK)
+    member, dim, place = tl.arange(0, GROUP_BLOCK), tl.arange(0, DIM), tl.arange(0, BLOCK)
     query_head = head * GROUP + member
     query_at = (row * HEADS * GROUP + query_head)[:, None] * DIM + dim[None, :]
     query = tl.load(queries + query_at, mask=(member < GROUP)[:, None], other=0.0)
@@ -61,14 +59,9 @@ def _attend(
         at = page.to(tl.int64) * page_stride + head * head_stride + token % PAGE * token_stride
         key = tl.load(keys + at[None, :] + dim[:, None], mask=is_here[None, :], other=0.0)
         score = tl.dot(query, key, input_precision="ieee") * scale
-        score = tl.where(is_here[None, :], score, -1e30)
-        new_top = tl.maximum(top, tl.max(score, axis=1))
-        share = tl.exp2(score - new_top[:, None])
-        fade = tl.exp2(top - new_top)
-        total = total * fade + tl.sum(share, axis=1)
         value = tl.load(values + at[:, None] + dim[None, :], mask=is_here[:, None], other=0.0)
-        sums = sums * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
-        top = new_top
+        score = tl.where(is_here[None, :], score, -1e30)
+        top, total, sums = absorb(score, value, top, total, sums)
     is_empty = total == 0.0
     sums = sums / tl.where(is_empty, 1.0, total)[:, None]
     mask = (member < GROUP)[:, None]
@@ -105,6 +98,16 @@ def splits_for(rows: int, heads: int, multiprocessors: int, longest: int, block:
     return max(1, min(wanted, 64, -(-longest // block)))
 
 
+def _parts(
+    heads: int, splits: int, dim: int, out: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for what the splits find, which another kernel joins."""
+    if splits == 1:
+        return out, out
+    wide = {"dtype": torch.float32, "device": out.device}
+    return torch.empty((heads, splits, dim), **wide), torch.empty((heads, splits), **wide)
+
+
 def decode_attention(
     queries: torch.Tensor,  # rows × query heads × dim
     keys: torch.Tensor,  # pages × key heads × page × dim
@@ -124,13 +127,8 @@ def decode_attention(
     _, heads, page, _ = keys.shape
     group = query_heads // heads
     out = torch.empty_like(queries) if out is None else out
-    if splits > 1:
-        wide = {"dtype": torch.float32, "device": out.device}
-        parts = torch.empty((rows * query_heads, splits, dim), **wide)
-        weights = torch.empty((rows * query_heads, splits), **wide)
-    else:
-        parts = weights = out
-    _attend[(rows, heads, splits)](
+    parts, weights = _parts(rows * query_heads, splits, dim, out)
+    _attend_one[(rows, heads, splits)](
         queries,
         keys,
         values,

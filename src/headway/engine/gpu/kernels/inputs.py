@@ -113,3 +113,21 @@ def mixed_inputs(
         BLOCK=block,
         num_warps=4,
     )
+
+
+@triton.jit(do_not_specialize=["count"])
+def _join_tables(entries, tables, count, table_stride, BLOCK: tl.constexpr):
+    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    is_here = number < count
+    slot = tl.load(entries + number, mask=is_here, other=0).to(tl.int64)
+    column = tl.load(entries + count + number, mask=is_here, other=0)
+    block = tl.load(entries + 2 * count + number, mask=is_here, other=0)
+    tl.store(tables + slot * table_stride + column, block, mask=is_here)
+
+
+def join_tables(entries: torch.Tensor, tables: torch.Tensor) -> None:
+    """`entries`, 3 × count, int32: whose table, which column, the block that joins it."""
+    count, block = entries.shape[1], 256
+    _join_tables[(triton.cdiv(count, block),)](
+        entries, tables, count, tables.stride(0), BLOCK=block, num_warps=4
+    )

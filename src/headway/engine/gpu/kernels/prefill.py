@@ -5,11 +5,35 @@ import torch
 import triton
 import triton.language as tl
 
+from headway.engine.gpu.kernels.softmax import absorb
+
 _LOG2E = 1.4426950408889634
 
 
+@triton.jit
+def _owner(tile, starts, sequences, TOKENS: tl.constexpr):
+    """Sequence s owns the tiles from starts[s] // TOKENS + s on: the last that begins here, where
+    its queries begin, how many they are, and which of its tiles this is."""
+    low, high = 0, sequences
+    while low < high:
+        middle = (low + high) // 2
+        if tl.load(starts + middle) // TOKENS + middle <= tile:
+            low = middle + 1
+        else:
+            high = middle
+    sequence = tl.maximum(low - 1, 0)
+    first = tl.load(starts + sequence)
+    count = tl.load(starts + sequence + 1) - first
+    return sequence, first, count, tile - (first // TOKENS + sequence)
+
+
+@triton.jit
+def _place(page, token, page_stride, token_stride, PAGE: tl.constexpr):
+    return page.to(tl.int64) * page_stride + token % PAGE * token_stride
+
+
 @triton.jit(do_not_specialize=["sequences"])
-def _attend(
+def _attend_many(
     queries,
     keys,
     values,
@@ -33,74 +57,48 @@ def _attend(
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    tile = tl.program_id(0)
-    head = tl.program_id(1)
-    # Sequence s owns the tiles from starts[s] // TOKENS + s on: find the last that begins here.
-    low, high = 0, sequences
-    while low < high:
-        middle = (low + high) // 2
-        if tl.load(starts + middle) // TOKENS + middle <= tile:
-            low = middle + 1
-        else:
-            high = middle
-    sequence = low - 1
-    first_query = tl.load(starts + sequence)
-    count = tl.load(starts + sequence + 1) - first_query
-    block = tile - (first_query // TOKENS + sequence)
-    if block * TOKENS >= count:
+    tile, head = tl.program_id(0), tl.program_id(1)
+    sequence, first_query, count, block = _owner(tile, starts, sequences, TOKENS)
+    if (block < 0) | (block * TOKENS >= count):
         return
     length = tl.load(lengths + sequence)
     before = length - count  # tokens whose keys and values were there already
-    row = tl.arange(0, ROWS)
-    dim = tl.arange(0, DIM)
-    place = tl.arange(0, BLOCK)
+    row, dim, place = tl.arange(0, ROWS), tl.arange(0, DIM), tl.arange(0, BLOCK)
     asker = block * TOKENS + row // GROUP
-    query_head = head * GROUP + row % GROUP
     is_asked = (asker < count) & (row < TOKENS * GROUP)
     query_at = (first_query + asker).to(tl.int64)[:, None] * query_stride
-    query_at += query_head[:, None] * DIM + dim[None, :]
+    query_at += (head * GROUP + row % GROUP)[:, None] * DIM + dim[None, :]
     query = tl.load(queries + query_at, mask=is_asked[:, None], other=0.0)
-    top = tl.full([ROWS], -1e30, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
+    top, total = tl.full([ROWS], -1e30, tl.float32), tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, DIM], tl.float32)
     last = tl.minimum(length, before + (block + 1) * TOKENS)
     whole = (before + block * TOKENS + 1) // BLOCK * BLOCK  # all rows see all of these
     table = tables + tl.load(slots + sequence).to(tl.int64) * table_stride
+    keys += head * head_stride
+    values += head * head_stride
     for first in tl.range(0, whole, BLOCK, num_stages=STAGES):
         token = first + place
-        page = tl.load(table + token // PAGE)
-        at = page.to(tl.int64) * page_stride + head * head_stride + token % PAGE * token_stride
+        at = _place(tl.load(table + token // PAGE), token, page_stride, token_stride, PAGE)
         key = tl.load(keys + at[None, :] + dim[:, None])
         score = tl.dot(query, key, input_precision="ieee") * scale
-        new_top = tl.maximum(top, tl.max(score, axis=1))
-        share = tl.exp2(score - new_top[:, None])
-        fade = tl.exp2(top - new_top)
-        total = total * fade + tl.sum(share, axis=1)
         value = tl.load(values + at[:, None] + dim[None, :])
-        sums = sums * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
-        top = new_top
+        top, total, sums = absorb(score, value, top, total, sums)
     for first in tl.range(whole, last, BLOCK, num_stages=STAGES):
         token = first + place
-        is_here = token < last
-        page = tl.load(table + token // PAGE, mask=is_here, other=0)
-        at = page.to(tl.int64) * page_stride + head * head_stride + token % PAGE * token_stride
-        key = tl.load(keys + at[None, :] + dim[:, None], mask=is_here[None, :], other=0.0)
+        here = token < last
+        page = tl.load(table + token // PAGE, mask=here, other=0)
+        at = _place(page, token, page_stride, token_stride, PAGE)
+        key = tl.load(keys + at[None, :] + dim[:, None], mask=here[None, :], other=0.0)
         score = tl.dot(query, key, input_precision="ieee") * scale
-        is_seen = token[None, :] <= before + asker[:, None]
-        score = tl.where(is_seen & is_here[None, :], score, -1e30)
-        new_top = tl.maximum(top, tl.max(score, axis=1))
-        share = tl.exp2(score - new_top[:, None])
-        fade = tl.exp2(top - new_top)
-        total = total * fade + tl.sum(share, axis=1)
-        value = tl.load(values + at[:, None] + dim[None, :], mask=is_here[:, None], other=0.0)
-        sums = sums * fade[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
-        top = new_top
+        seen = (token[None, :] <= before + asker[:, None]) & here[None, :]
+        value = tl.load(values + at[:, None] + dim[None, :], mask=here[:, None], other=0.0)
+        top, total, sums = absorb(tl.where(seen, score, -1e30), value, top, total, sums)
     sums = sums / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(out + query_at, sums.to(out.dtype.element_ty), mask=is_asked[:, None])
 
 
 def prefill_attention(
-    queries: torch.Tensor,  # tokens × query heads × dim, sequence after sequence
+    queries: torch.Tensor,  # tokens × query heads × dim, sequence after sequence from starts[0] on
     keys: torch.Tensor,  # pages × key heads × page × dim
     values: torch.Tensor,
     tables: torch.Tensor,  # slots × pages, int32
@@ -109,7 +107,7 @@ def prefill_attention(
     lengths: torch.Tensor,  # sequences, int32: tokens to attend to, the new ones with them
     scale: float,
     *,
-    out: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,  # only the sequences' tokens are written
     rows: int = 128,
     block: int = 64,
     warps: int = 8,
@@ -121,7 +119,7 @@ def prefill_attention(
     per_tile = rows // group
     sequences = lengths.shape[0]
     out = torch.empty_like(queries) if out is None else out
-    _attend[(tokens // per_tile + sequences, heads)](
+    _attend_many[(tokens // per_tile + sequences, heads)](
         queries,
         keys,
         values,

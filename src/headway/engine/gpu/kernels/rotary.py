@@ -7,6 +7,18 @@ import triton.language as tl
 
 
 @triton.jit
+def _normed(first, second, norm, epsilon, DIM: tl.constexpr):
+    """Both halves of each head, over the root of their mean square."""
+    half = tl.arange(0, DIM // 2)
+    dtype = first.dtype
+    a, b = first.to(tl.float32), second.to(tl.float32)
+    scale = tl.rsqrt((tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)) / DIM + epsilon)
+    a = (a * scale[:, None]).to(dtype) * tl.load(norm + half)[None, :]
+    b = (b * scale[:, None]).to(dtype) * tl.load(norm + DIM // 2 + half)[None, :]
+    return a.to(tl.float32), b.to(tl.float32)
+
+
+@triton.jit
 def _rotate_and_store(
     qkv,
     cosines,
@@ -47,10 +59,7 @@ def _rotate_and_store(
         a, b = first.to(tl.float32), second.to(tl.float32)
         if NORMS:
             norm = query_norm if group < QUERY_GROUPS else key_norm
-            scale = tl.rsqrt((tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)) / DIM + epsilon)
-            a = (a * scale[:, None]).to(dtype) * tl.load(norm + half)[None, :]
-            b = (b * scale[:, None]).to(dtype) * tl.load(norm + DIM // 2 + half)[None, :]
-            a, b = a.to(tl.float32), b.to(tl.float32)
+            a, b = _normed(first, second, norm, epsilon, DIM)
         first = (a * cosine - b * sine).to(dtype)
         second = (b * cosine + a * sine).to(dtype)
     if group < QUERY_GROUPS:

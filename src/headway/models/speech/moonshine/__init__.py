@@ -1,5 +1,5 @@
 """Moonshine base (English speech), from the files of a pinned package. It is built as a package of
-somebody else's would be: the catalogue knows its `Entry`, and nothing else of it."""
+a foreign package's would be: the catalogue knows its `Entry`, and nothing else of it."""
 
 from headway.models.speech.moonshine.model import MOONSHINE_WEIGHTS, Moonshine
 

@@ -66,7 +66,7 @@ class Graph:
         return name
 
     def replace(self, old: str, new: str) -> None:
-        """Whoever took the old one takes the new one."""
+        """Nodes that took the old one take the new one."""
         for node in self._model.graph.node:
             for at, name in enumerate(node.input):
                 if name == old:

@@ -1,12 +1,12 @@
 """One end of the line between a batcher's process and a model's. Both ends are alike.
 
 A message is one packet on a Unix socket. What is small travels in it; what is large lies in shared
-memory that is used again and again: whoever writes keeps up to four regions, and with every message
+memory that is used again and again: a sender keeps up to four regions, and with every message
 each side tells which of the other's regions it still holds. Small values are copied out of them,
-large ones are read where they lie, for as long as anybody keeps them.
+large ones are read where they lie, for as long as a reference to them lives.
 
 That needs question and answer. On a line in `both_ways` either side sends whenever it likes: there
-a region is used for one message, and nobody waits in `send` or `receive`.
+a region is used for one message, and neither side waits in `send` or `receive`.
 """
 
 import array
@@ -23,14 +23,13 @@ from headway.runtime.workers.process import codec, regions
 from headway.runtime.workers.process.regions import Region
 
 INLINE_BYTES = 16 * 2**10  # up to here a packet is as quick as shared memory
-_COPY_BYTES = 2**20  # below, a copy costs less than a region that somebody keeps
+_COPY_BYTES = 2**20  # below, a copy costs less than a region that is kept
 _SLOTS = 4
 _ONCE = _SLOTS  # a region that is used for one message only
 _NONE = _SLOTS + 1  # no region: the value is in the packet
 _SWEEP = 256  # messages between two looks for memory that is no longer needed
 _LARGE = 4  # times what was needed is too much
 _SHORT_S = 0.0005  # a wait; an idle worker looks out for no longer than this
-_HAS_CORES = len(os.sched_getaffinity(0)) > 1  # else looking out keeps the other side from working
 _HEAD = struct.Struct("<BBBBIQ")  # kind, slot, busy and dropped slots, call, length
 _PACKET_BYTES = _HEAD.size + INLINE_BYTES
 _FD_BYTES = array.array("i").itemsize
@@ -69,6 +68,8 @@ class Channel:
         self._arrivals = select.poll()
         self._arrivals.register(end, select.POLLIN)
         self._looks_out = False
+        # With one core, looking out would keep the other side from working.
+        self._has_cores = len(os.sched_getaffinity(0)) > 1
         self._is_both_ways = False
         self._mine: list[Region | None] = [None] * _SLOTS
         self._theirs: list[Region | None] = [None] * _SLOTS
@@ -93,7 +94,7 @@ class Channel:
         self._socket.settimeout(seconds)
 
     def shut_down(self) -> None:
-        """From any thread: whoever waits in `receive` gets what has come, and then EOFError. (What
+        """From any thread: a thread in `receive` gets what has come, and then EOFError. (What
         a process leaves behind may hold its end of the line.)"""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -149,7 +150,7 @@ class Channel:
             socket.send_fds(self._socket, [packet], [fd])
 
     def _held(self) -> int:
-        """The other side's slots in which somebody here still has a value."""
+        """The other side's slots in which a value is still in use here."""
         held = 0
         for slot, region in enumerate(self._theirs):
             if region is not None and region.is_lent:
@@ -213,7 +214,7 @@ class Channel:
 
     def _next_packet(self) -> tuple[bytes, Any, int]:
         """Where the last wait was short the next one likely is, and is spent looking out for its
-        end: whoever sleeps takes 50 µs to wake up, and as long to be woken."""
+        end: a thread that sleeps takes 50 µs to wake up, and as long to be woken."""
         if self._is_both_ways:
             return self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)[:3]
         started = time.monotonic()
@@ -221,7 +222,7 @@ class Channel:
             self._looks_out = time.monotonic() - started < _SHORT_S
             os.sched_yield()
         packet, ancillary, flags, _ = self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)
-        self._looks_out = _HAS_CORES and time.monotonic() - started < _SHORT_S
+        self._looks_out = self._has_cores and time.monotonic() - started < _SHORT_S
         return packet, ancillary, flags
 
     def _source(self, slot: int, length: int, fds: Sequence[int]) -> Any:

@@ -250,7 +250,8 @@ def _settle(spec: WorkerSpec) -> None:
     os.chdir(spec.folder)
     for thread in os.listdir("/proc/self/task") if spec.cores else ():
         os.sched_setaffinity(int(thread), spec.cores)  # numpy has started some already
-    # A core of gigabytes would be written for minutes, while callers wait. Who wants one raises it.
+    # A core of gigabytes would be written for minutes, while callers wait. A model that wants one
+    # raises the limit.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if spec.memory_bytes is not None:
         _limit_memory(spec.memory_bytes)

@@ -184,7 +184,7 @@ class ModelProcess:
         return message
 
     def _skip_rest(self, call: int) -> None:
-        """Nobody reads any more: what the model still has to say, within one limit in all, is
+        """No reader is left: what the model still has to say, within one limit in all, is
         dropped."""
         end_at = None if self._limit_s is None else time.monotonic() + self._limit_s
         with suppress(WorkerLost):  # the next call will find that out
@@ -205,7 +205,7 @@ class ModelProcess:
         return not self._has_ended.is_set()
 
     def kill(self, reason: str) -> None:
-        """At once. `reason`: for whoever asks why it ended."""
+        """At once. `reason`: why it ended."""
         with self._lock:
             if self._pidfd < 0:
                 return

@@ -13,7 +13,7 @@ class Kind(IntEnum):
     SPEC = 1  # an WorkerSpec: become this model
     PREDICT = 2
     STREAM = 3
-    IMPORT = 12  # names of modules, while it waits to be told who it is
+    IMPORT = 12  # names of modules, while it waits for its model
     SERVE = 10  # the line is the model's: it speaks for itself until it ends
     # from there
     READY = 4  # loaded

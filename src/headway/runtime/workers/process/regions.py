@@ -1,7 +1,8 @@
 """Memory that two processes share, to pass arrays without sending them.
 
-Anonymous files (memfd): nobody finds them by a name, and with the last process that has them open
-they are gone, however it ended. Their size is sealed: nobody can cut a mapping short under another.
+Anonymous files (memfd): no process finds them by a name, and they are gone with the last process
+that has them open, however it ended. Their size is sealed: no process can cut a mapping short under
+another.
 """
 
 import fcntl
@@ -23,12 +24,12 @@ class Region:
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
-        self.peak = 0  # the most bytes of it in use since somebody last looked
+        self.peak = 0  # the most bytes of it in use since the last look
         self.whole: Bytes = numpy.frombuffer(mmap.mmap(fd, size), numpy.uint8)
 
     @property
     def is_lent(self) -> bool:
-        """Does anybody still hold an array that lies in it?"""
+        """Is an array that lies in it still referred to?"""
         return sys.getrefcount(self.whole) > _OWN_REFERENCES
 
 

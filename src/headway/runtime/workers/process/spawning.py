@@ -60,7 +60,7 @@ class Spawned(NamedTuple):
 
 
 class Spawner:
-    """One for all models of this process. `enter` and `leave` count who may need a process."""
+    """One for all models of this process. `enter` and `leave` count those that may need one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class Spawner:
                 spare.discard()
 
     def _have_imported(self, imports: Sequence[str]) -> None:
-        """Under the lock: whoever takes it has not told it yet who it is."""
+        """Under the lock: the user that takes it has not yet sent it its model."""
         missing = [name for name in imports if name not in self._imported]
         if missing and self._spare is not None:
             self._spare.channel.send(Kind.IMPORT, 0, missing)
@@ -130,7 +130,7 @@ class Spawner:
         def task() -> None:
             try:
                 future.set_result(function())
-            except Exception as error:  # noqa: BLE001  whoever waits must hear of it
+            except Exception as error:  # noqa: BLE001  waiting threads must hear of it
                 future.set_exception(error)
 
         self._tasks.put(task)

@@ -30,7 +30,7 @@ class TeamListener(Protocol):
 
 
 class ProcessTeam:
-    """`start` once; the decider that is attached learns who comes and goes."""
+    """`start` once; the attached decider is told of workers that come and go."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class WorkerStatus:
 
 
 class Team(Protocol):
-    """Who hands out the jobs. Each is told in the worker's thread."""
+    """Hands out the jobs. Each is told in the worker's thread."""
 
     def worker_ready(self, worker: "ProcessWorker", status: WorkerStatus) -> None: ...
 
@@ -58,7 +58,7 @@ class ProcessWorker:
     def __init__(
         self, spec: WorkerSpec, options: ProcessOptions, team: Team, *, is_awaited: bool
     ) -> None:
-        """`is_awaited`: somebody waits for `started`, and stops it where that fails."""
+        """`is_awaited`: a caller waits for `started`, and stops it where that fails."""
         self._life = _Life(
             spec, options, weakref.ref(self), weakref.ref(team), is_awaited=is_awaited
         )
@@ -175,8 +175,8 @@ class _Life:
                 else:
                     self._held.append(item)
                     if self._supervision.state is WorkerState.FAILED:
-                        self._give_back()  # nobody will come for it
-        except BaseException as error:  # noqa: BLE001  a bug of ours; nobody may wait for it for ever
+                        self._give_back()  # no thread will come for it
+        except BaseException as error:  # noqa: BLE001  a bug of ours; no caller may wait for ever
             _log.exception("%s: its worker broke", self._spec.name)
             self._supervision.fail(f"broke: {type(error).__name__}: {error}")
             self._tell_lost(None)
@@ -200,7 +200,7 @@ class _Life:
         self._is_busy = True
         if self._process is not None:
             self._process.jobs += 1
-            if self.is_stopping:  # whoever stops it now finds it busy
+            if self.is_stopping:  # a caller that stops it now finds it busy
                 self._process.kill("was stopped")
         try:
             job.run()
@@ -226,7 +226,7 @@ class _Life:
                 ended=lambda: self.inbox.put(_WAKE),
             )
             self._is_busy = True
-            if self.is_stopping:  # whoever stops it now finds it busy
+            if self.is_stopping:  # a caller that stops it now finds it busy
                 process.kill("was stopped")
             process.wait_ready(options.load_timeout_s)
         except (LoadFailed, OSError) as error:
@@ -268,7 +268,7 @@ class _Life:
 
     def _tell_lost(self, pid: int | None) -> None:
         if self._supervision.state is WorkerState.FAILED:
-            self._give_back()  # first: whoever is given up must be among the queued
+            self._give_back()  # first: an item that is given up must be among the queued
         worker, team = self._worker(), self._team()
         if worker is not None and team is not None:
             team.worker_lost(worker, dataclasses.replace(self.status, pid=pid))

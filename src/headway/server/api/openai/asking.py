@@ -63,7 +63,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         form = form_of(self.response_format, self.structured_outputs)
         if form is not None:
             if self.ignore_eos:
-                raise InvalidInput(f"{form.field}: has an end, which ignore_eos would pass over")
+                raise InvalidInput(f"{form.field}: cannot be combined with ignore_eos")
             await language.check_grammar(form.grammar, form.field)
         given = {
             name: value
@@ -84,7 +84,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def check_stream(self) -> None:
         if self.stream_options is not None and not self.stream:
-            raise InvalidInput("stream_options: is for streams; say stream = true")
+            raise InvalidInput("stream_options: needs stream = true")
         if self.stream_options is not None and self.stream_options.include_obfuscation:
             raise InvalidInput("stream_options.include_obfuscation: is not supported")
 

@@ -84,7 +84,7 @@ def _streams(form: Form) -> bool:
     if given not in _YES:
         raise InvalidInput(f"stream: true or false is expected, not {given!r}")
     if form_name not in (None, "", "json", "text"):
-        raise InvalidInput(f"stream: with response_format json or text, not {form_name!r}")
+        raise InvalidInput(f"stream: needs response_format json or text, not {form_name!r}")
     return True
 
 

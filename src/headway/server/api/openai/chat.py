@@ -144,7 +144,7 @@ def _part(part: Any, where: str) -> str:
     if part.get("type") != "text":
         raise InvalidInput(f"{where}.type: {part.get('type')!r:.40} is not supported; text is")
     for name in part.keys() - {"type", "text"}:
-        raise InvalidInput(f"{where}.{name}: is not known")
+        raise InvalidInput(f"{where}.{name}: is an unknown field")
     text = part.get("text")
     if not isinstance(text, str):
         raise InvalidInput(f"{where}.text: a text is expected")

@@ -57,7 +57,7 @@ class Completions:
 async def _answer(request: Request, asked: CompletionRequest, served: ServedModel) -> Answer:
     language = language_of(served)
     if asked.echo and asked.logprobs is not None:
-        raise InvalidInput("echo: cannot be had with logprobs: those of prompts are not kept")
+        raise InvalidInput("echo: cannot be combined with logprobs: a prompt has none")
     if asked.max_tokens is None:
         asked = msgspec.structs.replace(asked, max_tokens=_MAX_TOKENS)
     ask = ask_of({}, request)

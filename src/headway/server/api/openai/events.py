@@ -13,8 +13,8 @@ from headway.errors import HeadwayError, InputTooLarge
 from headway.hosting.generation.pieces import Piece
 from headway.hosting.streaming import ServedStream
 from headway.server.api.openai.asking import too_long
+from headway.server.api.openai.errors import openai_error
 from headway.server.api.v2.generating import Pumping
-from headway.server.app import openai_error
 from headway.server.errors import param_of, status_of
 from headway.server.net.messages import Answer, Response, Sink, StreamResponse
 
@@ -145,5 +145,5 @@ class _Gathering:
             self._add(self._stream.take())
             if self._stream.is_at_end():
                 self.done.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self.done.set_exception(error)

@@ -24,7 +24,7 @@ class Form:
         return given[0] if given else None
 
     def check_known(self, fields: Collection[str], *, files: Collection[str]) -> None:
-        """Raises InvalidInput for what nobody reads."""
+        """Raises InvalidInput for a field that the route does not read."""
         for given, known in ((self.fields, fields), (self.files, files)):
             for name in given:
                 if name not in known:
@@ -96,6 +96,7 @@ def _import() -> Any:
         import multipart
     except ImportError as error:
         raise InvalidInput(
-            "this server reads no uploads; whoever runs it: pip install 'headway[multipart]'"
+            "this server cannot read uploads until its operator runs: "
+            "pip install 'headway[multipart]'"
         ) from error
     return multipart

@@ -1,6 +1,6 @@
 """Reranking as Cohere's, Jina's and vLLM's clients ask for it: an unmodified `cohere` client works.
 
-A request becomes one item for each of its documents; they share batches with everybody else's.
+A request becomes one item for each of its documents; they share batches with other requests.
 """
 
 from typing import Annotated, Any, Literal
@@ -25,7 +25,7 @@ MAX_DOCUMENTS = 2048  # in one request, as many as texts to embed: they wait tog
 
 
 class RerankRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`user` is whom the answer is for; it changes nothing."""
+    """`user` names the end user; it changes nothing."""
 
     model: str
     query: str

@@ -45,7 +45,7 @@ class Tokens:
         asked = await decode_fields(request, TokenizeRequest)
         language = language_of(await find_or_wake(self._inference, request, asked.model))
         if (asked.prompt is None) == (asked.messages is None):
-            raise InvalidInput("prompt: this or messages is expected, one of both")
+            raise InvalidInput("prompt: either prompt or messages is expected")
         if asked.messages is not None:
             ids = await language.encode_chat(checked_messages(asked.messages))
         else:

@@ -34,5 +34,5 @@ class Usage:
         }
 
     def headway(self) -> list[dict[str, Any]]:
-        """What each answer met on its way, where somebody wanted to know."""
+        """What each answer met on its way, where the caller asked for it."""
         return [{"index": index, **met.as_json()} for index, met in sorted(self.met.items())]

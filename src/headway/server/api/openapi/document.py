@@ -16,7 +16,7 @@ from headway.server.api import kinds
 from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
-from headway.server.api.openai.handlers import EmbeddingsRequest
+from headway.server.api.openai.embeddings import EmbeddingsRequest
 from headway.server.api.openai.images import ImagesRequest
 from headway.server.api.openai.rerank import RerankRequest
 from headway.server.api.openai.tokens import DetokenizeRequest, TokenizeRequest
@@ -53,7 +53,7 @@ _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARA
 def document_of(
     models: Iterable[ServedModel], *, version: str, has_keys: bool = False
 ) -> dict[str, Any]:
-    """Of these models, as they are now. `has_keys`: whoever calls needs one."""
+    """Of these models, as they are now. `has_keys`: every call needs one."""
     served = sorted(models, key=lambda model: model.name)
     components = dict(schemas.COMPONENTS)
     kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
@@ -100,7 +100,7 @@ def _shown(model: ServedModel) -> dict[str, Any]:
 
 
 def with_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """How to show a key, and what is answered to whoever has none, or the wrong one."""
+    """How to send a key, and the answers without one, or with the wrong one."""
     paths: dict[str, dict[str, Operation]] = document["paths"]
     for path, operations in paths.items():
         for method, operation in operations.items():
@@ -177,7 +177,8 @@ def _answered(model: ServedModel, gives: Schema, schema: Schema) -> dict[str, An
     answer = json_of("the result", schema)
     content = answer["content"]
     if model.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        # Without a schema: what one would describe, the text or each event, tools do not agree on.
+        content["text/event-stream"] = {}
     if not gives or "contentEncoding" in gives or bool(getattr(model, "media_type", None)):
         content["*/*"] = {"schema": {}}
     return answer

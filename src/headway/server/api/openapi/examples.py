@@ -1,4 +1,4 @@
-"""A value to begin with, for who tries a route by hand: it fits its schema."""
+"""An example value for a user who tries a route by hand: it fits the route's schema."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -35,7 +35,7 @@ class OpenAPI:
         """A browser is led to the page; a program is told what there is."""
         if "text/html" in request.headers.get("accept", ""):
             return Response(status=307, content_type="text/plain", headers=(("Location", "docs"),))
-        names = self._models.names(request.caller)  # none to whoever shows no key
+        names = self._models.names(request.caller)  # none without a key
         links = {"docs": "docs", "openapi": "openapi.json", "ready": "v2/health/ready"}
         found = {"name": "headway", "version": self._version, "models": names, **links}
         return Response(msgspec.json.encode(found))

@@ -66,7 +66,7 @@ def _repository(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
                 "parameters": [named],
                 "requestBody": {**body_of(ref("UnloadRequest"), example={}), "required": False},
                 "responses": {
-                    "200": json_of("nobody finds it any more", ref("Unloaded")),
+                    "200": json_of("it is unloaded: no request finds it any more", ref("Unloaded")),
                     **errors_of(_CHANGED),
                 },
             }

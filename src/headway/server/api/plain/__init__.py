@@ -1,1 +1,1 @@
-"""What the plain route takes and gives beside JSON: uploads, files as answers, events."""
+"""The plain route, `/v1/predict/{model}`: JSON, uploads, files as answers, events."""

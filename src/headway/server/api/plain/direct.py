@@ -123,10 +123,13 @@ class RowCodec:
             return None
 
     def is_large(self, outputs: Any) -> bool:
-        return any(array.size > _MOST_ELEMENTS for array in outputs.values())
+        return bool(max([array.size for array in outputs.values()]) > _MOST_ELEMENTS)
 
     def encode(self, request_id: str, outputs: Any, steps: Steps = AT_ONCE) -> bytes:
-        named = {name: array[0] for name, array in outputs.items()}
+        if steps is AT_ONCE:
+            named = {name: array[0].tolist() for name, array in outputs.items()}
+        else:
+            named = {name: array[0] for name, array in outputs.items()}
         result = named if len(named) > 1 else next(iter(named.values()))
         try:
             if steps is AT_ONCE:

@@ -64,9 +64,9 @@ def ask_from(
     }
     story = Story() if _explains(headers) else None
     adapter = headers.get("headway-adapter", "").strip()
-    account = None
+    allowance = None
     if caller is not None:
-        tenant, account = caller.key.tenant, caller.account
+        tenant, allowance = caller.key.tenant, caller.allowance
         if adapter:
             caller.check_model(adapter)
     elif not (deadline_ms or tenant or others or story or adapter) and priority == "normal":
@@ -77,7 +77,7 @@ def ask_from(
         tenant,
         parameters=others or None,
         story=story,
-        account=account,
+        allowance=allowance,
         adapter=adapter,
     )
 

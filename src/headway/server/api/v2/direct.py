@@ -6,7 +6,6 @@ general way, which also says what is wrong. Both ways give the same arrays and t
 """
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -18,14 +17,13 @@ from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.json_data import element_type, json_data, json_pieces
 from headway.server.api.v2.requests import LARGE_ANSWER
-from headway.server.api.v2.tensors import Array, Signature, objects
+from headway.server.api.v2.tensors import Array, TensorSignature, objects
 from headway.server.direct import DirectRequest
 from headway.server.net.background import AT_ONCE, Steps
 
 _MOST_ELEMENTS = 4096  # in a row; what is larger may take its time
 _MOST_STARTS = 64  # output shapes remembered
 _ENCODER = msgspec.json.Encoder()
-_size = operator.attrgetter("size")
 
 
 _Input: TypeAlias = tuple[str, Datatype, tuple[int, ...]]  # its name, and its shape with one row
@@ -34,7 +32,7 @@ _Input: TypeAlias = tuple[str, Datatype, tuple[int, ...]]  # its name, and its s
 class JsonCodec:
     """Bytes to one row and back, for a model whose shapes are fixed."""
 
-    def __init__(self, name: str, version: str, signature: Signature) -> None:
+    def __init__(self, name: str, version: str, signature: TensorSignature) -> None:
         self._signature = signature
         self._inputs = tuple(
             (name, datatype, (1, *shape[1:]))
@@ -60,7 +58,10 @@ class JsonCodec:
         return request.id, arrays
 
     def is_large(self, outputs: Mapping[str, Array]) -> bool:
-        return max(map(_size, outputs.values()), default=0) > LARGE_ANSWER
+        for array in outputs.values():  # noqa: SIM110  `any(…)` costs a generator
+            if array.size > LARGE_ANSWER:
+                return True
+        return False
 
     def encode(
         self, request_id: str, outputs: Mapping[str, Array], steps: Steps = AT_ONCE
@@ -91,7 +92,7 @@ class JsonCodec:
         return found
 
 
-def direct_codec(name: str, version: str, signature: Signature) -> JsonCodec | None:
+def direct_codec(name: str, version: str, signature: TensorSignature) -> JsonCodec | None:
     """None for a model whose shapes vary, or whose tensors JSON cannot carry."""
     inputs, outputs = signature.inputs.values(), signature.outputs.values()
     datatypes = [*(datatype for datatype, _ in inputs), *outputs]

@@ -69,7 +69,7 @@ def _check_streams(keys: dict[str, Any], model: ServedModel, *, streams: bool) -
         return
     if keys.pop("stream") not in (streams, None):
         route = "generate" if streams else "generate_stream"
-        raise InvalidInput(f"stream: it is the route that says so; ask {route!r} instead")
+        raise InvalidInput(f"stream: the route decides it; use {route!r} instead")
 
 
 async def answer(model: ServedModel, body: Body, ask: Ask) -> Response:
@@ -217,7 +217,7 @@ class Pumping:
                 self._sink.write(events[0] if len(events) == 1 else b"".join(events))
             if self._stream.is_at_end():
                 self.done.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self.done.set_exception(error)
 
     def _go_on(self, _: object) -> None:

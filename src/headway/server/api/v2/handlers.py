@@ -233,7 +233,8 @@ class V2:
         return _json({"name": model, "load": True})  # as KServe answers; Triton's has no body
 
     async def repository_unload(self, request: Request, model: str) -> Response:
-        """No model here depends on another: `unload_dependents` is read and changes nothing."""
+        """`unload_dependents` is read and changes nothing: models that use this one stay, and fail
+        where they call it."""
         check_unload((await _parse(request, _ChangeBody)).parameters)
         await self._models.unload(request.caller, model)
         return _json({"name": model, "unload": True})

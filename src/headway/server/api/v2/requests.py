@@ -10,7 +10,7 @@ from msgspec import Struct
 from headway.errors import InvalidInput
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.json_data import not_json
-from headway.server.api.v2.tensors import Array, Signature, objects
+from headway.server.api.v2.tensors import Array, TensorSignature, objects
 
 Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = dict[str, Scalar]
@@ -77,7 +77,7 @@ def requested_outputs(
     return tuple(found.values())
 
 
-def check_outputs(request: InferRequest, signature: Signature) -> None:
+def check_outputs(request: InferRequest, signature: TensorSignature) -> None:
     """Refuse before the model runs what could not be answered after."""
     known = signature.outputs
     if not known:  # a model that declares nothing: seen when it has run
@@ -97,7 +97,7 @@ def check_outputs(request: InferRequest, signature: Signature) -> None:
 def take_output(
     want: RequestedOutput,
     outputs: Mapping[str, Array],
-    signature: Signature,
+    signature: TensorSignature,
     labels: Mapping[str, Sequence[str]] | None,
 ) -> tuple[Array, Datatype]:
     """What is to be sent for one output, and as what."""
@@ -142,7 +142,7 @@ def is_large_raw(array: Array) -> bool:
 
 
 def check_known(parameters: Parameters, known: tuple[str, ...], what: str) -> None:
-    """One that nobody reads is refused; one without a value says nothing."""
+    """An unknown one is refused; one without a value says nothing."""
     for name, value in parameters.items():
         if name not in known and value is not None:
             raise InvalidInput(

@@ -91,12 +91,15 @@ class Answering(Lifetime):
             or (b"connection" in headers and parser.get_http_version() != "1.1")
         ):
             return False
-        self._task = self._app.start_direct(self._url, body, self, headers)
+        return self._begin_direct(self._url, headers, body)
+
+    def _begin_direct(self, url: bytes, headers: dict[bytes, bytes], body: bytes) -> bool:
+        self._task = self._app.start_direct(url, body, self, headers)
         if self._task is None:
             return False
         self._deadline = math.inf
         self._is_answering = False
-        self._asked = (self._url, headers)
+        self._asked = (url, headers)
         return True
 
     def answer(self, body: bytes) -> None:
@@ -119,7 +122,7 @@ class Answering(Lifetime):
             self._send(received, self._app.answer_error(received.request, error))
         except Exception:
             logger.exception("an error could not be told")
-            self._transport.abort()  # nobody may wait for an answer that never comes
+            self._transport.abort()  # the client must not wait for an answer that never comes
             return
         self._next(keep_alive=True)
 
@@ -155,7 +158,7 @@ class Answering(Lifetime):
             is_answered = True
         finally:
             if not is_answered and not self._transport.is_closing():
-                self._transport.abort()  # cut short: nobody may take it for an answer
+                self._transport.abort()  # cut short: the client must not take it for an answer
         self._next(keep_alive=received.keep_alive)
 
     def _send(self, received: Received, response: Response) -> None:

@@ -35,7 +35,7 @@ def send_interim(sock: Any, interim: bytes) -> Peer:
 
 def peer_of(sock: Any) -> Peer:
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return Peer.READS  # a local socket's write fails at once where nobody is left
+        return Peer.READS  # a local socket's write fails at once where the peer has gone
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
     except (OSError, AttributeError):  # closed meanwhile; a system without it

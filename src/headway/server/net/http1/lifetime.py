@@ -12,6 +12,7 @@ from headway.server.app import App, Pending, refuse
 from headway.server.net.headers import request_id
 from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http1 import half_close, wire
+from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.turns import Phase, Received, Refused, Turn
 
 LINGER_S = 2.0  # how long a refused client is listened to, so that it can read why
@@ -21,6 +22,7 @@ class Owner(Protocol):
     """The server that holds the connections."""
 
     room: BodyRoom
+    heads: Heads
 
     def opened(self, connection: "Lifetime", address: str) -> str | None:
         """Why there is no room for it; None: there is; "": not even for an answer."""
@@ -112,7 +114,7 @@ class Lifetime(asyncio.Protocol):
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """True: the transport stays open, for who has ended its requests but reads the answers."""
+        """True: the transport stays open, for a client that sends no more but reads answers."""
         if self._is_over or (self._task is None and not self._waiting) or self._is_tls:
             return False
         if not self._has_ended:
@@ -225,7 +227,7 @@ class Lifetime(asyncio.Protocol):
             self._arm(self._config.write_timeout_s)
 
     def _give_back(self) -> None:
-        """All but what those who wait have, and what is coming in."""
+        """All but what waiting requests hold, and what is coming in."""
         bodies = [turn.body_bytes for turn in self._waiting if isinstance(turn, Received)]
         kept = sum(max(0, size - self._uncounted_bytes) for size in bodies)
         if self._phase is Phase.BODY and not self._is_over:

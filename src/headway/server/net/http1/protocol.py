@@ -31,8 +31,9 @@ class Connection(Answering):
         "_body_bytes",
         "_body_bytes_before",
         "_head_bytes",
+        "_heads",
         "_is_upgrade",
-        "_read_bytes",
+        "_read",
         "_timed",
     )
 
@@ -42,7 +43,8 @@ class Connection(Answering):
         super().__init__(app, config, loop, owner)
         self._is_upgrade = False  # the request asks for another protocol; it is parsed once more
         self._timed = Phase.NOTHING  # the phase that the deadline is for
-        self._read_bytes = 0  # in the current read
+        self._read = b""  # at once, just now
+        self._heads = owner.heads
         self._head_bytes = 0  # of a head (or trailers) that came in several reads
         self._body_bytes = 0
         self._body_bytes_before = 0  # in the read before
@@ -50,14 +52,26 @@ class Connection(Answering):
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
-        self._read_bytes = len(data)
+        if self.is_idle and self._starts_again(data):
+            return
+        self._read = data
         try:
             self._parser.feed_data(data)
         except _STOPS as error:
             if not self._goes_on_after(error, data):
                 return
+        finally:
+            self._read = b""  # it may be large
         if self._phase is not Phase.NOTHING:
             self._watch_partial(len(data))
+
+    def _starts_again(self, data: bytes) -> bool:
+        """A whole request with a head that was parsed before: no need to parse it again."""
+        found = self._heads.find(data)
+        if found is None:
+            return False
+        (url, headers, _), body = found
+        return self._begin_direct(url, headers, body)
 
     # --- the parser calls
 
@@ -89,7 +103,7 @@ class Connection(Answering):
             raise Refused(400, "bad_request", "the request has no Host header")
         if b"transfer-encoding" in headers:
             self._check_coding(headers[b"transfer-encoding"])
-        if self._timed is Phase.HEAD or self._read_bytes > self._config.max_header_bytes:
+        if self._timed is Phase.HEAD or len(self._read) > self._config.max_header_bytes:
             self._check_head()
         length = headers.get(b"content-length")
         if length is not None and int(length) > self._allowed_bytes:
@@ -116,6 +130,7 @@ class Connection(Answering):
         elif self._body_bytes <= SMALL:
             body, parts = b"".join(parts), []
         if not parts and self._start_direct(body):
+            self._heads.keep(self._read, url, headers, body)
             return
         if not url.startswith(b"/"):
             url = self._relative(url)
@@ -256,7 +271,7 @@ Admit: TypeAlias = Callable[[Mapping[str, str]], HeadwayError | None]  # by head
 
 
 class GuardedConnection(Connection):
-    """Where there are keys: who has none is told before its body is read, if that is long."""
+    """Where there are keys: a client without one is refused before a long body is read."""
 
     __slots__ = ("_admit",)
 

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from headway.config import ServerConfig
 from headway.server.app import App
 from headway.server.net.holding import BodyRoom
+from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.lifetime import Lifetime
 from headway.server.net.http1.protocol import Admit, Connection, GuardedConnection
 from headway.server.net.port import Port, bracketed
@@ -34,6 +35,7 @@ class HttpServer(Port[Lifetime]):
         super().__init__(config, tls=tls, room=room)
         self._app = app
         self._admit = admit
+        self.heads = Heads()
         self.port = config.port
 
     async def __aenter__(self) -> Self:

@@ -123,5 +123,5 @@ def _encode_headers(headers: Headers) -> bytes:
 
 
 def one_line(text: str) -> bytes:
-    """A value with a line break in it would be a header of its own: somebody else's."""
+    """A value with a line break in it would be a header of its own, chosen by a client."""
     return text.replace("\r", " ").replace("\n", " ").encode("latin-1", "replace")

@@ -62,7 +62,7 @@ class Call(CallState):
             self._refuse_request(error)
 
     def cancel(self) -> None:
-        """Nobody wants the answer."""
+        """The client does not want the answer."""
         self.is_over = True
         task = self._stop_work()
         if task is None:
@@ -102,14 +102,18 @@ class Call(CallState):
 
     def _begin(self, data: bytes) -> None:
         """The only message is here, whole."""
-        method = self.method
+        direct = self.method.direct if self.head.is_plain else None
+        if direct is not None:
+            self._work = direct.start_known(data, self)
+            if self._work is not None:
+                return
         try:
             request = self._parsed(data)
         except Exception as error:  # noqa: BLE001 - protobuf's own, and there are three of them
             self._refuse_request(error)
             return
-        if method.direct is not None and self.head.is_plain:
-            self._work = method.direct.start(request, self)
+        if direct is not None:
+            self._work = direct.start(request, data, self)
             if self._work is not None:
                 return
         self._work = self._wire.loop.create_task(self._run(request))
@@ -222,7 +226,7 @@ class Call(CallState):
     async def write(self, message: Any) -> None:
         """Waits until there is room for more."""
         if self.is_over:
-            return  # nobody listens any more
+            return  # the client has left
         self._wire.send(self, framed(self.method.serialise(message)))
         while (self.outbox or self._wire.is_paused) and not self.is_closed:
             self._writer = self._wire.loop.create_future()

@@ -68,7 +68,7 @@ class CallState:
         self.started_at = now
         self.is_received = False  # all that the client sends
         self.is_over = False  # its status is known
-        self.is_closed = False  # and has left, or nobody wants it
+        self.is_closed = False  # and has left, or is not wanted
         self.is_refused = False  # nothing was done for it
         # The connection's:
         self.send_window = window
@@ -103,7 +103,7 @@ class CallState:
     def _parsed(self, data: bytes) -> Any:
         request = self.method.parse(data)
         if type(request) is Unparsed:
-            self._hold(0)  # whoever parses it counts it, with what it grows to
+            self._hold(0)  # the parser counts it, with what it grows to
         return request
 
     def _open_inbox(self) -> Inbox:

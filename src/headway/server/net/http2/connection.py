@@ -264,7 +264,7 @@ class Connection(Lifetime):
         return call
 
     def _refuse(self, call: Call, method: Method | None) -> None:
-        """There is no such call, whoever asks."""
+        """There is no such call, for any client."""
         self._charge(RESET_COSTS + self._heads.cost)
         call.is_refused = True
         if not call.head.is_grpc:
@@ -322,7 +322,7 @@ class Connection(Lifetime):
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         """It will make no new calls; those that it made are answered."""
         if stream_id:
-            raise _protocol_error("who goes away does so with the connection")
+            raise _protocol_error("GOAWAY belongs to the connection, not to a stream")
         if len(payload) < 8:
             raise frames.failed_size("going away takes 8 bytes or more")
         self._charge()

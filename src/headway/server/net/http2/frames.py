@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-MAX_FRAME: Final = 2**14  # bytes of payload; more than this nobody may send us
+MAX_FRAME: Final = 2**14  # bytes of payload; no client may send us more
 MAX_WINDOW: Final = 2**31 - 1
 FIRST_WINDOW: Final = 2**16 - 1  # of a connection, and of a stream until SETTINGS say otherwise
 

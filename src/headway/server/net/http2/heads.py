@@ -233,5 +233,5 @@ def _to_wire(key: str, value: Value) -> bytes:
         raw = value if isinstance(value, bytes) else value.encode()
         return base64.b64encode(raw).rstrip(b"=")
     data = value if isinstance(value, bytes) else value.encode("latin-1", "replace")
-    # A line break would be a header of its own, to whoever passes it on as HTTP/1.1.
+    # A line break would be a header of its own, once a proxy passes it on as HTTP/1.1.
     return data.replace(b"\r", b" ").replace(b"\n", b" ").replace(b"\0", b" ")

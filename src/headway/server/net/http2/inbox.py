@@ -26,7 +26,7 @@ def framed(data: bytes) -> bytes:
 
 
 class Inbox:
-    """What one stream has sent and nobody has taken."""
+    """What one stream has sent and its handler has not taken."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -41,7 +41,7 @@ class Inbox:
         self._size()
 
     def clear(self) -> None:
-        """At once, whoever still refers to it."""
+        """At once, whatever still refers to it."""
         self._data = bytearray()
 
     def take(self) -> Message | None:

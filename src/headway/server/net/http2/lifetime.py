@@ -1,5 +1,5 @@
-"""The life of an HTTP/2 connection: what it owes, who is answered or dropped, how it ends, and what
-time does to it. It knows no frames that come in."""
+"""The life of an HTTP/2 connection: what it owes, which calls are answered or dropped, how it ends,
+and its timers. It knows no frames that come in."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,8 +32,8 @@ class Owner(Protocol):
 
     @property
     def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
-        """The caller with this metadata, who may call the method at this path, or why not; None
-        where everybody may."""
+        """The caller with this metadata, if it may call the method at this path, or why not; None
+        where every client may."""
         ...
 
     def budget_of(self, address: str) -> Budget:
@@ -136,7 +136,7 @@ class Lifetime(Sending):
         self._close_if_done()
 
     def cut(self) -> None:
-        """Time is up: whoever still waits is told so."""
+        """Time is up: calls that still wait are told so."""
         for call in list(self._calls.values()):
             call.end(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
             call.cancel()
@@ -189,7 +189,7 @@ class Lifetime(Sending):
         self._check_calls(now)
 
     def _ping(self, now: float) -> None:
-        """Is there still somebody?"""
+        """Is the client still there?"""
         if self._pinged_at <= self._heard_at:
             self._pinged_at = now
             self._transport.write(frames.frame(frames.PING, 0, 0, b"headway?"))

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 class Direct(Protocol):
     """The commonest kind of request, answered without a task."""
 
-    def start(self, request: Any, call: "CallState") -> Pending | None:
-        """None: it is not of that kind."""
+    def start_known(self, data: bytes, call: "CallState") -> Pending | None:
+        """None: it has to be parsed."""
+        ...
+
+    def start(self, request: Any, data: bytes, call: "CallState") -> Pending | None:
+        """`data` was parsed to `request`. None: it is not of that kind."""
         ...
 
     def refusal_of(self, error: BaseException) -> Refusal: ...

@@ -39,7 +39,7 @@ class Sending(asyncio.Protocol):
         raise NotImplementedError
 
     def _drop(self, stream_id: int) -> None:
-        """Nobody wants its answer."""
+        """No client wants its answer."""
         raise NotImplementedError
 
     def earn(self, units: int) -> None:

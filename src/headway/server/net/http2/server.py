@@ -19,7 +19,7 @@ from headway.server.net.http2.method import Direct, Method
 from headway.server.net.port import Port
 
 _MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
-_MOST_ADDRESSES = 4096  # whose budgets are remembered, the latest ones
+_MOST_ADDRESSES = 4096  # with a remembered budget, the latest ones
 _UNPACKED_AT_ONCE = 2  # messages; each may grow to the limit before it is counted
 
 
@@ -35,7 +35,7 @@ class Entrance(Protocol):
 
     @property
     def admit(self) -> Callable[[str, Metadata], Caller | Refusal] | None:
-        """Asked with a path and the metadata; None: everybody may do everything."""
+        """Asked with a path and the metadata; None: every client may do everything."""
         ...
 
     def is_open(self, path: str) -> bool:

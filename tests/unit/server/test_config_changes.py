@@ -1,7 +1,7 @@
 """What a new configuration changes."""
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig
-from headway.server.reloading import LIVE, changes_of, key_changes_of, merged
+from headway.server.config_changes import LIVE, changes_of, key_changes_of, merged
 
 HASHES = ["sha256:" + digit * 64 for digit in "0123"]
 

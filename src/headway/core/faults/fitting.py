@@ -1,6 +1,6 @@
 """How many rows fit into memory, by the size of the items: learned from batches that did not.
 
-Free memory is nobody's promise: other models, fragmentation and caches change it. So a limit is not
+Free memory is never guaranteed: other models, fragmentation and caches change it. So a limit is not
 for ever. It is kept below what failed, and raised a little after enough batches have run at it;
 each time that goes wrong, the next try comes later.
 """

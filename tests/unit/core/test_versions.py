@@ -5,7 +5,7 @@ import math
 import pytest
 
 from headway.core.items import Wait
-from headway.core.operating.lifecycle import (
+from headway.core.operating.versions import (
     RETRY_S,
     Lifecycle,
     Load,

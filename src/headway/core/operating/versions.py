@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Nobody new finds this copy any more: finish its work, then close it and say `closed`."""
+    """No new request finds this copy: finish its work, then close it and say `closed`."""
 
     id: int
 
@@ -241,7 +241,7 @@ class Lifecycle:
             return math.inf
         return self._last_used + self._unload_after_s
 
-    # ---- who answers
+    # ---- which version answers
 
     @property
     def is_wanted(self) -> bool:

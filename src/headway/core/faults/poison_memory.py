@@ -8,9 +8,9 @@ MOST = 1024  # the longest known are forgotten first
 
 
 class PoisonMemory:
-    """False while it knows of none: then nobody needs to compute a digest.
+    """False while it knows of none: then no digest needs to be computed.
 
-    A *sketch* is a digest of samples of the content: cheap, and enough to clear almost everybody.
+    A *sketch* is a digest of samples of the content: cheap, and enough to clear almost every item.
     """
 
     def __init__(self, keep_s: float = KEEP_S, most: int = MOST) -> None:

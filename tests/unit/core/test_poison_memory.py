@@ -1,6 +1,6 @@
 """What has taken workers down: remembered for a while, and never too much of it."""
 
-from headway.core.faults.poison import PoisonMemory
+from headway.core.faults.poison_memory import PoisonMemory
 
 
 def test_what_was_remembered_is_known_until_it_is_forgotten() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headway.core.items import Wait
-from headway.core.operating.lifecycle import Lifecycle, Load, Offer, Retire, State, VersionPolicy
+from headway.core.operating.versions import Lifecycle, Load, Offer, Retire, State, VersionPolicy
 
 offers = st.dictionaries(st.integers(1, 4), st.sampled_from("ab"), max_size=4).map(
     lambda found: [Offer(version, fingerprint) for version, fingerprint in found.items()]

@@ -1,0 +1,26 @@
+"""When the next step is decided, while one runs on the device.
+
+Late: whoever comes until then is in it, and need not wait for a step that was decided without him.
+But early enough for the device to find it when the running one ends: the host takes its time to
+decide it and to hand it over, and nobody knows exactly how long the running one takes.
+"""
+
+_SMOOTH = 0.2
+_DOUBT = 0.1  # of a step's expected time
+_LEAST_S = 0.0005  # timers are late, too
+
+
+class HandOver:
+    """Times are of one clock. At first the host is taken to be slow."""
+
+    def __init__(self) -> None:
+        self._host_s = 0.002
+
+    def took(self, seconds: float) -> None:
+        """So long the host was busy with a step: to decide it, and to hand it over."""
+        seconds = min(seconds, 4 * self._host_s)
+        self._host_s += (seconds - self._host_s) * _SMOOTH
+
+    def at(self, began: float, expected_s: float) -> float:
+        """When the next step is due, of one that began then."""
+        return began + (1 - _DOUBT) * expected_s - 1.5 * self._host_s - _LEAST_S

@@ -1,0 +1,188 @@
+"""An engine's loop in a thread of this process."""
+
+import contextlib
+import itertools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from headway.core.generation.limits import Limits
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.sequence import Sequence as Asked
+from headway.errors import Closed
+from headway.runtime.generating import (
+    Cancel,
+    Command,
+    EngineLoop,
+    GenerationLoad,
+    Output,
+    Report,
+    StepRunner,
+    Submit,
+    Weigh,
+)
+from headway.runtime.generation.adapting import LoadAdapter, UnloadAdapter
+
+_log = logging.getLogger(__name__)
+
+
+class GenerationThread:
+    def __init__(
+        self, make_engine: Callable[[], StepRunner], report: Callable[[Sequence[Output]], None]
+    ) -> None:
+        self._make_engine = make_engine
+        self._report = report
+        self._changed = threading.Condition()
+        self._commands: list[Command] = []
+        self._is_closing = False
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._tell_end: Callable[[BaseException | None], None] = lambda failure: None
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, Future[Any]] = {}  # to commands
+        self._thread = threading.Thread(target=self._main, name="headway-generation", daemon=True)
+
+    def start(self) -> None:
+        """Load the engine. Raises what loading raised."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes sequences: not once it was closed, or its loop has died."""
+        return not self._is_closing and self._failure is None
+
+    @property
+    def is_up(self) -> bool:
+        return self.is_open
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing completes any more."""
+        return "" if self.is_open else "its engine has died"
+
+    def on_end(self, tell: Callable[[BaseException | None], None]) -> None:
+        """Call this, in the thread, when it ends: with what it died of, if it did."""
+        self._tell_end = tell
+
+    @property
+    def limits(self) -> Limits:
+        return self._engine.limits
+
+    @property
+    def vocabulary(self) -> int:
+        return self._engine.vocabulary
+
+    @property
+    def load(self) -> GenerationLoad:
+        return self._loop.load
+
+    def submit(self, sequence: Asked, sampling: Sampling) -> None:
+        """From any thread. What the scheduler refuses is reported like any other end."""
+        self._tell(Submit(sequence, sampling))
+
+    def cancel(self, sequence: int) -> None:
+        self._tell(Cancel(sequence))
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        self._tell(Weigh(dict(weights)))
+
+    def load_adapter(self, adapter: str, folder: str) -> "Future[Any]":
+        """Resolved when sequences may name it."""
+        number = next(self._numbers)
+        return self._ask(number, LoadAdapter(number, adapter, folder))
+
+    def unload_adapter(self, adapter: str) -> "Future[Any]":
+        number = next(self._numbers)
+        return self._ask(number, UnloadAdapter(number, adapter))
+
+    def post(self, command: Command) -> None:
+        """From the loop's own helpers."""
+        with contextlib.suppress(Closed):
+            self._tell(command)
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Stop after the running step. Sequences that have not ended get `Closed`."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+
+    def _ask(self, number: int, command: Command) -> "Future[Any]":
+        answer = self._answers[number] = Future()
+        try:
+            self._tell(command)
+        except Closed:
+            del self._answers[number]
+            raise
+        return answer
+
+    def _tell(self, command: Command) -> None:
+        with self._changed:
+            if self._is_closing or self._failure is not None:
+                raise Closed("the generator has stopped")
+            self._commands.append(command)
+            self._changed.notify()
+
+    # ---- in the thread
+
+    def wait_commands(self, until: float) -> list[Command] | None:
+        """It is its loop's inbox."""
+        with self._changed:
+            while not self._commands and not self._is_closing and until > time.monotonic():
+                left = until - time.monotonic()
+                self._changed.wait(None if left == math.inf else left)
+            if self._is_closing:
+                return None
+            commands, self._commands = self._commands, []
+            return commands
+
+    def _main(self) -> None:
+        try:
+            self._engine = self._make_engine()
+            self._loop = EngineLoop(self._engine, self, self._reported)
+        except BaseException as error:  # noqa: BLE001  the caller of `start` is told
+            self._failure = error
+            self._ready.set()
+            return
+        self._ready.set()
+        closed = Closed("the generator has stopped")
+        try:
+            self._loop.run()
+        except Exception as failure:  # noqa: BLE001  all waiting callers are told, below
+            _log.exception("the generator's loop has died")
+            self._failure = failure
+            closed = Closed(f"the generator's loop has died: {failure}")
+        with self._changed:
+            self._is_closing = True
+            queued = {each.sequence.id for each in self._commands if isinstance(each, Submit)}
+        self._loop.close()
+        self._report(
+            [Output(each, error=closed) for each in sorted(self._loop.unfinished | queued)]
+        )
+        for answer in list(self._answers.values()):
+            _resolve(answer, closed)
+        self._tell_end(self._failure)
+
+    def _reported(self, report: Report) -> None:
+        if report.returned is not None:
+            number, result = report.returned
+            answer = self._answers.pop(number, None)
+            if answer is not None:
+                _resolve(answer, result)
+        self._report(report.outputs)
+
+
+def _resolve(answer: "Future[Any]", result: Any) -> None:
+    if not answer.set_running_or_notify_cancel():
+        return
+    if isinstance(result, BaseException):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)

@@ -1,0 +1,60 @@
+"""OpenAI's route for embeddings: an unmodified `openai` client works."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from headway.server.api.kinds import check_does
+from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.api.vectors import base64_of, check_ids, shortened, texts_of, tokens_in
+from headway.server.inference import Inference
+from headway.server.json.body import decode_fields
+from headway.server.json.encoding import encode_json
+from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
+
+ROUTES: list[tuple[Literal["POST"], str, str]] = [("POST", "/v1/embeddings", "embeddings")]
+
+
+class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`user` names the end user; it changes nothing."""
+
+    model: str
+    input: str | list[Any]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    truncate: bool | None = None  # not OpenAI's: cut a text that is too long, or refuse it
+    user: str | None = None
+
+
+class Embeddings:
+    """The handlers that ROUTES names, over one service."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+
+    async def embeddings(self, request: Request) -> Response:
+        no_query(request)
+        asked = await decode_fields(request, EmbeddingsRequest)
+        served = await find_or_wake(self._inference, request, asked.model)
+        check_does(served, "feature-extraction")
+        wishes = {} if asked.truncate is None else {"truncate": asked.truncate}
+        ask = ask_of(wishes, request)
+        texts = texts_of(asked.input, "input")
+        check_ids(texts, served, "input")
+        vectors = await served.predict_many(texts, ask)
+        tokens = tokens_in(vectors)
+        data = [
+            {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
+            for index, vector in enumerate(vectors)
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        answer = {"object": "list", "model": served.name, "data": data, "usage": usage}
+        more = () if ask.story is None else ask.story.headers()
+        return Response(await encode_json(answer, plain_of), headers=more)
+
+
+def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:
+    values = shortened(vector, asked.dimensions, "dimensions")
+    return base64_of(values) if asked.encoding_format == "base64" else values
