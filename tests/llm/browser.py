@@ -91,10 +91,10 @@ def page() -> Iterator[Page]:
     our_in, their_out = os.pipe()
     options = "--headless=new --no-sandbox --disable-gpu --no-first-run --disable-dev-shm-usage"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        # The pipes must be its descriptors 3 and 4.
+        # The pipes must be its descriptors 3 and 4; not every shell knows numbers of two digits.
         command = f'exec "$0" {options} --remote-debugging-pipe "$@" 3<&{their_in} 4>&{their_out}'
         with subprocess.Popen(
-            ["sh", "-c", command, PROGRAM, f"--user-data-dir={profile}", "about:blank"],
+            ["bash", "-c", command, PROGRAM, f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(their_in, their_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

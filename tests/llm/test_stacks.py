@@ -4,8 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
 import grpc
@@ -13,6 +12,7 @@ import httpx
 import pytest
 import uvicorn
 from models import build
+from msgspec.structs import replace
 from serving import MOST_S, Serving, serving
 
 from headway.config import ServerConfig
@@ -42,24 +42,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.fixture(scope="module")
 def others(served: Serving) -> Iterator[Others]:
-    stop, ready = asyncio.Event(), asyncio.Queue[Others]()
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def stay() -> None:
-        async with _others(served) as found:
-            ready.put_nowait(found)
-            await stop.wait()
-
-    async def start() -> Others:
-        tasks.add(asyncio.create_task(stay()))
-        return await ready.get()
-
-    async def end() -> None:
-        stop.set()
-        await asyncio.gather(*tasks)
-
-    yield served.run(start)
-    served.run(end)
+    stack = AsyncExitStack()
+    yield served.run(lambda: stack.enter_async_context(_others(served)))
+    served.run(stack.aclose)
 
 
 @asynccontextmanager
