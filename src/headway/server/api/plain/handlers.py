@@ -56,7 +56,7 @@ class Plain:
             with served.held():  # it comes to the queue later
                 return await _answer(request, served, await read_upload(request, served), ask)
         value = await _json(request)
-        if _is_batch(value) and not getattr(served, "takes_items", False):
+        if _is_batch(value) and not served.takes_items:
             return await _answer_items(served, value["items"], ask, self._inference.limits.rows)
         return await _answer(request, served, value, ask)
 
@@ -88,14 +88,13 @@ async def _json(request: Request) -> Any:
 
 async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -> Answer:
     as_json = wants_json(request)
-    only_streams = getattr(served, "only_streams", False)
-    if wants_events(request) or (only_streams and not as_json):
+    if wants_events(request) or (served.only_streams and not as_json):
         return await answer_events(served, value, ask)
-    if only_streams:
+    if served.only_streams:
         result = await whole(served, value, ask)
     else:
         result = await served.predict(value, ask)
-    return _told(await answer_of(result, getattr(served, "media_type", ""), as_json=as_json), ask)
+    return _told(await answer_of(result, served.media_type, as_json=as_json), ask)
 
 
 async def _answer_items(served: ServedModel, items: Any, ask: Ask, max_rows: int) -> Response:
