@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    client_calls,
     composing,
     faults,
     gpu,
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **http_overload.BENCHMARKS,
     **metrics.BENCHMARKS,
     **attacks.BENCHMARKS,
+    **client_calls.BENCHMARKS,
     **gpu.BENCHMARKS,
     **lengths.BENCHMARKS,
     **faults.BENCHMARKS,

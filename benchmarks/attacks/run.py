@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from benchmarks.attacks import over_grpc, over_http, over_http2
+from benchmarks.attacks import over_grpc, over_http, over_http2, over_routes
 from benchmarks.attacks.guessing import key_guessing
 from benchmarks.attacks.honest import LARGE, PROBES, Figures, HonestClients
 from benchmarks.attacks.scene import Attack, Memory, Outcome, Scene, Target, apart, attacked
@@ -11,7 +11,7 @@ from benchmarks.report import Bar, Report
 
 MOST_SLOWER_MS = 20.0
 MOST_GROWTH_MIB = 64.0  # eight of them are `max_held_bytes` here
-HTTP_ATTACKS: Mapping[str, Attack] = over_http.ATTACKS
+HTTP_ATTACKS: Mapping[str, Attack] = {**over_http.ATTACKS, **over_routes.ATTACKS}
 GRPC_ATTACKS: Mapping[str, Attack] = {**over_http2.ATTACKS, **over_grpc.ATTACKS}
 
 

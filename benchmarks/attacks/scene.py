@@ -18,11 +18,38 @@ from headway.server.auth.keys import new_key
 ATTACKER = "127.0.0.2"
 MIB = 2**20
 MODEL = """
+import dataclasses
+from typing import Any
+
 import headway
+import pydantic
+from PIL import Image
 
 class Shout(headway.Model[str, str]):
     def predict(self, items: list[str]) -> list[str]:
         return [item.upper() for item in items]
+
+class Form(pydantic.BaseModel):
+    values: list[float] = []
+    parts: list["Form"] = []
+
+class Forms(headway.Model[Form, int]):
+    def predict(self, items: list[Form]) -> list[int]:
+        return [len(item.parts) for item in items]
+
+class Photos(headway.Model[Image.Image, list[int]]):
+    def predict(self, items: list[Image.Image]) -> list[list[int]]:
+        return [list(item.size) for item in items]
+
+@dataclasses.dataclass
+class Said:
+    messages: list[dict[str, Any]]
+
+class Talk(headway.Model[Said, str]):
+    def stream(self, items: list[Said]):
+        for _ in range(1000):
+            yield ["a" * 2**20 for _ in items]
+        yield [headway.END for _ in items]
 """
 TOML = """
 [server]
@@ -41,6 +68,16 @@ max_connections_per_address = 64
 [[models]]
 name = "shout"
 target = "attacked:Shout"
+[[models]]
+name = "forms"
+target = "attacked:Forms"
+[[models]]
+name = "photos"
+target = "attacked:Photos"
+[[models]]
+name = "talk"
+target = "attacked:Talk"
+warm_up = false
 """
 KEYS = """
 [[keys]]

@@ -137,3 +137,8 @@ class ModelFailed(HeadwayError):
     """The model raised (see `__cause__`) or broke its contract."""
 
     code = "model_failed"
+
+
+def called(name: str) -> str:
+    """As messages call an input: most models have one, whose name says nothing."""
+    return "the input" if name == "input" else f"input {name!r}"

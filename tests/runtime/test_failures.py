@@ -34,6 +34,19 @@ async def test_a_result_that_is_an_exception_is_that_items_own_error() -> None:
     assert results[3].args == (3,)
 
 
+@pytest.mark.parametrize(
+    "of_one", [lambda item: item["x"], lambda item: item**2, lambda item: item.x]
+)
+async def test_who_writes_predict_for_one_item_is_told_that_it_gets_a_list(
+    of_one: Callable[[Any], Any],
+) -> None:
+    async with Batcher(lambda items: of_one(items), name="mine") as batcher:
+        with pytest.raises(
+            ModelFailed, match=r"mine raised .*given a list of items; headway\.sing"
+        ):
+            await batcher.submit({"x": 1})
+
+
 async def test_an_items_own_error_causes_no_rerun() -> None:
     recorder = Recorder()
     async with Batcher(lambda values: [OSError() for _ in values], observers=[recorder]) as batcher:

@@ -560,6 +560,15 @@ def test_an_async_callback_is_refused_by_name(method: str) -> None:
         Batcher(kind())
 
 
+@pytest.mark.parametrize("method", ["setup", "load"])
+def test_so_is_one_that_wants_what_nobody_has(method: str) -> None:
+    def wants(self: Any, device: str) -> None: ...
+
+    kind = type("Mine", (Model,), {"predict": lambda self, items: items, method: wants})
+    with pytest.raises(ConfigError, match=rf"{method} of Mine wants 'device'.*compat\.litserve"):
+        Batcher(kind())
+
+
 @pytest.mark.parametrize("method", ["prepare", "size"])
 def test_so_is_one_of_the_decorators(method: str) -> None:
     with pytest.raises(ConfigError, match=rf"{method} of echo is `async def`"):

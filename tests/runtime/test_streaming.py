@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
+import numpy
 import pytest
 
 from headway import END, Batcher, Closed, ConfigError, InvalidInput, Model, ModelFailed, Shed
-from headway.runtime.driving.streams import MAX_BACKLOG
+from headway.runtime.driving.streams import MAX_BACKLOG, MAX_BACKLOG_BYTES
 from headway.testing import now
 
 
@@ -211,6 +212,29 @@ async def test_a_reader_that_falls_too_far_behind_is_cut_off() -> None:
         assert produced <= MAX_BACKLOG + 2
         assert await anext(quick) == 2  # the worker is free again
         await quick.aclose()
+
+
+@pytest.mark.parametrize("chunk", ["a" * 2**20, b"a" * 2**20, numpy.zeros(2**20, numpy.uint8)])
+async def test_so_is_one_that_is_behind_by_few_large_chunks(chunk: Any) -> None:
+    produced = 0
+
+    class Large(Model[int, Any]):
+        async def stream(self, items: list[int]) -> AsyncIterator[list[Any]]:
+            nonlocal produced
+            while True:
+                await asyncio.sleep(0.001)
+                produced += 1
+                yield [chunk for _ in items]
+
+    async with Batcher(Large()) as batcher:
+        slow = batcher.stream(1)
+        for _ in range(20):  # whoever reads is never behind
+            assert len(await anext(slow)) == 2**20
+        await asyncio.sleep(3600)
+        with pytest.raises(Shed, match=str(MAX_BACKLOG_BYTES)):  # noqa: PT012
+            while True:
+                await anext(slow)
+        assert produced <= 20 + MAX_BACKLOG_BYTES // 2**20 + 2
 
 
 async def test_a_deadline_holds_in_the_queue_of_streams_too() -> None:

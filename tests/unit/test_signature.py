@@ -204,12 +204,16 @@ def test_rows_become_records() -> None:
     [
         (str, {"text": objects(b"a")}, r"the inputs are \['input'\], not \['text'\]"),
         (str, {}, r"the inputs are \['input'\], not \[\]"),
-        (str, {"input": objects(b"a", b"\xff")}, "input 'input' row 1 is not UTF-8"),
-        (str, {"input": objects(3)}, "input 'input' row 0 is no text but 3"),
-        (str, {"input": numpy.array([1])}, "input 'input' has dtype int64, not object"),
-        (int, {"input": numpy.array([1.0])}, "input 'input' has dtype float64, not int64"),
-        (int, {"input": numpy.array([[1, 2]])}, r"'input' has shape \[1, 2\]; \[-1\] is expected"),
-        (int, {"input": numpy.array(1)}, r"'input' has shape \[\]; \[-1\] is expected"),
+        (str, {"input": objects(b"a", b"\xff")}, "the input row 1 is not UTF-8"),
+        (str, {"input": objects(3)}, "the input row 0 is no text but 3"),
+        (str, {"input": numpy.array([1])}, "the input has dtype int64, not object"),
+        (int, {"input": numpy.array([1.0])}, "the input has dtype float64, not int64"),
+        (
+            int,
+            {"input": numpy.array([[1, 2]])},
+            r"the input has shape \[1, 2\]; \[-1\] is expected",
+        ),
+        (int, {"input": numpy.array(1)}, r"the input has shape \[\]; \[-1\] is expected"),
         (int, {"input": numpy.array([], int)}, "at least 1"),
         (Image, {"image": numpy.ones((1, 2, 3), numpy.float32)}, r"'image' has shape \[1, 2, 3\]"),
         (
@@ -317,9 +321,9 @@ def test_json_lists_become_arrays_where_the_hint_is_one() -> None:
 @pytest.mark.parametrize(
     ("hint", "value", "message"),
     [
-        (str, 3, "input 'input': Expected `str`, got `int`"),
-        (numpy.float32, "x", "input 'input'"),
-        (numpy.float32, [1], "input 'input'"),
+        (str, 3, "the input: Expected `str`, got `int`"),
+        (numpy.float32, "x", "the input"),
+        (numpy.float32, [1], "the input"),
         (Image, [1, 2], r"input 'image': shape \[2\]; \[2, 2\] is expected"),
         (Image, [[1], [2, 3]], "input 'image'"),
         (Image, "text", "input 'image'"),

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import ConfigError, InvalidInput
+from headway.errors import ConfigError, InvalidInput, called
 from headway.model import Arrays, Tensor, TensorModel
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ def _texts(name: str, array: "numpy.ndarray[Any, Any]") -> "numpy.ndarray[Any, A
             try:
                 texts.flat[index] = element.decode()
             except UnicodeDecodeError as error:
-                raise InvalidInput(f"input {name!r}: a text is not UTF-8: {error}") from error
+                raise InvalidInput(f"{called(name)}: a text is not UTF-8: {error}") from error
         elif not isinstance(element, str):
             kind = type(element).__name__
-            raise InvalidInput(f"input {name!r}: a text is expected, not a {kind}")
+            raise InvalidInput(f"{called(name)}: a text is expected, not a {kind}")
     return texts
 
 

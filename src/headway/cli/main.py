@@ -16,10 +16,23 @@ from headway.cli import demo, health, keys, mapping, models, serve, simulate
 from headway.config import nearest
 from headway.errors import ConfigError
 
+# Flags of other servers, which newcomers type.
+_FIRST = "what is served comes first: headway serve NAME, file.py, ./folder or headway.toml"
+_PEERS = {
+    **dict.fromkeys(("--model", "--model-path", "--model-repository", "--model-store"), _FIRST),
+    "--served-model-name": "here it is --name",
+    "--http-port": "here it is --port",
+    "--api-key": "keys are made by: headway keys new",
+    "--batch-timeout": "the wait is learned; the longest is --max-wait-ms",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         typed = sys.argv[1:] if arguments is None else list(arguments)
+        if not typed:
+            _parser().print_help(sys.stderr)
+            return 2
         parsed = _parser().parse_args(typed, argparse.Namespace(typed=typed))
         code: int = parsed.run(parsed)
         sys.stdout.flush()
@@ -42,7 +55,8 @@ class _Parser(argparse.ArgumentParser):
         if unknown:  # here, not in the parser of all commands: it does not know their flags
             flags = [name for action in self._actions for name in action.option_strings]
             typed = unknown[0].partition("=")[0]
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{nearest(typed, flags)}")
+            meant = f"; {_PEERS[typed]}" if typed in _PEERS else nearest(typed, flags)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:

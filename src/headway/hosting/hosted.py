@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headway.config import ModelConfig, check_kind
 from headway.core import CostTable
 from headway.core.operating.health import Health, health_of
-from headway.errors import ConfigError, InvalidInput, QueueFull, Shed
+from headway.errors import ConfigError, HeadwayError, InvalidInput, QueueFull, Shed
 from headway.hosting.batch_axis import (
     drop_batch_axis,
     made_without_batch_axis,
@@ -258,6 +258,15 @@ class Served(Holding):
         self.record(1, started, None)
         return result
 
+    def read(self, value: Any) -> Decoded:
+        """What JSON has, as the model takes it: for a thread, where that may take a while."""
+        try:
+            if self.signature is None:
+                return Decoded(self._row(value))
+            return Decoded(self.signature.input.decode(value))
+        except HeadwayError as error:
+            return Decoded(None, error)
+
     async def submit(self, value: Any, ask: Ask) -> Any:
         """One value as Python has it, from a model that calls this one: nothing is decoded."""
         started = self.clock()
@@ -389,13 +398,14 @@ class Served(Holding):
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
             with self.held():
                 return await self._batcher_for(ask).submit(value, **self._options(ask))
-        results = await self._batcher_for(ask).submit(self._row(value), **self._options(ask))
+        row = value.get() if type(value) is Decoded else self._row(value)
+        results = await self._batcher_for(ask).submit(row, **self._options(ask))
         named = {name: array[0] if self._has_rows else array for name, array in results.items()}
         return named if len(named) > 1 else next(iter(named.values()))
 
     @staticmethod
     def _decoded(signature: Signature, value: Any) -> Any:
-        return value.value if type(value) is Decoded else signature.input.decode(value)
+        return value.get() if type(value) is Decoded else signature.input.decode(value)
 
     def _batcher_for(self, ask: Ask) -> "Batcher[Any, Any] | Told":
         return self.batcher if ask.story is None else Told(self.batcher, ask.story)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headway.errors import InvalidInput
+from headway.errors import InvalidInput, called
 from headway.hosting.batch_axis import with_rows, without_rows
 from headway.hosting.registry import Array
 from headway.hosting.warm_up import samples_of
@@ -28,7 +28,7 @@ def as_row(value: Any, inputs: Sequence[Tensor]) -> dict[str, Array]:
         try:
             row[tensor.name] = array_of(value[tensor.name], tensor.array_dtype)[None]
         except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidInput(f"input {tensor.name!r}: {error}") from error
+            raise InvalidInput(f"{called(tensor.name)}: {error}") from error
     return row
 
 

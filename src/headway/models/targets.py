@@ -163,9 +163,16 @@ def _broken(place: str, error: ImportError | SyntaxError) -> ConfigError:
     """The file is there, but cannot be imported: by its own line, where one is known."""
     if isinstance(error, SyntaxError):
         return ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}")
-    missing = isinstance(error, ModuleNotFoundError) and error.name
-    fix = f"; pip install {error.name}?" if missing else ""
-    return ConfigError(f"{place} cannot be imported: {error}{fix}")
+    return ConfigError(f"{place} cannot be imported: {error}{fix_of(error)}")
+
+
+def fix_of(error: BaseException) -> str:
+    """What to do about a module that is missing; nothing for any other error."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    if error.name == "triton_python_backend_utils":  # only Triton itself has it
+        return "; a model of Triton's becomes a headway.TensorModel: docs/guides/from-triton.md"
+    return f"; pip install {error.name}?"
 
 
 # ---- what is in it

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy
 
-from headway.errors import ConfigError, InputTooLarge, InvalidInput
+from headway.errors import ConfigError, InputTooLarge, InvalidInput, called
 from headway.model import Model, Tensor
 from headway.models.encoders import EncodedBatch, Encoder
 
@@ -132,11 +132,11 @@ class TextModel(Model[Any, Any]):
 
     def _checked(self, name: str, text: str, *, truncate: bool | None) -> str:
         if not text:
-            raise InvalidInput(f"input {name!r} is empty")
+            raise InvalidInput(f"{called(name)} is empty")
         most = self._max_tokens * _CHARACTERS_PER_TOKEN
         if len(text) > most and not self._cuts(truncate):
             raise InputTooLarge(
-                f"input {name!r} has {len(text)} characters; the model reads {self._max_tokens} "
+                f"{called(name)} has {len(text)} characters; the model reads {self._max_tokens} "
                 f"tokens, which are never more than {most}",
                 limit=self._max_tokens,
             )
@@ -153,7 +153,7 @@ class TextModel(Model[Any, Any]):
         limit = self._max_tokens if limit is None else limit
         advice = "" if name == "query" else " (truncate=true cuts it)"
         return InputTooLarge(
-            f"input {name!r} has {tokens} tokens; the limit is {limit}{advice}", limit=limit
+            f"{called(name)} has {tokens} tokens; the limit is {limit}{advice}", limit=limit
         )
 
     def _batch(

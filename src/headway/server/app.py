@@ -12,6 +12,7 @@ from headway.config import MAX_BODY_BYTES
 from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
 from headway.server.api.openai.errors import openai_error
+from headway.server.api.openai.unserved import why_unserved
 from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
@@ -240,7 +241,8 @@ class App:
             return allowed
         if not allowed:
             self.errors.count("not_found")
-            return refuse(request.path, 404, "Not Found; /docs lists the routes", code="not_found")
+            message = why_unserved(request.path) or "Not Found; /docs lists the routes"
+            return refuse(request.path, 404, message, code="not_found")
         if "GET" in allowed:
             allowed.add("HEAD")
         headers = (("Allow", ", ".join(sorted(allowed))),)

@@ -8,7 +8,7 @@ from typing import Any, Union, get_origin
 import msgspec
 import numpy
 
-from headway.errors import HeadwayError, InvalidInput, ModelFailed
+from headway.errors import HeadwayError, InvalidInput, ModelFailed, called
 from headway.model import JSON, Tensor
 from headway.signature.arrays import BYTES, Array, array_of, fits, row_schema
 from headway.signature.foreign import encode_plain
@@ -67,7 +67,7 @@ class Field:
             array = array[:, 0]  # [n, 1] is how many clients write n scalars
         if not fits(array.shape, self.tensor.shape):
             raise InvalidInput(
-                f"input {self.name!r} has shape {list(array.shape)}; "
+                f"{called(self.name)} has shape {list(array.shape)}; "
                 f"{list(self.tensor.shape)} is expected"
             )
         if self.is_json:
@@ -106,7 +106,7 @@ class Field:
                     f"shape {list(array.shape)}; {list(self.tensor.shape[1:])} is expected"
                 )
         except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidInput(f"input {self.name!r}: {error}") from error
+            raise InvalidInput(f"{called(self.name)}: {error}") from error
         return array
 
     def json_schema(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Field:
         want = self.tensor.array_dtype
         if array.dtype.kind in "OSU" if want == BYTES else array.dtype == numpy.dtype(want):
             return
-        raise InvalidInput(f"input {self.name!r} has dtype {array.dtype}, not {want}")
+        raise InvalidInput(f"{called(self.name)} has dtype {array.dtype}, not {want}")
 
     def _text(self, row: Any, index: int, is_text: bool) -> Any:
         if isinstance(row, list):
@@ -145,13 +145,13 @@ class Field:
         if isinstance(row, str):
             return row if is_text else row.encode()
         if not isinstance(row, bytes):
-            raise InvalidInput(f"input {self.name!r} row {index} is no text but {row!r:.40}")
+            raise InvalidInput(f"{called(self.name)} row {index} is no text but {row!r:.40}")
         if not is_text:
             return row
         try:
             return row.decode()
         except UnicodeDecodeError as error:
-            raise InvalidInput(f"input {self.name!r} row {index} is not UTF-8: {error}") from error
+            raise InvalidInput(f"{called(self.name)} row {index} is not UTF-8: {error}") from error
 
     def _from_json(self, row: Any, index: int) -> Any:
         text = row.encode() if isinstance(row, str) else row
@@ -161,10 +161,10 @@ class Field:
             return self.values.read(text)
         except (msgspec.DecodeError, UnicodeError, TypeError, RecursionError) as error:
             raise InvalidInput(
-                f"input {self.name!r} row {index} is one text of JSON: {error}"
+                f"{called(self.name)} row {index} is one text of JSON: {error}"
             ) from error
         except HeadwayError as error:
-            raise InvalidInput(f"input {self.name!r} row {index}: {error}") from error
+            raise InvalidInput(f"{called(self.name)} row {index}: {error}") from error
 
     def _stacked(self, rows: Sequence[Any]) -> Array:
         if self.tensor.dtype == BYTES:

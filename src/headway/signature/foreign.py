@@ -6,16 +6,24 @@ Neither pydantic nor Pillow is imported here: a model with such a hint has impor
 import base64
 import binascii
 import io
+import json
+import re
 import sys
 from typing import Any, get_args, get_origin
 
 import msgspec
 import numpy
 
+from headway.errors import InputTooLarge
 from headway.signature.arrays import array_of, element_schema
 from headway.signature.hints import parts_of
 
 _MOST_MISTAKES = 5  # named in one answer
+MAX_OBJECTS = 2**14  # objects and lists for pydantic, which reads all in one go: 1 to 5 µs each
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")  # each with a decoder made for strangers
+MAX_PIXELS = 50_000_000  # a large photograph; unpacked, 150 MB
+_FORMATS = ", ".join(IMAGE_FORMATS)
+_STRING_OR_OPENING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]', re.DOTALL)
 IMAGE_SCHEMA = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
 
 
@@ -73,8 +81,60 @@ def _validated(validator: Any, value: Any) -> Any:
 
 def mistakes_of(error: Any) -> list[tuple[str, str]]:
     """Of pydantic's ValidationError: places and what is wrong there."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [(".".join(map(str, each["loc"])), each["msg"]) for each in found[:_MOST_MISTAKES]]
+    return [
+        (".".join(map(str, each["loc"])), each["msg"]) for each in first_of(error, _MOST_MISTAKES)
+    ]
+
+
+def first_of(error: Any, count: int) -> list[dict[str, Any]]:
+    """The first of a ValidationError's `errors()`. There may be as many as values were sent: as
+    Python objects, all of them would take seconds."""
+    text = error.json(include_url=False, include_context=False, include_input=False)
+    found: list[dict[str, Any]] = []
+    decode, at = json.JSONDecoder().raw_decode, 1
+    for _ in range(min(count, error.error_count())):
+        each, end = decode(text, at)
+        found.append(each)
+        at = end + 1  # a comma
+    return found
+
+
+def check_objects(text: bytes) -> None:
+    """Before pydantic reads it. Raises InputTooLarge."""
+    if text.count(b"{") + text.count(b"[") <= MAX_OBJECTS:
+        return
+    count = 0
+    for found in _STRING_OR_OPENING.finditer(text):
+        count += found.group() in (b"{", b"[")
+        if count > MAX_OBJECTS:
+            raise InputTooLarge(
+                f"the value has more than {MAX_OBJECTS} objects and lists. Several values go in "
+                "one request as the items of /batch",
+                limit=MAX_OBJECTS,
+            )
+
+
+def failing_fast(adapter: Any) -> Any:
+    """The same as a `TypeAdapter`, for values of many parts: of a list only the first mistake is
+    looked for. It is the adapter itself where this pydantic cannot be told so."""
+    try:
+        validator: Any = sys.modules["pydantic_core"].SchemaValidator
+        return validator(_failing_fast(adapter.core_schema), _use_prebuilt=False)
+    except Exception:  # noqa: BLE001  the parameter is pydantic's own, and so are its errors
+        return adapter
+
+
+def _failing_fast(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_failing_fast, schema))
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        key: value if key == "default" else _failing_fast(value) for key, value in schema.items()
+    }
+    if schema.get("type") in ("list", "tuple", "set", "frozenset"):
+        made["fail_fast"] = True
+    return made
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -103,11 +163,15 @@ def image_of(value: Any) -> Any:
     if not isinstance(value, bytes):
         raise ValueError("an image is expected: a file's bytes, in JSON as base64")
     try:
-        return pillow.open(io.BytesIO(value))
+        image = pillow.open(io.BytesIO(value), formats=IMAGE_FORMATS)
     except pillow.UnidentifiedImageError as error:  # its words are an object's address
-        raise ValueError("it is no image of a kind that Pillow can read") from error
+        raise ValueError(f"it is no image of a kind that is read: {_FORMATS}") from error
     except Exception as error:  # Pillow's many: a broken one, one that is too large
         raise ValueError(f"no image that Pillow can read: {error}") from error
+    pixels = image.width * image.height
+    if pixels > MAX_PIXELS:
+        raise InputTooLarge(f"an image of {pixels} pixels; at most {MAX_PIXELS}", limit=MAX_PIXELS)
+    return image
 
 
 def _array(kind: Any, value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy
 
-from headway.errors import InvalidInput, ModelFailed
+from headway.errors import InvalidInput, ModelFailed, called
 from headway.model import JSON, Tensor
 from headway.signature.arrays import BYTES, Array
 from headway.signature.fields import Field
@@ -108,10 +108,10 @@ class ByField:
             raise InvalidInput(f"an object is expected, with {', '.join(self._keys)}")
         for name in value:
             if name not in self._keys:
-                raise InvalidInput(f"input {name!r} is unknown; there are {', '.join(self._keys)}")
+                raise InvalidInput(f"{called(name)} is unknown; there are {', '.join(self._keys)}")
         for name in self._needed:
             if name not in value:
-                raise InvalidInput(f"input {name!r} is missing")
+                raise InvalidInput(f"{called(name)} is missing")
         given = [field for field in self._fields if field.key in value]
         return self._record(**{str(each.key): each.decode(value[each.key]) for each in given})
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed
+from headway.errors import ConfigError, HeadwayError, InvalidInput, ModelFailed, called
 from headway.signature import foreign
 from headway.signature.hints import (
     alternatives,
@@ -30,13 +30,21 @@ _decode_any = msgspec.json.Decoder().decode
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of an object's members
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_MANY_VALUES = 4096
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Decoded(NamedTuple):
-    """A value as the model takes it: it is not decoded again."""
+    """A value as the model takes it, or why it cannot be: it is not decoded again."""
 
     value: Any
+    error: HeadwayError | None = None
+
+    def get(self) -> Any:
+        """Raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 class Values(Protocol):
@@ -152,7 +160,7 @@ class ByMsgspec:
             if self._known.issuperset(value):
                 return
             unknown = next(name for name in value if name not in self._known)
-            raise InvalidInput(f"input {unknown!r} is unknown; there are {self._fields()}")
+            raise InvalidInput(f"{called(unknown)} is unknown; there are {self._fields()}")
         if value is None or isinstance(value, str | bytes | int | float | list):
             raise InvalidInput(f"an object is expected, with {self._fields()}")
 
@@ -169,6 +177,7 @@ class ByPydantic:
         self._adapter = pydantic.TypeAdapter(hint)
         self._wrong = pydantic.ValidationError
         self._name = name
+        self._failing_fast: Any = None  # made when it is needed
 
     def decode(self, value: Any) -> Any:
         """As from JSON: a strict model takes a list for a tuple from there only."""
@@ -185,14 +194,23 @@ class ByPydantic:
             raise self._told(error) from error
 
     def read(self, text: bytes) -> Any:
+        foreign.check_objects(text)
         try:
-            return self._adapter.validate_json(text)
+            return self._reader(text).validate_json(text)
         except self._wrong as error:
-            if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            if foreign.first_of(error, 1)[0]["type"] == "json_invalid":
                 _decode_any(text)  # says what is wrong as for every other model
             raise self._told(error) from error
         except Exception as error:
             raise self._told(error) from error
+
+    def _reader(self, text: bytes) -> Any:
+        """Thousands of mistakes take longer than thousands of values: there, few are looked for."""
+        if text.count(b",") <= _MANY_VALUES:
+            return self._adapter
+        if self._failing_fast is None:
+            self._failing_fast = foreign.failing_fast(self._adapter)
+        return self._failing_fast
 
     def schema(self) -> Schema:
         described: Schema = {}
@@ -205,7 +223,7 @@ class ByPydantic:
             return _told(self._name, error)
         mistakes = foreign.mistakes_of(error)
         return InvalidInput(
-            "; ".join(f"input {place or self._name!r}: {what}" for place, what in mistakes)
+            "; ".join(f"{called(place or self._name)}: {what}" for place, what in mistakes)
         )
 
 
@@ -229,7 +247,7 @@ class FirstOf:
             except InvalidInput as error:
                 reasons.append(str(error))
         raise InvalidInput(
-            f"input {self._name!r}: it is none of {spelled(self._hint)}: {'; or '.join(reasons)}"
+            f"{called(self._name)}: it is none of {spelled(self._hint)}: {'; or '.join(reasons)}"
         )
 
     def read(self, text: bytes) -> Any:
@@ -252,8 +270,8 @@ def _told(name: str, error: Exception) -> HeadwayError:
     missing = _MISSING.fullmatch(text)
     if missing:
         path = f"{place}.{missing[1]}".lstrip(".")
-        return InvalidInput(f"input {path!r} is missing")
-    return InvalidInput(f"input {place or name!r}: {text}")
+        return InvalidInput(f"{called(path)} is missing")
+    return InvalidInput(f"{called(place or name)}: {text}")
 
 
 def _custom_kinds(info: Any) -> list[Any]:

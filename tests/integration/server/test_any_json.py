@@ -121,7 +121,7 @@ async def test_v2_carries_what_no_tensor_can_say_as_json_and_says_so() -> None:
         asked["data"] = ["{}", "{"]  # type: ignore[assignment]
         answer = await http.post("/v2/models/answers/infer", json={"inputs": [asked]})
         assert answer.status_code == 400
-        assert "input 'input' row 0: input 'text' is missing" in answer.json()["error"]
+        assert "the input row 0: input 'text' is missing" in answer.json()["error"]
 
 
 # ---- uploads
@@ -222,7 +222,7 @@ async def test_a_wrong_upload_is_told(stack: str) -> None:
             (
                 "sizes",
                 {"content": b"no", "headers": {"Content-Type": "image/png"}},
-                "it is no image of a kind that Pillow can read",
+                "it is no image of a kind that is read: JPEG, PNG, WEBP, GIF, BMP",
             ),
             ("sizes", {"content": b"\x89PNG"}, "Content-Type: image/png"),
             ("sizes", {"files": {"a": png(), "b": png()}}, "takes one Image; the form has 2 parts"),
@@ -234,6 +234,58 @@ async def test_a_wrong_upload_is_told(stack: str) -> None:
         ]:
             answer = await http.post(f"/v1/predict/{model}", **given)  # type: ignore[arg-type]
             assert (answer.status_code, told in answer.json()["error"]) == (400, True), answer.text
+
+
+def image_file(size: tuple[int, int], kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("L" if kind == "EPS" else "1", size).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("stack", STACKS)
+async def test_an_image_of_strangers_is_of_a_known_format_and_a_bearable_size(stack: str) -> None:
+    async with serving(stack, sizes=Sizes()) as http:
+        for content, status, told in [
+            (image_file((8_000, 8_000), "PNG"), 413, "64000000 pixels; at most 50000000"),
+            (image_file((8, 8), "TIFF"), 400, "JPEG, PNG, WEBP, GIF, BMP"),
+            (image_file((8, 8), "EPS"), 400, "JPEG, PNG, WEBP, GIF, BMP"),
+            (image_file((8, 8), "BMP"), 200, ""),
+        ]:
+            sent = {"content": content, "headers": {"Content-Type": "image/png"}}
+            for given in (sent, {"json": base64.b64encode(content).decode()}):
+                answer = await http.post("/v1/predict/sizes", **given)  # type: ignore[arg-type]
+                assert answer.status_code == status, answer.text
+                assert told in answer.text
+
+
+class Order(pydantic.BaseModel):
+    items: list[Item]
+    note: str = ""
+
+
+class Orders(headway.Model[Order, int]):
+    def predict(self, items: list[Order]) -> list[int]:
+        return [len(item.items) for item in items]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+async def test_pydantic_reads_so_many_objects_in_one_go_and_names_a_few_mistakes(
+    stack: str,
+) -> None:
+    async with serving(stack, orders=Orders(), prices=Prices()) as http:
+        answer = await http.post("/v1/predict/orders", json={"items": [{"name": "a"}] * 20_000})
+        assert (answer.status_code, "more than 16384 objects" in answer.text) == (413, True)
+        wordy = {"items": [{"name": "a"}] * 9, "note": '[{"' * 20_000}
+        assert (await http.post("/v1/predict/orders", json=wordy)).json() == 9
+        for wrong, places in ((4_000, 5), (10_000, 1)):  # of many, the first of a list
+            answer = await http.post("/v1/predict/orders", json={"items": [1] * wrong})
+            assert (answer.status_code, answer.text.count("items.")) == (400, places)
+        right = {"items": [{"name": "a", "price": 2}] * 8_000, "note": "b"}
+        assert (await http.post("/v1/predict/orders", json=right)).json() == 8_000
+        many = {"items": [{"name": "a"}] * 20_000}
+        answer = await http.post("/v1/predict/prices/batch", json=many)
+        assert answer.status_code == 200
+        assert len(answer.json()["results"]) == 20_000
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -326,3 +378,24 @@ async def test_a_reader_who_leaves_ends_its_stream() -> None:
             break
         await answer.aclose()
         assert await asyncio.to_thread(model.is_over.wait, 20)
+
+
+# ---- OpenAI's routes that are not served
+
+
+@pytest.mark.parametrize("stack", STACKS)
+async def test_an_openai_route_that_is_not_served_names_what_is(stack: str) -> None:
+    async with serving(stack, shout=Shout()) as http:
+        for path, instead in [
+            ("/v1/responses", "/v1/chat/completions"),
+            ("/v1/responses/resp_1/cancel", "/v1/chat/completions"),
+            ("/v1/files", "headway map"),
+            ("/v1/moderations", "/predict"),
+            ("/v1/audio/translations", "/v1/audio/transcriptions"),
+            ("/v1/nowhere", "/docs"),
+        ]:
+            answer = await http.post(path, json={"model": "shout", "input": "a"})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["type"]) == (404, "invalid_request_error")
+            assert error["code"] == "not_found"
+            assert instead in error["message"]

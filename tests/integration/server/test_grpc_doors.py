@@ -110,6 +110,23 @@ async def test_a_message_of_too_many_messages_is_refused_before_it_is_parsed(sta
 
 
 @pytest.mark.parametrize("stack", STACKS)
+async def test_a_message_of_too_many_typed_numbers_is_refused_before_it_is_parsed(
+    stack: str,
+) -> None:
+    most = measuring.MOST_NUMBERS
+    request = pb.ModelInferRequest(model_name="gate")
+    tensor = request.inputs.add(name="x", datatype="INT64", shape=[most + 1])
+    tensor.contents.int64_contents.extend([1] * (most + 1))
+    async with served(stack) as (gate, _, channel):
+        call = raw(channel)(metadata=keyed(KEY.key))
+        await call.write(request.SerializeToString())
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert f"more than {most} typed numbers" in await call.details()
+        assert not gate.entered.is_set()
+
+
+@pytest.mark.parametrize("stack", STACKS)
 async def test_a_large_message_is_counted_until_it_is_answered(stack: str) -> None:
     async with served(stack) as (gate, room, channel):
         with gate.closed():

@@ -6,12 +6,14 @@ import base64
 import gzip
 import json
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Annotated, Any, TypeAlias, TypedDict
+from typing import Annotated, Any, Self, TypeAlias, TypedDict
 
 import numpy
+import pydantic
 import pytest
 
 import headway
@@ -70,6 +72,21 @@ class Rank(headway.Model[Pair, float]):
         return [1.0] * len(items)
 
 
+class Trace(pydantic.BaseModel):
+    values: list[float]
+    read_in: str = ""
+
+    @pydantic.model_validator(mode="after")
+    def note(self) -> Self:
+        self.read_in = threading.current_thread().name
+        return self
+
+
+class Traces(headway.Model[Trace, str]):
+    def predict(self, items: list[Trace]) -> list[str]:
+        return [item.read_in for item in items]
+
+
 class Same(headway.Model[str, str]):
     def predict(self, items: list[str]) -> list[str]:
         return items
@@ -120,6 +137,7 @@ async def serving() -> AsyncIterator[Site]:
         ("embed", Embed()),
         ("rank", Rank()),
         ("same", Same()),
+        ("traces", Traces()),
     ):
         served = Served(ModelConfig(name=name, target="t:t", warm_up=False), model=model)
         await served.start()
@@ -232,6 +250,30 @@ async def test_a_large_value_of_the_plain_route_comes_and_goes_in_steps() -> Non
         assert (answer.status, background_work) == (200, 2)
         assert json.loads(answer.body) == value
         assert turns > 20
+
+
+async def test_a_large_value_is_checked_off_the_loop_too() -> None:
+    trace = {"values": [1.5] * 40_000}
+    wrong = {"values": "none"}
+    async with serving() as site:
+        for path, body in [
+            ("/v1/predict/traces", trace),
+            ("/v1/predict/traces", {"items": [trace, wrong]}),
+            ("/v1/predict/traces/batch", {"items": [trace, wrong]}),
+            ("/v1/models/traces:predict", {"instances": [trace]}),
+        ]:
+            answer, _, _ = await site.post(path, json.dumps(body).encode())
+            assert answer.status == 200, answer.body
+            assert b"headway-background" in answer.body
+            assert (b"should be a valid array" in answer.body) is (b"error" in answer.body)
+        answer, _, _ = await site.post("/v1/predict/double", json.dumps([1.5] * 40_000).encode())
+        assert json.loads(answer.body) == [3.0] * 40_000
+        answer, _, _ = await site.post("/v1/predict/double", json.dumps(["a"] * 40_000).encode())
+        assert answer.status == 400
+        calls: Counter[str]
+        with calls_here() as calls:
+            await site.post("/v1/predict/double", json.dumps([1.5] * 40_000).encode())
+        assert not calls["as_row"]
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])

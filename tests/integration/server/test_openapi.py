@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import served_models
-from real_server import HERE, Server
+from real_server import HERE, Server, served
 
 from headway import testing
 from headway.config import ServerConfig
@@ -43,6 +43,22 @@ def fuzz(server: Server, folder: Path, *arguments: str) -> None:
 
 def test_the_routes_keep_what_the_description_promises(server: Server, tmp_path: Path) -> None:
     fuzz(server, tmp_path, "--generation-deterministic", "--max-examples", str(SHORT))
+
+
+SPELL = """
+import headway
+
+class Spell(headway.Model):
+    def stream(self, items: list[str]):
+        for step in range(max(map(len, items)) + 1):
+            yield [item[step] if step < len(item) else headway.END for item in items]
+"""
+
+
+def test_a_stream_of_events_is_as_described(tmp_path: Path) -> None:
+    (tmp_path / "spell.py").write_text(SPELL)
+    with served(tmp_path, "spell.py", "--port", "0", "--grpc-port", "-1") as server:
+        fuzz(server, tmp_path, "--include-path", "/v1/predict/spell", "--max-examples", str(SHORT))
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_the_sample_of_a_scrape_shows_its_key_as_the_server_wants_it(
 def test_prometheus_scrapes_and_answers_the_scalers_query(keyed: Server, tmp_path: Path) -> None:
     program = shutil.which("prometheus")
     if program is None:
-        pytest.skip("there is no Prometheus here")
+        pytest.skip("there is no Prometheus here (Debian: prometheus)")
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(scrape_of(keyed, tmp_path)))
     [rule] = yaml.safe_load((FOLDER / "adapter-values.yaml").read_text())["rules"]["external"]
     query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="default"')

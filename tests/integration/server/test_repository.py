@@ -140,6 +140,16 @@ def test_models_are_controlled_as_tritons_own_examples_do_it(models: Path, kind:
             assert "Request for unknown model: no model 'wrong_model_name'" in told
 
 
+def test_what_is_tritons_alone_is_told(models: Path) -> None:
+    write_version(models, "m", 1, 11)
+    (models / "m" / "config.pbtxt").write_text("max_batch_size: 8")
+    write_version(models, "theirs", 1, 11)
+    (models / "theirs" / "1" / "model.py").write_text("import triton_python_backend_utils")
+    with repository(models) as server:
+        server.log.wait_for("m: config.pbtxt is not read: settings are in model.toml")
+        server.log.wait_for("a model of Triton's becomes a headway.TensorModel: docs/guides/from-")
+
+
 def test_a_load_may_bring_settings_but_no_files(models: Path, kind: str) -> None:
     write_version(models, "m", 1, 11)
     write_version(models, "m", 2, 22)

@@ -82,6 +82,9 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
             ["--max-bach-size", "1"],
             "unrecognized arguments: --max-bach-size; did you mean --max-batch-size?",
         ),
+        (["--model", "minilm"], "unrecognized arguments: --model; what is served comes first: he"),
+        (["--model-repository=m"], "what is served comes first: headway serve NAME, file.py, ./f"),
+        (["minilm", "--served-model-name", "x"], "; here it is --name"),
         (["absent.toml"], "absent.toml: No such file"),
         (["empty.toml"], "empty.toml: it has no [[models]]"),
         (["wrong.toml"], "unknown field `slo` - at `$.models[0]`"),
@@ -252,6 +255,24 @@ def test_a_model_that_raises_is_told_once_with_its_traceback(tmp_path: Path) -> 
     assert "headway: model 'raises' cannot be loaded: ValueError: odd weights" in error
     assert error.count("odd weights") == 3  # the line that raises, the traceback's, and ours
     assert 'shouting.py", line' in error
+
+
+def test_log_lines_begin_with_the_time(tmp_path: Path) -> None:
+    with command(tmp_path, "shouting:Shout", "--port", "0", "--grpc-port", "-1") as process:
+        assert process.stdout is not None
+        next(line for line in iter(process.stdout.readline, "") if "Ctrl-C" in line)
+        process.send_signal(signal.SIGTERM)
+        _, logged = process.communicate(timeout=30)
+    for line in logged.splitlines():
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO headway\.", line), line
+    assert "is ready after" in logged
+
+
+def test_without_a_command_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr().err
+    assert "serve " in said
+    assert "simulate " in said
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ async def test_a_bfloat16_tensor_is_float32_in_memory() -> None:
 async def test_one_value_as_json_for_either_kind_of_model() -> None:
     async with served(Double()) as made:
         assert await made.predict(21, ASK) == 42
-        with pytest.raises(InvalidInput, match="input 'input': Expected `int`"):
+        with pytest.raises(InvalidInput, match="the input: Expected `int`"):
             await made.predict("21", ASK)
     async with served(Scale()) as made:
         assert (await made.predict([1, 2], ASK)).tolist() == [2, 4]

@@ -293,7 +293,7 @@ class ServedGenerator(Holding):
         if self._front is None or self.language is None:
             raise Closed(f"{self.name} is not loaded")
         if isinstance(value, Decoded):
-            value = value.value
+            value = value.get()
         if isinstance(value, Generation):
             if ask.parameters:
                 name = next(iter(ask.parameters))

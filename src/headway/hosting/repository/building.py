@@ -1,6 +1,7 @@
 """From a version's folder to a model, not loaded yet. Which kind it is, its files say."""
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
@@ -14,6 +15,10 @@ from headway.hosting.repository.settings import RepositoryModelConfig
 from headway.model import Model, TensorModel
 from headway.models import catalogue
 from headway.models.catalogue import AnyModel
+from headway.models.targets import fix_of
+
+_log = logging.getLogger(__name__)
+_TRITONS = "config.pbtxt"
 
 _PICKLES = ("*.pkl", "*.pickle", "*.joblib", "*.pt", "*.pth", "pytorch_model*.bin")
 
@@ -29,6 +34,8 @@ def _maker(
     name: str, config: RepositoryModelConfig, folder: VersionFolder
 ) -> Callable[..., AnyModel]:
     path = folder.path
+    if (path.parent / _TRITONS).is_file():
+        _log.warning("%s: %s is not read: settings are in model.toml", name, _TRITONS)
     if config.target:
         return _from_target(config.target)
     if (path / "model.py").is_file():
@@ -112,7 +119,8 @@ def _module(path: Path, module_name: str) -> ModuleType:
         if isinstance(error, ConfigError):
             raise
         if isinstance(error, Exception):
-            raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
+            told = f"{path}: {type(error).__name__}: {error}{fix_of(error)}"
+            raise ConfigError(told) from error
         raise
     return module
 

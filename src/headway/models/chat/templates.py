@@ -24,8 +24,10 @@ class ChatTemplate:
 
     def __init__(self, source: str, *, where: str, limit_s: float = LIMIT_S) -> None:
         """Raises ConfigError where it cannot be read."""
-        from jinja2 import TemplateError
-
+        try:
+            from jinja2 import TemplateError
+        except ImportError as error:
+            raise ConfigError("language models need pip install 'headway[llm]'") from error
         self._limit_s = limit_s
         self._now = threading.local()
         try:

@@ -35,6 +35,7 @@ class Callbacks:
         self.finish = own_method(model, "finish")
         self._prepare_many = None if prepare else _prepare_many_of(model)
         _check_plain(model, name, prepare=self.prepare, size=self.size)
+        _check_bare(model, name)
         self._many_prepared = None if self._prepare_many is None else self._prepare_and_size_many
         # A builtin, such as `len`, is sure to come back, and is not worth the way to the thread.
         self._sizes_here = self.prepare is None and inspect.isbuiltin(self.size)
@@ -137,6 +138,27 @@ def _check_plain(model: object, name: str, **given: Any) -> None:
                 f"{each}`: it runs in a thread, where it may wait",
                 field=each,
             )
+
+
+def _check_bare(model: object, name: str) -> None:
+    """Raises ConfigError for a `setup` or `load` that wants arguments: nobody has any for it."""
+    for each in ("setup", "load"):
+        method = own_method(model, each)
+        if method is None:
+            continue
+        wanted = next(filter(_is_required, inspect.signature(method).parameters.values()), None)
+        if wanted is not None:
+            theirs = "; a class of LitServe's runs as it is: import headway.compat.litserve as ls"
+            raise ConfigError(
+                f"{each} of {name} wants {wanted.name!r}, but is called without arguments: write "
+                f"`def {each}(self)`" + (theirs if wanted.name == "device" else ""),
+                field=each,
+            )
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    is_many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and not is_many
 
 
 def own_method(model: object, method: str) -> Any:

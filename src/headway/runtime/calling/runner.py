@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from headway.errors import InvalidInput, ModelFailed
+from headway.errors import InvalidInput, ModelFailed, called
 from headway.model import Tensor, TensorModel, overrides
 from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
 from headway.runtime.calling.varying import Varying
@@ -307,17 +307,17 @@ class TensorRunner(_Caller):
             )
         for name, array in value.items():
             if not isinstance(array, self._numpy.ndarray):
-                raise InvalidInput(f"input {name!r} is a {type(array).__name__}, not an array")
+                raise InvalidInput(f"{called(name)} is a {type(array).__name__}, not an array")
 
     def _check(self, name: str, array: "numpy.ndarray[Any, Any]") -> None:
         tensor = self._inputs.get(name)
         if tensor is None:
             return
         if array.dtype != self._numpy.dtype(tensor.array_dtype):
-            raise InvalidInput(f"input {name!r} has dtype {array.dtype}, not {tensor.dtype}")
+            raise InvalidInput(f"{called(name)} has dtype {array.dtype}, not {tensor.dtype}")
         if not self._fits(array.shape, tensor):
             raise InvalidInput(
-                f"input {name!r} has shape {list(array.shape)}; {list(tensor.shape)} is expected"
+                f"{called(name)} has shape {list(array.shape)}; {list(tensor.shape)} is expected"
             )
 
     def _fits(self, shape: Sequence[int], tensor: Tensor) -> bool:

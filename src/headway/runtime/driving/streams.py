@@ -14,7 +14,9 @@ from headway.model import END
 from headway.runtime.driving.calls import Ran
 from headway.runtime.driving.digests import Trail
 
-MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off
+MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
+MAX_BACKLOG_BYTES = 8 * 2**20  # … and what texts, bytes and arrays among them may take
+_SIZED = (str, bytes)
 
 
 class StreamCall:
@@ -25,7 +27,9 @@ class StreamCall:
         "_error",
         "_is_told",
         "_pushed",
+        "_pushed_bytes",
         "_retrace",
+        "_taken_bytes",
         "_trail",
         "_waiter",
         "has_ended",
@@ -50,6 +54,8 @@ class StreamCall:
         self.has_ended = False  # there will be no more chunks
         self._is_told = False  # its loop has been asked to wake the reader, and has not yet
         self._pushed = 0
+        self._pushed_bytes = 0  # counted by the model's side only …
+        self._taken_bytes = 0  # … and by the reader's
         self._trail: Trail | None = None  # of what was pushed, where the model may start over
         self._retrace: Trail | None = None  # of what comes once more, until it is as far
 
@@ -80,10 +86,14 @@ class StreamCall:
             self._follow(self._retrace, entry)
             if not self.has_ended:
                 return False
-        elif len(self._chunks) >= MAX_BACKLOG:
-            self._end(Shed(f"the reader fell {MAX_BACKLOG} chunks behind its stream"))
+        elif (
+            len(self._chunks) >= MAX_BACKLOG
+            or self._pushed_bytes - self._taken_bytes >= MAX_BACKLOG_BYTES
+        ):
+            self._end(self._too_far_behind())
         else:
             self._pushed += 1
+            self._pushed_bytes += _bytes_of(entry)
             if self._trail is not None:
                 self._trail.add(entry)
             self._chunks.append(entry)
@@ -91,6 +101,11 @@ class StreamCall:
             return False
         self._is_told = True
         return True
+
+    def _too_far_behind(self) -> Shed:
+        is_many = len(self._chunks) >= MAX_BACKLOG
+        behind = f"{MAX_BACKLOG} chunks" if is_many else f"{MAX_BACKLOG_BYTES} bytes"
+        return Shed(f"the reader fell {behind} behind its stream")
 
     def _follow(self, retrace: Trail, entry: Any) -> None:
         retrace.add(entry)
@@ -146,6 +161,7 @@ class StreamCall:
         chunks, taken = self._chunks, []
         while chunks:
             taken.append(chunks.popleft())
+        self._taken_bytes += sum(map(_bytes_of, taken))
         return taken
 
     def is_at_end(self) -> bool:
@@ -166,7 +182,9 @@ class StreamCall:
                 break
             self._waiter = self.loop.create_future()
             await self._waiter
-        return chunks.popleft()
+        chunk = chunks.popleft()
+        self._taken_bytes += _bytes_of(chunk)
+        return chunk
 
 
 class OpenStream:
@@ -206,6 +224,13 @@ class OpenStream:
         if not call.is_done:
             call.is_abandoned = True
             self._withdraw(call)
+
+
+def _bytes_of(chunk: Any) -> int:
+    if isinstance(chunk, _SIZED):
+        return len(chunk)
+    size: int = getattr(chunk, "nbytes", 0)
+    return size
 
 
 def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:

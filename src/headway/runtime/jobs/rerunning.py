@@ -4,6 +4,7 @@ It names the calls to make and takes what became of them; the job makes them. Un
 parts of one request fail together anyway.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from headway.errors import HeadwayError, ModelFailed, RequestError, Unavailable
 from headway.runtime.calling.faults import WorkerLost, is_out_of_memory, release_memory, text_of
 from headway.runtime.calling.runner import BrokenContract, Runner
 from headway.runtime.driving.calls import Answerable
+
+_TAKES_LIST_FOR_ITEM = re.compile(r"list indices must|'list' object has no|'list' and |, not list$")
 
 
 class Reruns:
@@ -218,6 +221,14 @@ def model_failed(name: str, error: BaseException) -> ModelFailed:
     """One caller's own exception: a shared instance would collect all callers' tracebacks."""
     if isinstance(error, BrokenContract):
         return BrokenContract(str(error))
-    failure = ModelFailed(f"{name} raised {type(error).__name__}: {text_of(error)}")
+    text = text_of(error)
+    failure = ModelFailed(f"{name} raised {type(error).__name__}: {text}{_advice(error, text)}")
     failure.__cause__ = error
     return failure
+
+
+def _advice(error: BaseException, text: str) -> str:
+    """For the commonest mistake of those who come from servers that call a model once a request."""
+    if isinstance(error, TypeError | AttributeError) and _TAKES_LIST_FOR_ITEM.search(text):
+        return " (predict is given a list of items; headway.single(…) is for one at a time)"
+    return ""

@@ -7,10 +7,12 @@ import msgspec
 
 from headway.errors import InvalidInput
 from headway.server.api.plain.answers import encoded
+from headway.server.api.plain.reading import held_for, read_all
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.tensors import too_many_rows
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
+from headway.server.net.background import Steps
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
 
@@ -34,13 +36,21 @@ class Instances:
     async def predict(self, request: Request, model: str) -> Response:
         no_query(request)
         served = await find_or_wake(self._inference, request, model)
-        asked = await decode_fields(request, InstancesRequest)
-        if not asked.instances:
-            raise InvalidInput("instances: at least one is expected")
         most = self._inference.limits.rows
-        if len(asked.instances) > most:
-            raise too_many_rows(len(asked.instances), most)
-        ask = ask_of(asked.parameters or {}, request)
-        results = await served.predict_many(asked.instances, ask)
+
+        def read(asked: InstancesRequest, steps: Steps) -> InstancesRequest:
+            if len(asked.instances) > most:
+                return asked  # refused below
+            made = list(read_all(served, asked.instances, steps))
+            return InstancesRequest(made, asked.parameters)
+
+        with held_for(request, served):
+            asked = await decode_fields(request, InstancesRequest, read=read)
+            if not asked.instances:
+                raise InvalidInput("instances: at least one is expected")
+            if len(asked.instances) > most:
+                raise too_many_rows(len(asked.instances), most)
+            ask = ask_of(asked.parameters or {}, request)
+            results = await served.predict_many(asked.instances, ask)
         more = () if ask.story is None else ask.story.headers()
         return Response(await encoded({"predictions": results}, plain_of), headers=more)

@@ -85,16 +85,18 @@ def check_does(model: ServedModel, task: Task) -> None:
 
 def only_one(models: Iterable[ServedModel], tasks: Iterable[Task]) -> ServedModel:
     """The model that a request without a name must mean. Raises InvalidInput."""
-    wanted = set(tasks)
+    wanted, served = set(tasks), list(models)
     names: dict[str, ServedModel] = {}
-    for each in models:
+    for each in served:
         if task_of(each) in wanted:
             names.setdefault(each.name, each)
     if len(names) == 1:
         return next(iter(names.values()))
     if not names:
         done = " or ".join(_KINDS[task][1] for task in sorted(wanted))
-        raise InvalidInput(f"no model here can {done}")
+        others = sorted({f"/v1/predict/{each.name}" for each in served})
+        there = f"; a model is called by its name: {', '.join(others)}" if others else ""
+        raise InvalidInput(f"no model here can {done}{there}")
     raise InvalidInput(
         f"{len(names)} models could answer this ({', '.join(sorted(names))}); "
         "name one in the path: /models/NAME"

@@ -10,7 +10,7 @@ from headway.errors import InputTooLarge
 
 MOST_MESSAGES = 2**13  # inside of one; 0.3 µs each, while nothing else runs
 MOST_PARTS = 2**17  # fields altogether: texts above all
-MOST_NUMBERS = 2**22  # of variable length, in typed contents; 5 ns each
+MOST_NUMBERS = 2**20  # of variable length, in typed contents; up to 25 ns each, likewise
 MESSAGE_BYTES = 128  # in memory, about
 PART_BYTES = 32
 NUMBER_BYTES = 8

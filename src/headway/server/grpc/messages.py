@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from headway.errors import InvalidInput
+from headway.errors import InvalidInput, called
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.requests import (
     OF_INPUTS,
@@ -92,12 +92,12 @@ def decode(
     for tensor in request.inputs:
         name = tensor.name
         if name in inputs:
-            raise InvalidInput(f"input {name!r} is given twice")
+            raise InvalidInput(f"{called(name)} is given twice")
         datatype = datatypes[name] = datatype_named(name, tensor.datatype)
         shape = tuple(tensor.shape)
         where = _where(tensor)
         if where is not None:
-            raw = open_regions(regions, f"input {name!r}").read(where)
+            raw = open_regions(regions, f"{called(name)}").read(where)
             inputs[name] = from_raw(name, datatype, shape, raw, steps)
         elif not is_raw:
             inputs[name] = _from_contents(name, datatype, shape, tensor.contents, steps)
@@ -107,7 +107,7 @@ def decode(
                 f"for model {request.model_name!r}: send all raw or none"
             )
         elif taken == len(raws):
-            raise InvalidInput(f"input {name!r} has no data: raw_input_contents has {taken}")
+            raise InvalidInput(f"{called(name)} has no data: raw_input_contents has {taken}")
         else:
             inputs[name] = from_raw(name, datatype, shape, raws[taken], steps)
             taken += 1
@@ -167,7 +167,7 @@ def _wanted(request: pb.ModelInferRequest) -> tuple[RequestedOutput, ...]:
 def _where(tensor: pb.ModelInferRequest.InferInputTensor) -> SharedSlice | None:
     if not tensor.parameters:
         return None
-    what, parameters = f"input {tensor.name!r}", parameters_of(tensor.parameters)
+    what, parameters = f"{called(tensor.name)}", parameters_of(tensor.parameters)
     check_known(parameters, OF_INPUTS, what)  # KServe's clients say the size of raw data, too
     return shared_slice(parameters, what)
 
@@ -182,16 +182,16 @@ def _from_contents(
     count = count_elements(name, shape)
     field = _LISTS.get(datatype.name)
     if field is None:
-        raise InvalidInput(f"input {name!r}: {datatype.name} travels in raw_input_contents only")
+        raise InvalidInput(f"{called(name)}: {datatype.name} travels in raw_input_contents only")
     for filled, _ in contents.ListFields():
         if filled.name != field:
             raise InvalidInput(
-                f"input {name!r}: {datatype.name} is sent as {field}, not {filled.name}"
+                f"{called(name)}: {datatype.name} is sent as {field}, not {filled.name}"
             )
     elements = getattr(contents, field)
     if len(elements) != count:
         raise InvalidInput(
-            f"input {name!r}: shape {list(shape)} takes {count} elements, {len(elements)} came"
+            f"{called(name)}: shape {list(shape)} takes {count} elements, {len(elements)} came"
         )
     if count <= _PIECE:
         return shaped(name, _part(name, datatype, elements), shape)
@@ -216,6 +216,6 @@ def _numbers(name: str, datatype: Datatype, elements: Any) -> Array:
     limits = numpy.iinfo(memory)
     if wide.size and (wide.min() < limits.min or wide.max() > limits.max):
         raise InvalidInput(
-            f"input {name!r}: {datatype.name} goes from {limits.min} to {limits.max}"
+            f"{called(name)}: {datatype.name} goes from {limits.min} to {limits.max}"
         )
     return wide.astype(memory)

@@ -1,7 +1,7 @@
 """A request's body as Python objects: the way in for every route that takes JSON."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,10 +16,17 @@ Fields = TypeVar("Fields")
 SMALL_BYTES = 64 * 2**10  # decoded in the event loop: two milliseconds, whatever is in it
 
 
-async def decode_json(request: Request, kind: Any = Any, *, default: bytes = b"") -> Any:
+async def decode_json(
+    request: Request,
+    kind: Any = Any,
+    *,
+    default: bytes = b"",
+    read: Callable[[Any, Steps], Any] | None = None,
+) -> Any:
     """Raises what `msgspec.json.decode` does, and InputTooLarge, InvalidInput, DeadlineExceeded.
 
-    A large body is decoded off the event loop, in its caller's time.
+    A large body is decoded off the event loop, in its caller's time. `read`: what is made there of
+    a large one.
     """
     body = request.body or default
     if len(body) <= SMALL_BYTES:
@@ -27,7 +34,8 @@ async def decode_json(request: Request, kind: Any = Any, *, default: bytes = b""
 
     def decode(steps: Steps) -> Any:
         value = decode_in_pieces(body, steps)
-        return value if kind is Any else msgspec.convert(value, kind)
+        value = value if kind is Any else msgspec.convert(value, kind)
+        return value if read is None else read(value, steps)
 
     started = time.monotonic()
     value = await background.run(decode, timeout_s=timeout_s(request.headers))
@@ -35,14 +43,20 @@ async def decode_json(request: Request, kind: Any = Any, *, default: bytes = b""
     return value
 
 
-async def decode_fields(request: Request, kind: type[Fields], *, default: bytes = b"") -> Fields:
-    """An object of fields. Null is absence, whatever the field, and 2.0 is 2.
+async def decode_fields(
+    request: Request,
+    kind: type[Fields],
+    *,
+    default: bytes = b"",
+    read: Callable[[Fields, Steps], Fields] | None = None,
+) -> Fields:
+    """An object of fields. Null is absence, whatever the field, and 2.0 is 2. `read` as above.
 
     Raises InvalidInput, naming the field.
     """
     try:
         try:
-            fields: Fields = await decode_json(request, kind, default=default)
+            fields: Fields = await decode_json(request, kind, default=default, read=read)
         except msgspec.ValidationError:  # rarely: then it is read once more
             fields = fields_of(await decode_json(request, dict[str, Any], default=default), kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -30,7 +30,6 @@ _NONE = _SLOTS + 1  # no region: the value is in the packet
 _SWEEP = 256  # messages between two looks for memory that is no longer needed
 _LARGE = 4  # times what was needed is too much
 _SHORT_S = 0.0005  # a wait; an idle worker looks out for no longer than this
-_HAS_CORES = len(os.sched_getaffinity(0)) > 1  # else looking out keeps the other side from working
 _HEAD = struct.Struct("<BBBBIQ")  # kind, slot, busy and dropped slots, call, length
 _PACKET_BYTES = _HEAD.size + INLINE_BYTES
 _FD_BYTES = array.array("i").itemsize
@@ -69,6 +68,8 @@ class Channel:
         self._arrivals = select.poll()
         self._arrivals.register(end, select.POLLIN)
         self._looks_out = False
+        # With one core, looking out would keep the other side from working.
+        self._has_cores = len(os.sched_getaffinity(0)) > 1
         self._is_both_ways = False
         self._mine: list[Region | None] = [None] * _SLOTS
         self._theirs: list[Region | None] = [None] * _SLOTS
@@ -221,7 +222,7 @@ class Channel:
             self._looks_out = time.monotonic() - started < _SHORT_S
             os.sched_yield()
         packet, ancillary, flags, _ = self._socket.recvmsg(_PACKET_BYTES, _FD_SPACE)
-        self._looks_out = _HAS_CORES and time.monotonic() - started < _SHORT_S
+        self._looks_out = self._has_cores and time.monotonic() - started < _SHORT_S
         return packet, ancillary, flags
 
     def _source(self, slot: int, length: int, fds: Sequence[int]) -> Any:

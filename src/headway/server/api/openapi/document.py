@@ -177,7 +177,8 @@ def _answered(model: ServedModel, gives: Schema, schema: Schema) -> dict[str, An
     answer = json_of("the result", schema)
     content = answer["content"]
     if model.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        # Without a schema: what one would describe, the text or each event, tools do not agree on.
+        content["text/event-stream"] = {}
     if not gives or "contentEncoding" in gives or model.media_type:
         content["*/*"] = {"schema": {}}
     return answer

@@ -8,6 +8,7 @@ form is a value, too; streams are answered as server-sent events. `{"items": [â€
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -24,6 +25,7 @@ from headway.server.api.plain.answers import (
 )
 from headway.server.api.plain.direct import is_direct, plain_codec
 from headway.server.api.plain.events import answer_events
+from headway.server.api.plain.reading import held_for, read_all
 from headway.server.api.plain.uploads import is_upload, read_upload
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.generating import whole
@@ -31,6 +33,7 @@ from headway.server.api.v2.tensors import too_many_rows
 from headway.server.direct import DirectPath
 from headway.server.inference import Inference
 from headway.server.json.body import decode_json
+from headway.server.net.background import Steps
 from headway.server.net.messages import Answer, Request, Response
 from headway.server.net.plain_json import plain_of
 
@@ -51,32 +54,64 @@ class Plain:
 
     async def predict(self, request: Request, model: str) -> Answer:
         served = await find_or_wake(self._inference, request, model)
-        ask = ask_of(_parameters(request.query), request)
+        parameters = _parameters(request.query)
         if is_upload(request, served):
+            ask = ask_of(parameters, request)
             with served.held():  # it comes to the queue later
                 return await _answer(request, served, await read_upload(request, served), ask)
-        value = await _json(request)
-        if _is_batch(value) and not served.takes_items:
-            return await _answer_items(served, value["items"], ask, self._inference.limits.rows)
-        return await _answer(request, served, value, ask)
+        has_items = not served.takes_items
+        with held_for(request, served):
+            value = await self._json(request, served, has_items=has_items)
+            ask = ask_of(parameters, request)
+            if has_items and _is_batch(value):
+                return await self._answer_items(served, value["items"], ask)
+            try:
+                return await _answer(request, served, value, ask)
+            except InvalidInput as error:
+                if type(value) is list and "got `array`" in str(error):
+                    error.args = (f'{error}; several at once are sent as {{"items": [...]}}',)
+                raise
 
     async def predict_batch(self, request: Request, model: str) -> Answer:
         """The same body for every model, whatever its values look like."""
         served = await find_or_wake(self._inference, request, model)
-        ask = ask_of(_parameters(request.query), request)
-        value = await _json(request)
-        if not _is_batch(value):
-            raise InvalidInput('an object with one field is expected: {"items": [...]}')
-        return await _answer_items(served, value["items"], ask, self._inference.limits.rows)
+        parameters = _parameters(request.query)
+        with held_for(request, served):
+            value = await self._json(request, served, has_items=True)
+            if not _is_batch(value):
+                raise InvalidInput('an object with one field is expected: {"items": [...]}')
+            return await self._answer_items(served, value["items"], ask_of(parameters, request))
+
+    async def _json(self, request: Request, served: ServedModel, *, has_items: bool) -> Any:
+        """A value, or `{"items": â€¦}`; of a large body already as the model takes it."""
+        most = self._inference.limits.rows
+
+        def read(value: Any, steps: Steps) -> Any:
+            if not has_items or not _is_batch(value):
+                return read_all(served, [value], steps)[0]
+            items = value["items"]
+            is_fit = isinstance(items, list) and len(items) <= most  # or it is refused
+            return {"items": read_all(served, items, steps)} if is_fit else value
+
+        return await _decoded(request, read)
+
+    async def _answer_items(self, served: ServedModel, items: Any, ask: Ask) -> Response:
+        most = self._inference.limits.rows
+        if not isinstance(items, list):
+            raise InvalidInput("items: a list is expected")
+        if len(items) > most:
+            raise too_many_rows(len(items), most)
+        results = await served.predict_many(items, ask, keep_errors=True)
+        return _told(Response(await encoded({"results": results}, _plain_or_error)), ask)
 
 
 def _is_batch(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"items"}
 
 
-async def _json(request: Request) -> Any:
+async def _decoded(request: Request, read: Callable[[Any, Steps], Any]) -> Any:
     try:
-        return await decode_json(request)
+        return await decode_json(request, read=read)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         if not request.body:
             raise InvalidInput("the body is empty: JSON is expected") from error
@@ -95,15 +130,6 @@ async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -
     else:
         result = await served.predict(value, ask)
     return _told(await answer_of(result, served.media_type, as_json=as_json), ask)
-
-
-async def _answer_items(served: ServedModel, items: Any, ask: Ask, max_rows: int) -> Response:
-    if not isinstance(items, list):
-        raise InvalidInput("items: a list is expected")
-    if len(items) > max_rows:
-        raise too_many_rows(len(items), max_rows)
-    results = await served.predict_many(items, ask, keep_errors=True)
-    return _told(Response(await encoded({"results": results}, _plain_or_error)), ask)
 
 
 def _told(answer: Response, ask: Ask) -> Response:

@@ -11,8 +11,9 @@ import msgspec
 
 from headway.errors import InvalidInput
 from headway.hosting.registry import ServedModel
-from headway.runtime.calling.threads import run_in_thread
 from headway.server.api.openai.forms import read_form
+from headway.server.net.background import background
+from headway.server.net.headers import timeout_s
 from headway.server.net.messages import Request
 from headway.signature import Decoded, Side
 from headway.signature.hints import admits, known, plain, spelled
@@ -48,7 +49,8 @@ async def read_upload(request: Request, served: ServedModel) -> Decoded:
             return _of_form(read_form(content_type, request.body), side, served.name)
         return _of_body(request.body, kind, side, served.name)
 
-    return Decoded(await run_in_thread(read))
+    limit_s = timeout_s(request.headers)
+    return Decoded(await background.run(lambda _: read(), timeout_s=limit_s))
 
 
 def _kind(request: Request) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from headway.errors import InvalidInput
+from headway.errors import InvalidInput, called
 from headway.server.api.v2.dtypes import BF16, BYTES, Datatype
 from headway.server.api.v2.json_data import (
     WireInput,
@@ -140,11 +140,11 @@ def parse(
     for each in wire.inputs:
         name = each.name
         if name in datatypes:
-            raise InvalidInput(f"input {name!r} is given twice")
+            raise InvalidInput(f"{called(name)} is given twice")
         datatype = datatypes[name] = datatype_named(name, each.datatype)
         if each.parameters and "shared_memory_region" in each.parameters:
             is_shared = True
-            what = f"input {name!r}"
+            what = f"{called(name)}"
             size_bytes += count_of(each.parameters, "shared_memory_byte_size", what) or 0
         is_slow = is_slow or datatype is BYTES or datatype is BF16
     if is_shared or len(body) > min(_CHECKED_BYTES, signature.max_elements):
@@ -270,7 +270,7 @@ class _Tail:
         left = len(self._view) - self._at
         if byte_size > left:
             raise InvalidInput(
-                f"input {name!r}: binary_data_size is {byte_size}, {left} bytes are left"
+                f"{called(name)}: binary_data_size is {byte_size}, {left} bytes are left"
             )
         start, self._at = self._at, self._at + byte_size
         return self._view[start : self._at]
@@ -289,7 +289,7 @@ def _read_input(
 ) -> Array:
     parameters = wire.parameters
     if parameters:
-        what = f"input {wire.name!r}"
+        what = f"{called(wire.name)}"
         check_known(parameters, OF_INPUTS, what)
         size = count_of(parameters, "binary_data_size", what)
         shared = shared_slice(parameters, what)
@@ -327,7 +327,7 @@ def _raw_shape(name: str, datatype: Datatype, declared: Sequence[int], size: int
     shape = [1, *declared[1:]]
     if shape.count(-1) > 1:
         raise InvalidInput(
-            f"input {name!r}: shape {shape} has several free dimensions: the request must name it"
+            f"{called(name)}: shape {shape} has several free dimensions: the request must name it"
         )
     if -1 in shape:
         known = datatype.wire.itemsize

@@ -10,7 +10,7 @@ import msgspec
 import numpy
 from msgspec import Meta, Raw, Struct
 
-from headway.errors import InvalidInput
+from headway.errors import InvalidInput, called
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.tensors import Array, count_elements, objects, shaped, texts
 from headway.server.json.pieces import PIECE_BYTES, decode_in_pieces
@@ -50,7 +50,7 @@ def read_json(wire: WireInput, datatype: Datatype, steps: Steps = AT_ONCE) -> Ar
     name, shape = wire.name, wire.shape
     if not datatype.is_json:
         raise InvalidInput(
-            f"input {name!r}: {datatype.name} cannot be sent as JSON, only as binary"
+            f"{called(name)}: {datatype.name} cannot be sent as JSON, only as binary"
         )
     count = count_elements(name, shape)
     if len(memoryview(wire.data)) > LONG_BYTES:
@@ -58,18 +58,18 @@ def read_json(wire: WireInput, datatype: Datatype, steps: Steps = AT_ONCE) -> Ar
     opening = _OPENING.match(wire.data)
     depth = opening.group().count(b"[") if opening else 0
     if depth == 0 and is_absent(wire.data):
-        raise InvalidInput(f"input {name!r}: there is no data")
+        raise InvalidInput(f"{called(name)}: there is no data")
     if count == 0:
         return _read_empty(wire, datatype)
     if depth not in (1, len(shape)):
         raise InvalidInput(
-            f"input {name!r}: data of {depth} levels for shape {shape}; "
+            f"{called(name)}: data of {depth} levels for shape {shape}; "
             f"it is either flat or nested as the shape says"
         )
     array = _array(wire, datatype, depth)
     if array.size != count or (depth > 1 and array.shape != tuple(shape)):
         raise InvalidInput(
-            f"input {name!r}: shape {shape} takes {count} elements, "
+            f"{called(name)}: shape {shape} takes {count} elements, "
             f"the data is of shape {list(array.shape)}"
         )
     if datatype is BYTES:
@@ -83,14 +83,14 @@ def _array(wire: WireInput, datatype: Datatype, depth: int) -> Array:
         return numpy.array(values, datatype.memory)
     except (ValueError, OverflowError) as error:  # ragged; beyond 64 bits
         raise InvalidInput(
-            f"input {wire.name!r}: the data is not of shape {wire.shape}: {error}"
+            f"{called(wire.name)}: the data is not of shape {wire.shape}: {error}"
         ) from error
 
 
 def _read_empty(wire: WireInput, datatype: Datatype) -> Array:
     """No elements: `[]`, or lists of nothing but empty lists."""
     if re.fullmatch(rb"[\s\[\],]*", wire.data) is None:
-        raise InvalidInput(f"input {wire.name!r}: shape {wire.shape} takes no elements")
+        raise InvalidInput(f"{called(wire.name)}: shape {wire.shape} takes no elements")
     return shaped(wire.name, numpy.empty(0, datatype.memory), wire.shape)
 
 
@@ -98,9 +98,9 @@ def _elements(name: str, datatype: Datatype, depth: int, data: Any) -> Any:
     try:
         return _decoder(datatype.name, depth).decode(data)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"input {name!r}: {datatype.name} data: {error}") from error
+        raise InvalidInput(f"{called(name)}: {datatype.name} data: {error}") from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidInput(f"input {name!r}: the data is not valid JSON: {error}") from error
+        raise InvalidInput(f"{called(name)}: the data is not valid JSON: {error}") from error
 
 
 @functools.cache
@@ -143,14 +143,14 @@ def element_type(datatype: str) -> Any:
 def _read_long(wire: WireInput, datatype: Datatype, count: int, steps: Steps) -> Array:
     """Nothing has been seen of it but where it begins and ends."""
     if count == 0:
-        raise InvalidInput(f"input {wire.name!r}: shape {wire.shape} takes no elements")
+        raise InvalidInput(f"{called(wire.name)}: shape {wire.shape} takes no elements")
     if datatype is BYTES:
         flat = _read_texts(wire, count, steps)
     else:
         try:
             flat = _read_numbers(wire, datatype, count, steps)
         except (ValueError, OverflowError) as error:  # beyond 64 bits
-            raise InvalidInput(f"input {wire.name!r}: {datatype.name} data: {error}") from error
+            raise InvalidInput(f"{called(wire.name)}: {datatype.name} data: {error}") from error
     return shaped(wire.name, flat, wire.shape)
 
 
@@ -164,7 +164,7 @@ def _read_numbers(wire: WireInput, datatype: Datatype, count: int, steps: Steps)
     for chunk in _chunks(wire):
         compact = chunk.translate(_OUTLINE, _SPACE)
         if b"v[" in compact or b"]v" in compact:  # `1[`, `]1`: no longer seen without brackets
-            raise InvalidInput(f"input {wire.name!r}: the data is not valid JSON")
+            raise InvalidInput(f"{called(wire.name)}: the data is not valid JSON")
         outline += compact.translate(None, b"v") + b","
         plain = b"[%b]" % chunk.translate(_NO_BRACKETS)
         values = _elements(wire.name, datatype, 1, plain)
@@ -187,7 +187,7 @@ def _chunks(wire: WireInput) -> Iterator[bytes]:
             comma = chunk.rfind(b",")
             if comma < 0:
                 raise InvalidInput(
-                    f"input {wire.name!r}: a number takes more than {PIECE_BYTES} bytes"
+                    f"{called(wire.name)}: a number takes more than {PIECE_BYTES} bytes"
                 )
             chunk = chunk[:comma]
         start += len(chunk) + 1
@@ -214,7 +214,7 @@ def _read_texts(wire: WireInput, count: int, steps: Steps) -> Array:
         most = _outline_bytes(wire.shape) + 1
         values = decode_in_pieces(memoryview(wire.data), steps, max_values=most)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(f"input {wire.name!r}: the data is not valid JSON: {error}") from error
+        raise InvalidInput(f"{called(wire.name)}: the data is not valid JSON: {error}") from error
     if not isinstance(values, list):
         raise _not_of_shape(wire, count)
     if len(values) != count or (values and isinstance(values[0], list)):
@@ -239,16 +239,16 @@ def _flattened(values: list[Any], wire: WireInput, count: int) -> list[Any]:
 def _encoded(name: str, values: list[Any]) -> list[bytes]:
     for each in values:
         if not isinstance(each, str):
-            raise InvalidInput(f"input {name!r}: BYTES data: Expected `str`, got {each!r:.40}")
+            raise InvalidInput(f"{called(name)}: BYTES data: Expected `str`, got {each!r:.40}")
     try:
         return [text.encode() for text in values]
     except UnicodeEncodeError as error:  # half of a surrogate pair
-        raise InvalidInput(f"input {name!r}: a text is not valid Unicode: {error}") from error
+        raise InvalidInput(f"{called(name)}: a text is not valid Unicode: {error}") from error
 
 
 def _not_of_shape(wire: WireInput, count: int) -> InvalidInput:
     return InvalidInput(
-        f"input {wire.name!r}: shape {wire.shape} takes {count} elements, flat or nested as the "
+        f"{called(wire.name)}: shape {wire.shape} takes {count} elements, flat or nested as the "
         "shape says; the data has another form"
     )
 

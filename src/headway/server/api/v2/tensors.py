@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy
 
-from headway.errors import InputTooLarge, InvalidInput, ModelFailed
+from headway.errors import InputTooLarge, InvalidInput, ModelFailed, called
 from headway.model import Tensor
 from headway.server.api.v2.dtypes import BF16, BYTES, DATATYPES, Datatype, of_array, of_tensor
 from headway.server.net.background import AT_ONCE, Steps
@@ -44,7 +44,7 @@ def datatype_named(name: str, datatype: str) -> Datatype:
     found = DATATYPES.get(datatype)
     if found is None:
         raise InvalidInput(
-            f"input {name!r}: datatype {datatype!r} is unknown; there are {', '.join(DATATYPES)}"
+            f"{called(name)}: datatype {datatype!r} is unknown; there are {', '.join(DATATYPES)}"
         )
     return found
 
@@ -52,10 +52,10 @@ def datatype_named(name: str, datatype: str) -> Datatype:
 def count_elements(name: str, shape: Sequence[int]) -> int:
     """How many elements the shape promises. Nothing is allocated on its word."""
     if len(shape) > MAX_RANK:
-        raise InvalidInput(f"input {name!r}: {len(shape)} dimensions, at most {MAX_RANK} allowed")
+        raise InvalidInput(f"{called(name)}: {len(shape)} dimensions, at most {MAX_RANK} allowed")
     for size in shape:
         if size < 0:
-            raise InvalidInput(f"input {name!r}: shape {list(shape)} has a negative dimension")
+            raise InvalidInput(f"{called(name)}: shape {list(shape)} has a negative dimension")
     return math.prod(shape)
 
 
@@ -70,7 +70,7 @@ def from_raw(
         expected = count * datatype.wire.itemsize
         if len(raw) != expected:
             raise InvalidInput(
-                f"input {name!r}: {datatype.name} of shape {list(shape)} takes {expected} bytes, "
+                f"{called(name)}: {datatype.name} of shape {list(shape)} takes {expected} bytes, "
                 f"{len(raw)} came"
             )
         flat = numpy.frombuffer(raw, datatype.wire)
@@ -92,7 +92,7 @@ def shaped(name: str, flat: Array, shape: Sequence[int]) -> Array:
     try:
         return flat.reshape(shape)
     except (ValueError, OverflowError) as error:  # an empty tensor with a dimension beyond memory
-        raise InvalidInput(f"input {name!r}: shape {list(shape)} is not possible") from error
+        raise InvalidInput(f"{called(name)}: shape {list(shape)} is not possible") from error
 
 
 def texts(array: Array) -> Iterable[bytes]:
@@ -128,7 +128,7 @@ def objects(elements: Sequence[bytes]) -> Array:
 def _read_bytes(name: str, raw: Buffer, count: int, steps: Steps) -> Array:
     if count * _LENGTH.size > len(raw):
         raise InvalidInput(
-            f"input {name!r}: {count} BYTES elements need {count * _LENGTH.size} bytes or more, "
+            f"{called(name)}: {count} BYTES elements need {count * _LENGTH.size} bytes or more, "
             f"{len(raw)} came"
         )
     array = numpy.empty(count, object)
@@ -139,11 +139,11 @@ def _read_bytes(name: str, raw: Buffer, count: int, steps: Steps) -> Array:
         start = at + _LENGTH.size
         at = start + _LENGTH.unpack_from(raw, at)[0] if start <= end else end + 1
         if at > end:
-            raise InvalidInput(f"input {name!r}: the data ends inside BYTES element {index}")
+            raise InvalidInput(f"{called(name)}: the data ends inside BYTES element {index}")
         array[index] = bytes(raw[start:at])
     if at != end:
         raise InvalidInput(
-            f"input {name!r}: {end - at} bytes are left after its {count} BYTES elements"
+            f"{called(name)}: {end - at} bytes are left after its {count} BYTES elements"
         )
     return array
 
@@ -228,10 +228,10 @@ class TensorSignature:
         rows = -1
         for name, array in fitted.items():
             if rows not in (-1, len(array)):
-                raise InvalidInput(f"input {name!r}: {len(array)} rows, the input before {rows}")
+                raise InvalidInput(f"{called(name)}: {len(array)} rows, the input before {rows}")
             rows = len(array)
         if not rows:
-            raise InvalidInput(f"input {name!r}: there are no rows")
+            raise InvalidInput(f"{called(name)}: there are no rows")
         if rows > self.max_rows:
             raise too_many_rows(rows, self.max_rows)
 
@@ -261,7 +261,7 @@ ANY_SIGNATURE = TensorSignature((), ())
 
 
 def _wrong_datatype(name: str, wanted: Datatype, found: Datatype) -> InvalidInput:
-    return InvalidInput(f"input {name!r}: the model takes {wanted.name}, not {found.name}")
+    return InvalidInput(f"{called(name)}: the model takes {wanted.name}, not {found.name}")
 
 
 def _names_differ(
@@ -281,7 +281,7 @@ def _check_whole(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> N
     ):
         wanted = ", ".join("any" if size < 0 else str(size) for size in shape)
         raise InvalidInput(
-            f"input {name!r}: shape {list(found)}, the model takes [{wanted}]: it has no axis of "
+            f"{called(name)}: shape {list(found)}, the model takes [{wanted}]: it has no axis of "
             "rows"
         )
 
@@ -299,10 +299,10 @@ def _fitting(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> tuple
         # Triton's clients send [rows, 1] to a model of one value a row; ours says [rows].
         found = found[:-1]
     if not found:
-        raise InvalidInput(f"input {name!r}: a scalar has no rows; the shape is {list(shape)}")
+        raise InvalidInput(f"{called(name)}: a scalar has no rows; the shape is {list(shape)}")
     if len(found) != len(shape) or any(
         want not in (-1, size) for want, size in zip(shape[1:], found[1:], strict=True)
     ):
         wanted = ", ".join(["rows", *("any" if size < 0 else str(size) for size in shape[1:])])
-        raise InvalidInput(f"input {name!r}: shape {list(found)}, the model takes [{wanted}]")
+        raise InvalidInput(f"{called(name)}: shape {list(found)}, the model takes [{wanted}]")
     return found

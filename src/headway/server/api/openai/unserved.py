@@ -1,0 +1,35 @@
+"""Routes of OpenAI's that are not served here, and what is instead."""
+
+_CHAT = "/v1/chat/completions"
+_PREDICT = "/v1/predict/{model}/batch"
+# By what follows `/v1/`: the first that fits counts.
+_INSTEAD = {
+    "responses": _CHAT,
+    "conversations": _CHAT,
+    "assistants": _CHAT,
+    "threads": _CHAT,
+    "realtime": _CHAT,
+    "batches": f"{_PREDICT}, or headway map for a file",
+    "files": f"{_PREDICT}, or headway map for a file",
+    "uploads": f"{_PREDICT}, or headway map for a file",
+    "vector_stores": "/v1/embeddings and /v1/rerank",
+    "moderations": "/predict (a model that classifies texts)",
+    "audio/translations": "/v1/audio/transcriptions",
+    "audio/speech": "/v1/predict/{model} (a model of yours that gives bytes)",
+    "images/edits": "/v1/images/generations",
+    "images/variations": "/v1/images/generations",
+    "videos": "/v1/predict/{model} (a model of yours that gives bytes)",
+    "fine_tuning": "/v1/load_lora_adapter for what was tuned elsewhere",
+    "engines": "/v1/models",
+}
+
+
+def why_unserved(path: str) -> str | None:
+    """None: it is no route of OpenAI's that we know."""
+    if not path.startswith("/v1/"):
+        return None
+    asked = path.removeprefix("/v1/")
+    for name, instead in _INSTEAD.items():
+        if asked == name or asked.startswith(f"{name}/"):
+            return f"/v1/{name} is not served here; instead there is {instead}. /docs lists all"
+    return None

@@ -1,0 +1,32 @@
+"""What a large body has, as its model takes it: checked and made off the event loop, one value
+after the other."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from headway.hosting.registry import ServedModel
+from headway.server.json.body import SMALL_BYTES
+from headway.server.json.encoding import is_large
+from headway.server.net.background import Steps
+from headway.server.net.messages import Request
+
+_FEW = 64  # small values between two rests
+
+
+def held_for(request: Request, served: ServedModel) -> AbstractContextManager[None]:
+    """A model whose value comes to the queue later is not closed meanwhile."""
+    return served.held() if len(request.body) > SMALL_BYTES else nullcontext()
+
+
+def read_all(served: ServedModel, values: Sequence[Any], steps: Steps) -> Sequence[Any]:
+    """In a thread. One that is wrong has its error in its place."""
+    read: Callable[[Any], Any] | None = getattr(served, "read", None)
+    if read is None:
+        return values
+    made = []
+    for number, value in enumerate(values):
+        made.append(read(value))
+        if is_large(value) or not number % _FEW:
+            steps.rest()
+    return made
