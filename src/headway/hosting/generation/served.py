@@ -76,7 +76,7 @@ class ServedGenerator(Holding):
         self.model = model
         self.name = config.name
         self.version = version
-        self.max_batch_size = config.max_sequences or 64
+        self.max_batch_size = config.max_sequences or 64  # until the engine says
         self.statistics = ModelStatistics()
         self.recorder = GenerationRecorder()
         self.language: Language | None = None  # once it is loaded
@@ -104,10 +104,11 @@ class ServedGenerator(Holding):
         config = self.config
         options = {
             "max_context": config.max_context,
-            "max_sequences": config.max_sequences or 64,
+            "max_sequences": config.max_sequences,
             "step_tokens": config.step_tokens or 512,
             "kv_cache_gib": config.kv_cache_gib,
             "dtype": config.dtype,
+            "device": config.device,
             "quantization": config.quantization,
             "adapter_slots": config.adapter_slots,
             "max_adapter_rank": config.max_adapter_rank,
@@ -126,6 +127,7 @@ class ServedGenerator(Holding):
         start = self._start_process if self.placement.kind == "process" else self._start_thread
         welcome = await start(engine, front)
         limits = welcome.limits
+        self.max_batch_size = limits.max_sequences
         self.language = await run_in_thread(
             lambda: Language(
                 text,
