@@ -66,6 +66,8 @@ class RequestStatistics(Protocol):
 class Served(Holding):
     """One model being served. `start()` before, `close()` after."""
 
+    language = None
+
     def __init__(
         self,
         config: ModelConfig,

@@ -284,8 +284,8 @@ class GenerationScheduler:
         shortest: float,
         behind: frozenset[str] = frozenset(),
     ) -> None:
-        """Let in the next ones, while the budget, the slots and the blocks last; none of the accounts
-        in `behind`."""
+        """Let in the next ones, while the budget, the slots and the blocks last; none of the
+        accounts in `behind`."""
         while plan.left > 0:
             head = self._head(now)
             if head is None or head[1] is not kind or head[0].pending or head[0].account in behind:

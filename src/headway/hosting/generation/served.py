@@ -65,7 +65,9 @@ class ServedGenerator(Holding):
     signature = _SIGNATURE
     streams = True
     only_streams = False
-    is_direct = False
+    is_direct = is_simple = False
+    takes_items = False
+    media_type = ""
     labels = None
     costs: CostTable | None = None
 
@@ -255,6 +257,9 @@ class ServedGenerator(Holding):
         load = self._engine.load
         usage = load.blocks_used / load.blocks
         return GenerationNow(load.running, load.waiting, usage, load.preemptions)
+
+    def devices(self) -> list[str]:
+        return [""]
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return _SIGNATURE.input.json_schema(), _SIGNATURE.output.json_schema()

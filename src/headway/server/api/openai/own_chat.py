@@ -32,13 +32,8 @@ _NEWER_NAMES = {"max_completion_tokens": "max_tokens"}
 
 
 def is_own_chat(served: ServedModel) -> bool:
-    signature = getattr(served, "signature", None)
-    is_language_model = hasattr(served, "language")
-    return (
-        not is_language_model
-        and signature is not None
-        and "messages" in field_hints(signature.input.hint)
-    )
+    signature = served.signature
+    return signature is not None and "messages" in field_hints(signature.input.hint)
 
 
 async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
@@ -58,8 +53,7 @@ async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
         events = Events(parts, bytes, error_event)
         await events.start()
         return StreamResponse(events, headers=_HEADERS)
-    only_streams = getattr(served, "only_streams", False)
-    result = await (whole if only_streams else _predicted)(served, value, ask)
+    result = await (whole if served.only_streams else _predicted)(served, value, ask)
     message = {"role": "assistant", "content": _text(result), "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     answer = Response(

@@ -160,7 +160,7 @@ def _predict(
     components[result] = _hoisted(_as_written(gives), model.name, components)
     batch = closed(items=schemas.ITEMS)
     results = closed(results=array({"anyOf": [ref(result), ref("Error")]}))
-    has_short_form = _answers(model) and not getattr(model, "takes_items", False)
+    has_short_form = _answers(model) and not model.takes_items
     one = {
         **operation_of("plain", f"predict_{model.name}", f"One value through {model.name}"),
         "description": _ONE_OR_SEVERAL if has_short_form else "The body is one item.",
@@ -201,14 +201,14 @@ def _answered(model: ServedModel, gives: Schema, schema: Schema) -> dict[str, An
     if model.streams:
         # Without a schema: what one would describe, the text or each event, tools do not agree on.
         content["text/event-stream"] = {}
-    if not gives or "contentEncoding" in gives or bool(getattr(model, "media_type", None)):
+    if not gives or "contentEncoding" in gives or model.media_type:
         content["*/*"] = {"schema": {}}
     return answer
 
 
 def _uploads(model: ServedModel) -> dict[str, Any]:
     """What else the body may be, where the model takes a file."""
-    signature = getattr(model, "signature", None)
+    signature = model.signature
     hint = None if signature is None else signature.input.hint
     files = [name for name, each in field_hints(hint).items() if is_file(each)]
     if not (files or is_file(hint)):
@@ -219,11 +219,8 @@ def _uploads(model: ServedModel) -> dict[str, Any]:
 
 
 def _schemas_of(model: ServedModel) -> tuple[Schema, Schema]:
-    known = getattr(model, "json_schemas", None)
-    if known is None:
-        return {}, {}
-    takes, gives = known()
-    if getattr(model, "signature", None) is None and len(model.inputs) == 1:
+    takes, gives = model.json_schemas()
+    if model.signature is None and len(model.inputs) == 1:
         # A tensor model's only input may be named or not.
         takes = {"anyOf": [takes, closed(**{model.inputs[0].name: takes})]}
     return takes, gives
@@ -231,7 +228,7 @@ def _schemas_of(model: ServedModel) -> tuple[Schema, Schema]:
 
 def _answers(model: ServedModel) -> bool:
     """Whether it gives single answers: some models only stream."""
-    return not getattr(model, "only_streams", False)
+    return not model.only_streams
 
 
 def _hoisted(schema: Schema, owner: str, components: dict[str, Schema]) -> Schema:
