@@ -11,6 +11,7 @@ from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.linger import Linger
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
+from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item
 from headway.core.policy import Firing, Policy
@@ -107,6 +108,7 @@ class AutoRule:
         linger: Linger,
         rehearsal: Rehearsal,
         batch_size: BatchSize,
+        sizing: Sizing,
         pool: Pool,
     ) -> None:
         self.linger_cap_s = 0.0
@@ -120,6 +122,7 @@ class AutoRule:
         self._linger = linger
         self._rehearsal = rehearsal
         self._batch_size = batch_size
+        self._sizing = sizing
         self._pool = pool
         self._hold = HoldUntil(-math.inf)  # the last answer, valid until something arrives
         self._hold_arrivals = -1
@@ -170,7 +173,10 @@ class AutoRule:
         return min(alone_s / self.workers, self._max_wait_s)
 
     def _faster_at(self, queue: Queue, lane: Lane, now: float) -> float:
-        """A slow worker is left idle where a faster one will be done sooner."""
+        """A slow worker is left idle where a faster one will be done sooner, and the faster ones
+        keep up without it."""
+        if not self._sizing.keeps_up(self._pool.faster_power(), lane.mean_size):
+            return -math.inf
         rows = self._batch_size.rows_now(lane, self.running_batches)
         rows = max(1, min(rows, lane.rows))
         batch_s = self._costs.predict(rows, lane.mean_size) or 0.0

@@ -66,6 +66,12 @@ class Pool:
     def is_unequal(self) -> bool:
         return self._is_unequal
 
+    def faster_power(self) -> float:
+        """How many workers of the usual speed those are worth that are faster than the next."""
+        slow = self.times(self.next_worker())
+        times = (self.times(number) for number in self._numbers)
+        return sum(1.0 / each for each in times if each * _UNEQUAL < slow)
+
     def better_at(self, now: float, batch_s: float, batches: int) -> float:
         """When a faster worker will be free that is done with the first of so many waiting batches
         sooner than one that is free now; in the past where one of them belongs to a free one."""

@@ -87,6 +87,7 @@ class Scheduler:
             linger=self._linger,
             rehearsal=self._rehearsal,
             batch_size=self._batch_size,
+            sizing=sizing,
             pool=self._pool,
         )
         self._rule = rule_for(policy, self.costs, self._auto)

@@ -17,6 +17,7 @@ from headway.core.policy import Policy
 LOSS = 0.03  # of the time until the queue is empty: what serving the first ones earlier may cost …
 LOSS_BUSY = 0.1  # … and of the time that workers are idle, where that is less
 SHARING = 0.25  # of the work: what it may cost that several workers share a queue
+KEEPS_UP = 0.7  # of their capacity
 HAND_OVER_S = 50e-6  # to a worker and back: what each batch takes beside what the model takes
 _REMEMBERED = 1024
 
@@ -90,6 +91,12 @@ class Sizing:
             if parts * (costs.predict(part, size) or math.inf) <= most_s:
                 return part
         return rows
+
+    def keeps_up(self, power: float, size: int) -> bool:
+        """Would so many workers be enough for what comes?"""
+        best = self._costs.best_rows(size)
+        best_s = self._costs.predict(best, size)
+        return best_s is not None and self._linger.rate_rps * best_s <= KEEPS_UP * power * best
 
     def _candidates(self, most: int, size: int) -> set[int]:
         rows = self._ladder(size)
