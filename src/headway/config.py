@@ -140,7 +140,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         Annotated[int, Meta(ge=2, description="most tokens of prompt and answer together")] | None
     ) = None
     max_sequences: (
-        Annotated[int, Meta(ge=1, description="most answers computed at once; absent: 64")] | None
+        Annotated[
+            int, Meta(ge=1, description="most answers computed at once; absent: 64, on a GPU 256")
+        ]
+        | None
     ) = None
     step_tokens: (
         Annotated[int, Meta(ge=2, description="most tokens computed in a step; absent: 512")] | None
@@ -154,6 +157,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Meta(description="what a language model computes in"),
+    ] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Meta(description="where a language model computes; auto: on a GPU that torch finds"),
     ] = "auto"
     quantization: Annotated[
         Literal["none", "fp8"],
@@ -190,7 +197,7 @@ GENERATION = frozenset(
     [
         *("max_context", "max_sequences", "step_tokens", "kv_cache_gib", "dtype"),
         *("share_prefixes", "adapters", "adapter_folder", "adapter_slots", "max_adapters"),
-        *("max_adapter_rank", "quantization"),
+        *("max_adapter_rank", "quantization", "device"),
     ]
 )
 _BOTH = frozenset(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from headway.config import Config, keys_of
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.api.openapi.examples import example_of
-from headway.server.api.openapi.schemas import Schema
 
 if TYPE_CHECKING:
     from headway.server.run import Addresses
@@ -62,8 +61,8 @@ def greeting(
 def _tries(model: ServedModel, url: str, *, has_keys: bool) -> list[str]:
     lines = [f"  {_curl(model, url, _KEY if has_keys else '')}"]
     if _takes_any_json(model):
-        lines.append("  (in place of its last word any JSON: the model's hints say no more)")
-    if getattr(model, "language", None) is not None:
+        lines.append("  (replace the last word with any JSON: the model's type hints say no more)")
+    if model.language is not None:
         lines.append(f"  or talk to it: {url}/chat")
     if _embeds(model):
         lines.append(f"  {_openai(model, url, '$KEY' if has_keys else 'any')}")
@@ -71,7 +70,7 @@ def _tries(model: ServedModel, url: str, *, has_keys: bool) -> list[str]:
 
 
 def _curl(model: ServedModel, url: str, key: str) -> str:
-    if getattr(model, "language", None) is not None:
+    if model.language is not None:
         body = (
             f'{{"model": "{model.name}", "messages": [{{"role": "user", "content": "Hello!"}}], '
             '"max_tokens": 64, "stream": true}'
@@ -91,19 +90,12 @@ def _openai(model: ServedModel, url: str, key: str) -> str:
 
 def _example(model: ServedModel) -> str:
     """One value of it, as JSON that it takes."""
-    schema = _schema(model)
-    return json.dumps(None if schema is None else example_of(schema))
+    return json.dumps(example_of(model.json_schemas()[0]))
 
 
 def _takes_any_json(model: ServedModel) -> bool:
     """Or any object: nothing is known of what must be in it."""
-    schema = _schema(model)
-    return schema is not None and _example(model) in ("null", "{}") and not schema.get("properties")
-
-
-def _schema(model: ServedModel) -> Schema | None:
-    schemas: Callable[[], tuple[Schema, Schema]] | None = getattr(model, "json_schemas", None)
-    return None if schemas is None else schemas()[0]
+    return _example(model) in ("null", "{}") and not model.json_schemas()[0].get("properties")
 
 
 def _embeds(model: ServedModel) -> bool:

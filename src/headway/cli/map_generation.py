@@ -20,7 +20,7 @@ def generator_of(config: "ModelConfig") -> "ServedGenerator":
     from headway.models import catalogue
     from headway.models.chat.model import LanguageModel
 
-    ahead = AHEAD * (config.max_sequences or 64)
+    ahead = AHEAD * (config.max_sequences or 256)
     config = msgspec.structs.replace(config, timeout_ms=None, max_queue=ahead)
     model = catalogue.build(config.target, config.options)
     assert isinstance(model, LanguageModel)

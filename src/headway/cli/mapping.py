@@ -40,7 +40,7 @@ twice. OUT.headway, beside the output, says which model and input it was made wi
 It ends with 0 if every line has its result, with 1 if more failed than --max-errors allows (none).
 """
 _BATCHING = ("max_batch_size", "max_batch_cost", "batch_sizes", "workers")
-_GENERATION = ("max_context", "max_sequences", "step_tokens", "kv_cache_gib", "dtype")
+_GENERATION = ("max_context", "max_sequences", "step_tokens", "kv_cache_gib", "dtype", "device")
 _FLAGS = (*_BATCHING, *_GENERATION, "warm_up", "warm_up_s", "options")
 _AHEAD = 16  # batches; the scheduler looks at eight of them to choose one
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headway.engine.gpu.runner import GpuRunner
 
 _GIB = 1 << 30
+_SEQUENCES = 64  # at once: a step of more decodes takes a CPU too long
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DTYPES = ("auto", *_DTYPES)
 
@@ -23,7 +24,7 @@ DTYPES = ("auto", *_DTYPES)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     max_context: int | None = None  # None: the model's own, up to 8192
-    max_sequences: int = 64
+    max_sequences: int | None = None  # None: 64, on a GPU 256
     step_tokens: int = 512
     kv_cache_gib: float | None = None  # None: a quarter of what is free, up to 4
     dtype: str = "auto"
@@ -63,8 +64,9 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     room = int(wanted * _GIB) if wanted is not None else min(free, 4 * _GIB)
     block_bytes = decoder.shape.block_bytes(options.block_size, dtype)
     per_sequence = -(-context // options.block_size)
+    sequences = options.max_sequences or _SEQUENCES
     # More than all sequences at their longest can never be used, but by the prefix cache.
-    blocks = min(room // block_bytes, 4 * per_sequence * options.max_sequences)
+    blocks = min(room // block_bytes, 4 * per_sequence * sequences)
     if blocks < 1:
         raise ConfigError(
             f"{room / _GIB:.3g} GiB hold no block of {block_bytes} bytes", field="kv_cache_gib"
@@ -73,8 +75,8 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         blocks=blocks,
         block_size=options.block_size,
         max_context=context,
-        max_sequences=options.max_sequences,
-        step_tokens=max(options.step_tokens, options.max_sequences + 1),
+        max_sequences=sequences,
+        step_tokens=max(options.step_tokens, sequences + 1),
         chunking=options.chunking,
         adapter_slots=8 if options.adapter_slots is None else options.adapter_slots,
     )

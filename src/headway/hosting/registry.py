@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy
 
@@ -18,6 +18,10 @@ from headway.errors import DeadlineExceeded, Forbidden, HeadwayError, NotReady, 
 from headway.hosting.explaining import Story
 from headway.model import Tensor
 from headway.runtime.driving.calls import DirectCall
+from headway.signature import Signature
+
+if TYPE_CHECKING:
+    from headway.hosting.generation.language import Language
 
 Array = numpy.ndarray[Any, Any]
 
@@ -77,6 +81,44 @@ class ServedModel(Protocol):
     streams: bool
 
     @property
+    def only_streams(self) -> bool:
+        """It has no answers but streams."""
+        ...
+
+    @property
+    def signature(self) -> Signature | None:
+        """Of a model over values; None: a tensor model, whose inputs and outputs say all."""
+        ...
+
+    @property
+    def media_type(self) -> str:
+        """Of its answers, where they are files; empty: JSON, or what the file's bytes say."""
+        ...
+
+    @property
+    def takes_items(self) -> bool:
+        """Whether `{"items": […]}` may be one value."""
+        ...
+
+    @property
+    def labels(self) -> Mapping[str, Sequence[str]] | None:
+        """The names of classes, by output."""
+        ...
+
+    @property
+    def language(self) -> "Language | None":
+        """Of a language model that is loaded."""
+        ...
+
+    def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Of what `predict` takes and gives."""
+        ...
+
+    def devices(self) -> list[str]:
+        """Where each worker runs; empty: the model alone knows."""
+        ...
+
+    @property
     def is_ready(self) -> bool: ...
 
     @property
@@ -116,6 +158,11 @@ class ServedModel(Protocol):
     @property
     def is_direct(self) -> bool:
         """Whether it can be taken at all."""
+        ...
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it can be taken with one value, as it is."""
         ...
 
     def clock(self) -> float: ...

@@ -7,7 +7,7 @@ find models here, and ask them on their own.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from headway.config import ServerConfig
@@ -40,7 +40,7 @@ class Encode(Protocol[Encoded]):
         outputs: Mapping[str, Array],
         *,
         signature: TensorSignature,
-        labels: "Mapping[str, list[str]] | None",
+        labels: Mapping[str, Sequence[str]] | None,
         regions: SharedRegions | None,
         steps: Steps,
     ) -> Encoded: ...
@@ -157,7 +157,7 @@ class Inference:
             asked,
             outputs,
             signature=self.signature_of(served),
-            labels=getattr(served, "labels", None),
+            labels=served.labels,
             regions=self.regions,
             steps=steps,
         )

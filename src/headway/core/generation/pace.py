@@ -64,13 +64,19 @@ class Pace:
         alone_s = tokens * seconds / size
         return waited_s / (PATIENCE * alone_s) if alone_s else 0.0
 
-    def chunk(self, decodes: int, most: int, lateness: float = 0.0) -> int:
-        """Tokens of prompts that may be computed beside so many decodes, at most `most`."""
+    def chunk(
+        self, decodes: int, most: int, lateness: float = 0.0, at_most: float = math.inf
+    ) -> int:
+        """Tokens of prompts that may be computed beside so many decodes, at most `most`; with a
+        stretch of `at_most`, however late one is."""
         if not decodes or not self._points:
             return most
-        stretch = min(self._late_stretch, self._max_stretch * max(1.0, lateness))
+        stretch = min(self._late_stretch, self._max_stretch * max(1.0, lateness), at_most)
         together = int(self._largest(self._seconds(decodes) * stretch) + 1e-6)
-        whole = together // self._tile * self._tile
+        # Beyond what is known the last tile is filled up: else that would never be known.
+        is_known = together <= self._points[-1][0]
+        tiles = together // self._tile if is_known else -(-together // self._tile)
+        whole = tiles * self._tile
         chunk = (whole if whole > decodes else together) - decodes
         return max(min(_LEAST, most), min(most, chunk))
 

@@ -157,7 +157,8 @@ class GenerationScheduler:
         if self._waiting.adapters:
             self._claim_slots(now)
         if self._begun or len(self._waiting):
-            plan.left = self._budget(len(plan.decode), now)
+            plan.bursts = self._waiting.bursts()
+            plan.left = self._budget(plan, now)
             self._prefill(now, plan)
         finished, self._ended = tuple(self._ended), []
         if not (plan.decode or plan.prompts or plan.preempted or finished):
@@ -176,7 +177,8 @@ class GenerationScheduler:
             self._is_rest_due = self.limits.has_rests and bool(step.prefill)
         return step
 
-    def _budget(self, decodes: int, now: float) -> int:
+    def _budget(self, plan: "_Plan", now: float) -> int:
+        decodes = len(plan.decode)
         left = self.limits.step_tokens - decodes
         if not self.limits.chunking or not decodes:
             return left
@@ -191,7 +193,11 @@ class GenerationScheduler:
         is_urgent = lateness >= 1.0 or (head is not None and head[1] is Priority.HIGH)
         if self._is_rest_due and not is_urgent:
             return 0
-        return self._pace.chunk(decodes, left, lateness)
+        budget = self._pace.chunk(decodes, left, lateness)
+        if plan.bursts:
+            at_most = self.limits.burst_stretch
+            plan.reserve = budget - self._pace.chunk(decodes, left, lateness, at_most)
+        return budget
 
     def _decode(self, plan: "_Plan") -> None:
         """One token for every running sequence whose prompt is computed, the most senior first.
@@ -233,7 +239,8 @@ class GenerationScheduler:
         """Share what is left among prompts: class by class, first those begun, then newcomers.
 
         A prompt in progress leaves half of the budget to prompts that are shorter than what it
-        still needs; what they do not take is its own again.
+        still needs; what they do not take is its own again. One of a burst leaves all of it to
+        prompts of other accounts.
         """
         is_short = bool(plan.preempted)  # of blocks: newcomers would be the next to be preempted
         for kind in Priority:
@@ -242,10 +249,12 @@ class GenerationScheduler:
                 (each for each in self._begun.values() if each.seniority[0] == kind),
                 key=lambda each: each.seniority,
             )
-            shortest = min((each.length - each.computed for each in begun), default=math.inf)
-            self._grant(begun, plan, keep=plan.left // 2 if begun and may_admit else 0)
+            first = [each for each in begun if each.account not in plan.bursts]
+            shortest = min((each.length - each.computed for each in first), default=math.inf)
+            self._grant(first, plan, keep=plan.left // 2 if first and may_admit else 0)
             if may_admit:
-                self._admit(now, kind, plan, shortest)
+                behind = plan.bursts if len(first) < len(begun) else frozenset[str]()
+                self._admit(now, kind, plan, shortest, behind)
             self._grant(begun, plan)
             if may_admit and begun and all(each.is_decoding for each in begun):
                 self._admit(now, kind, plan, math.inf)
@@ -253,7 +262,8 @@ class GenerationScheduler:
     def _grant(self, prompts: list[Progress], plan: "_Plan", *, keep: int = 0) -> None:
         for progress in prompts:
             left = progress.length - progress.computed
-            count = min(plan.left - keep, left) if self.limits.chunking else left
+            room = plan.left_for(progress) - keep
+            count = min(room, left) if self.limits.chunking else left
             if progress.is_decoding or count <= 0:
                 continue
             plan.prompts.setdefault(progress.sequence.id, (progress, progress.computed))
@@ -266,13 +276,23 @@ class GenerationScheduler:
                 progress.is_decoding = True
                 del self._begun[progress.sequence.id]
 
-    def _admit(self, now: float, kind: Priority, plan: "_Plan", shortest: float) -> None:
-        """Let in the next ones, while the budget, the slots and the blocks last."""
+    def _admit(
+        self,
+        now: float,
+        kind: Priority,
+        plan: "_Plan",
+        shortest: float,
+        behind: frozenset[str] = frozenset(),
+    ) -> None:
+        """Let in the next ones, while the budget, the slots and the blocks last; none of the
+        accounts in `behind`."""
         while plan.left > 0:
             head = self._head(now)
-            if head is None or head[1] is not kind or head[0].pending:
+            if head is None or head[1] is not kind or head[0].pending or head[0].account in behind:
                 return
             progress = head[0]
+            if plan.left_for(progress) <= 0:
+                return
             cached = self._tables.cached(progress)
             left = len(progress.tokens) - len(cached) * self.limits.block_size
             if left > shortest or not self._may_begin(left, plan):
@@ -405,7 +425,7 @@ class GenerationScheduler:
 class _Plan:
     """A step in the making."""
 
-    __slots__ = ("decode", "left", "now", "preempted", "prompts")
+    __slots__ = ("bursts", "decode", "left", "now", "preempted", "prompts", "reserve")
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -413,6 +433,11 @@ class _Plan:
         self.prompts: dict[int, tuple[Progress, int]] = {}  # each from which position on
         self.preempted: list[int] = []
         self.left = 0  # tokens
+        self.bursts: frozenset[str] = frozenset()  # accounts
+        self.reserve = 0  # of the tokens that are left, not for them
+
+    def left_for(self, progress: Progress) -> int:
+        return self.left - self.reserve if progress.account in self.bursts else self.left
 
 
 def _prefill_of(progress: Progress, start: int) -> Prefill:

@@ -16,6 +16,7 @@ from headway.core.queueing.fairness import Account, Shares, Turns
 from headway.core.queueing.priority import Ageing
 
 _Entry = tuple[float, int, Progress]  # arrival, id
+_BURST = 8  # sequences of one account that wait
 
 
 class _Line(Account):
@@ -149,6 +150,17 @@ class Waiting:
                     account.weight = weight
 
     # ---- the next sequence
+
+    def bursts(self) -> frozenset[str]:
+        """Accounts of which many wait, where there are others."""
+        if len(self._live) <= _BURST or len(self._shares) < 2:
+            return frozenset()
+        return frozenset(
+            account.name
+            for each in self._classes
+            for account in each.shares.accounts.values()
+            if account.held > _BURST
+        )
 
     def head(
         self, now: float, may_start: Callable[[str], bool] | None = None

@@ -20,9 +20,10 @@ _GIB = 1 << 30
 _SHARE = 0.90  # of the device's memory: for weights, cache and what a step needs
 _BLOCK_SIZE = 32
 _STEP_TOKENS = 8192
+_SEQUENCES = 256  # at once: until there, one more costs a step little
 # The gap that most tokens have is a step of decodes alone; a step with a chunk may take a few times
 # as long, never more. Prompts so get done in few steps: each reads all weights again. (Record 80.)
-_MAX_STRETCH, _LATE_STRETCH = 4.5, 5.5
+_MAX_STRETCH, _LATE_STRETCH, _BURST_STRETCH = 4.5, 5.5, 2.0
 _TILE = 128  # rows of the vendor's matrix products
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -58,11 +59,12 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
         blocks=blocks,
         block_size=_BLOCK_SIZE,
         max_context=context,
-        max_sequences=options.max_sequences,
+        max_sequences=options.max_sequences or _SEQUENCES,
         step_tokens=step_tokens,
         chunking=options.chunking,
         max_stretch=_MAX_STRETCH,
         late_stretch=_LATE_STRETCH,
+        burst_stretch=_BURST_STRETCH,
         has_rests=True,
         tile=_TILE,
         adapter_slots=_slots(options),
@@ -87,7 +89,7 @@ def _adapters(
     return DeviceAdapters(
         config,
         slots=_slots(options),
-        sequences=options.max_sequences,
+        sequences=options.max_sequences or _SEQUENCES,
         max_rank=options.max_adapter_rank or 16,
         dtype=dtype,
         device="cuda",

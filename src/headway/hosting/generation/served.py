@@ -65,7 +65,9 @@ class ServedGenerator(Holding):
     signature = _SIGNATURE
     streams = True
     only_streams = False
-    is_direct = False
+    is_direct = is_simple = False
+    takes_items = False
+    media_type = ""
     labels = None
     costs: CostTable | None = None
 
@@ -76,7 +78,7 @@ class ServedGenerator(Holding):
         self.model = model
         self.name = config.name
         self.version = version
-        self.max_batch_size = config.max_sequences or 64
+        self.max_batch_size = config.max_sequences or 64  # until the engine says
         self.statistics = ModelStatistics()
         self.recorder = GenerationRecorder()
         self.language: Language | None = None  # once it is loaded
@@ -104,10 +106,11 @@ class ServedGenerator(Holding):
         config = self.config
         options = {
             "max_context": config.max_context,
-            "max_sequences": config.max_sequences or 64,
+            "max_sequences": config.max_sequences,
             "step_tokens": config.step_tokens or 512,
             "kv_cache_gib": config.kv_cache_gib,
             "dtype": config.dtype,
+            "device": config.device,
             "quantization": config.quantization,
             "adapter_slots": config.adapter_slots,
             "max_adapter_rank": config.max_adapter_rank,
@@ -126,6 +129,7 @@ class ServedGenerator(Holding):
         start = self._start_process if self.placement.kind == "process" else self._start_thread
         welcome = await start(engine, front)
         limits = welcome.limits
+        self.max_batch_size = limits.max_sequences
         self.language = await run_in_thread(
             lambda: Language(
                 text,
@@ -253,6 +257,9 @@ class ServedGenerator(Holding):
         load = self._engine.load
         usage = load.blocks_used / load.blocks
         return GenerationNow(load.running, load.waiting, usage, load.preemptions)
+
+    def devices(self) -> list[str]:
+        return [""]
 
     def json_schemas(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return _SIGNATURE.input.json_schema(), _SIGNATURE.output.json_schema()

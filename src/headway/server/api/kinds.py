@@ -55,7 +55,7 @@ def draws(model: ServedModel) -> bool:
 
 
 def generates(model: ServedModel) -> bool:
-    return getattr(model, "language", None) is not None
+    return model.language is not None
 
 
 def _gives_classes(model: ServedModel) -> bool:

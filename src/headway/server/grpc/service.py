@@ -320,7 +320,7 @@ def _named(
 
 def _value_of(served: ServedModel, inputs: Mapping[str, Array]) -> Any:
     """The one row that a stream takes."""
-    signature = getattr(served, "signature", None)
+    signature = served.signature
     if signature is None:
         raise InvalidInput(f"{served.name} does not stream tensors")
     values = signature.input.values(inputs)

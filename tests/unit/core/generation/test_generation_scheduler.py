@@ -410,3 +410,33 @@ def test_a_prompt_that_is_late_or_of_a_high_class_waits_for_no_rest() -> None:
     world.submit(4, 10)
     world.now += 10.0
     assert counts(world.step())[1] == {4: 10}
+
+
+def test_a_burst_of_one_tenant_takes_small_chunks_and_lets_others_pass() -> None:
+    world = Rested(blocks=4000, max_stretch=4.0, burst_stretch=2.0, step_tokens=4000)
+    world.submit(1, 10, max_tokens=1000, tenant="steady")
+    for number in range(2, 6):  # so that the time of larger steps is known
+        world.submit(number, 100 * number, max_tokens=1, tenant="steady")
+        for _ in range(20):
+            world.step()
+    for number in range(10, 30):
+        world.submit(number, 150, max_tokens=1, tenant="burst")
+    small = world.step().tokens
+    assert 0.01 + 0.0001 * small <= 2.0 * 0.0102
+    world.submit(6, 200, max_tokens=1, tenant="third")
+    step = world.step()
+    assert counts(step)[1][6] == 200  # all of it, though that is more than a burst gets
+    for _ in range(60):
+        world.step()
+    assert world.scheduler.waiting == 0  # nobody is forgotten
+
+
+def test_a_tenant_alone_has_no_bursts() -> None:
+    world = Rested(blocks=4000, max_stretch=4.0, burst_stretch=2.0, step_tokens=4000)
+    world.submit(1, 10, max_tokens=1000)
+    for number in range(2, 6):
+        world.submit(number, 100 * number, max_tokens=1)
+        world.step()
+    for number in range(10, 30):
+        world.submit(number, 150, max_tokens=1)
+    assert world.step().tokens > 250

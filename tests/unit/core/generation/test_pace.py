@@ -89,6 +89,15 @@ def test_decodes_and_a_chunk_fill_whole_tiles() -> None:
     assert Pace(4.0, tile=64).chunk(200, 40) == 40
 
 
+def test_larger_steps_get_known_though_chunks_fill_whole_tiles() -> None:
+    pace = Pace(4.0, tile=128)
+    pace.observe(12, 0.005, has_prompts=False)
+    for _ in range(10):
+        tokens = 12 + min(190, pace.chunk(12, 1000))
+        pace.observe(tokens, 0.004 + 0.00002 * tokens)
+    assert pace.chunk(12, 1000) + 12 >= 384
+
+
 def test_less_than_a_tile_is_better_than_nothing() -> None:
     pace = Pace(1.5, tile=512)
     for tokens in (8, 16, 32, 64, 128, 256, 512):

@@ -31,6 +31,10 @@ from headway.server.net.messages import Request, Response, StreamResponse
 class Doubler:
     """Doubles `x` into `y`; streams the words of a text."""
 
+    signature = labels = language = None
+    media_type = ""
+    takes_items = only_streams = is_direct = is_simple = False
+
     def __init__(self, name: str = "m", *, streams: bool = False) -> None:
         self.name = name
         self.version = "1"
@@ -47,6 +51,9 @@ class Doubler:
 
     def held(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def devices(self) -> list[str]:
+        return [""]
 
     def takes_parameter(self, name: str) -> bool:
         return name == "max_tokens"

@@ -101,7 +101,7 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
 
 
 def language_of(served: ServedModel) -> Language:
-    language: Language | None = getattr(served, "language", None)
+    language = served.language
     if language is None:
         raise InvalidInput(f"model: {served.name!r} does not generate text")
     return language

@@ -14,8 +14,9 @@ import msgspec
 
 from headway.errors import InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
+from headway.server.api.events import Events
 from headway.server.api.openai.events import DONE, error_event, event_of
-from headway.server.api.v2.generating import Events, single, whole
+from headway.server.api.v2.generating import single, whole
 from headway.server.net.messages import Answer, Response, StreamResponse
 from headway.signature.values import field_hints
 
@@ -31,13 +32,8 @@ _NEWER_NAMES = {"max_completion_tokens": "max_tokens"}
 
 
 def is_own_chat(served: ServedModel) -> bool:
-    signature = getattr(served, "signature", None)
-    is_language_model = hasattr(served, "language")
-    return (
-        not is_language_model
-        and signature is not None
-        and "messages" in field_hints(signature.input.hint)
-    )
+    signature = served.signature
+    return signature is not None and "messages" in field_hints(signature.input.hint)
 
 
 async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
@@ -57,8 +53,7 @@ async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
         events = Events(parts, bytes, error_event)
         await events.start()
         return StreamResponse(events, headers=_HEADERS)
-    only_streams = getattr(served, "only_streams", False)
-    result = await (whole if only_streams else _predicted)(served, value, ask)
+    result = await (whole if served.only_streams else _predicted)(served, value, ask)
     message = {"role": "assistant", "content": _text(result), "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     answer = Response(

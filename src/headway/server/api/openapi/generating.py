@@ -25,18 +25,13 @@ COMPONENTS: dict[str, Schema] = {
         },
         {"system_fingerprint": nullable(_TEXT)},
     ),
-    "Tokenized": record(
-        {"count": _COUNT, "max_model_len": _COUNT, "tokens": array(_COUNT)},
-        {"token_strs": nullable(array(_TEXT))},
-    ),
-    "Detokenized": record({"prompt": _TEXT}),
 }
 
 
 def generating(
     served: Sequence[ServedModel], errors: Any, urgency: list[Any]
 ) -> dict[str, dict[str, Operation]]:
-    names = [each.name for each in served if getattr(each, "language", None) is not None]
+    names = [each.name for each in served if each.language is not None]
     model = next(iter(names), "name of a model")
     messages = [{"role": "user", "content": "hello"}]
     plain = errors_of(("400", "404", "413", "429", "500", "503", "504"))

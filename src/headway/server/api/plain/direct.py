@@ -45,9 +45,9 @@ def is_direct(headers: dict[bytes, bytes]) -> bool:
 
 def plain_codec(served: ServedModel) -> DirectCodec[bytes] | None:
     """None for a model whose values or answers need more: prepared, streamed, answered as files."""
-    signature = getattr(served, "signature", None)
+    signature = served.signature
     if signature is not None:
-        is_fit = getattr(served, "is_simple", False) and _is_json(signature.output, served)
+        is_fit = served.is_simple and _is_json(signature.output, served)
         return ValueCodec(signature.input, served) if is_fit else None
     return RowCodec(served.inputs) if served.is_direct and _are_numbers(served.inputs) else None
 
@@ -56,7 +56,7 @@ def _is_json(side: Side, served: ServedModel) -> bool:
     """Whether an answer is JSON, whatever it is: a file would go out as it is."""
     kinds = alternatives(plain(side.hint))
     is_known = all(known(kind) is not None and not is_file(kind) for kind in kinds)
-    return is_known and not getattr(served, "media_type", "")
+    return is_known and not served.media_type
 
 
 def _are_numbers(tensors: Sequence[Tensor]) -> bool:
@@ -69,7 +69,7 @@ class ValueCodec:
 
     def __init__(self, side: Side, served: ServedModel) -> None:
         self._read = side.codec.read
-        self._takes_items = getattr(served, "takes_items", False)
+        self._takes_items = served.takes_items
 
     def decode(self, message: bytes) -> DirectRequest | None:
         if len(message) > SMALL_BYTES or (not self._takes_items and b'"items"' in message):

@@ -59,7 +59,7 @@ class Plain:
             ask = ask_of(parameters, request)
             with served.held():  # it comes to the queue later
                 return await _answer(request, served, await read_upload(request, served), ask)
-        has_items = not getattr(served, "takes_items", False)
+        has_items = not served.takes_items
         with held_for(request, served):
             value = await self._json(request, served, has_items=has_items)
             ask = ask_of(parameters, request)
@@ -123,14 +123,13 @@ async def _decoded(request: Request, read: Callable[[Any, Steps], Any]) -> Any:
 
 async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -> Answer:
     as_json = wants_json(request)
-    only_streams = getattr(served, "only_streams", False)
-    if wants_events(request) or (only_streams and not as_json):
+    if wants_events(request) or (served.only_streams and not as_json):
         return await answer_events(served, value, ask)
-    if only_streams:
+    if served.only_streams:
         result = await whole(served, value, ask)
     else:
         result = await served.predict(value, ask)
-    return _told(await answer_of(result, getattr(served, "media_type", ""), as_json=as_json), ask)
+    return _told(await answer_of(result, served.media_type, as_json=as_json), ask)
 
 
 def _told(answer: Response, ask: Ask) -> Response:

@@ -58,7 +58,7 @@ def _kind(request: Request) -> str:
 
 
 def _input_side(served: ServedModel) -> Side | None:
-    signature = getattr(served, "signature", None)
+    signature = served.signature
     return None if signature is None else signature.input
 
 

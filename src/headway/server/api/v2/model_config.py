@@ -55,9 +55,8 @@ def config_of(model: ServedModel) -> dict[str, Any]:
 
 def _groups(model: ServedModel) -> list[dict[str, Any]]:
     """Where its workers run, one group for each place. KIND_MODEL: that is the model's to know."""
-    devices: list[str] = getattr(model, "devices", lambda: [""])()
     groups = []
-    for index, (device, count) in enumerate(Counter(devices).items()):
+    for index, (device, count) in enumerate(Counter(model.devices()).items()):
         name, _, number = device.partition(":")
         group: dict[str, Any] = {"name": f"{model.name}_{index}", "count": count}
         group["kind"] = "KIND_GPU" if name in _GPUS else _KINDS.get(name, "KIND_MODEL")
