@@ -168,6 +168,8 @@ class Judgement:
     in_time_fixed: float = math.nan  # … of the best fixed setting, …
     in_time_without: float = math.nan  # … and of `auto` that was told no SLO
     rate: float = math.nan  # closed loops: answers a second, to the best fixed setting's
+    p99_s: float = math.nan
+    mean_s: float = math.nan
     best: str = ""
 
 
@@ -195,6 +197,8 @@ def judge(
         in_time_fixed=max(score.in_time for score in grid.values()),
         in_time_without=_in_time(ours, world.slo_s),
         rate=ours.span_s / span_s if world.clients else math.nan,
+        p99_s=p99_s,
+        mean_s=mean_s,
         best=str(best_of(grid)),
     )
 

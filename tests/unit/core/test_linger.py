@@ -11,7 +11,7 @@ from headway.core.batching.returns import Returns
 
 
 def watching(workers: int = 1) -> Linger:
-    return Linger(lambda times: None, workers)
+    return Linger(workers)
 
 
 def returns(*delays_s: float, batches: int = 20) -> Returns:

@@ -56,3 +56,15 @@ def test_workers_that_are_there_are_named() -> None:
     action = scheduler.next_action(0.0)
     assert isinstance(action, Run)
     assert action.batch.worker == 2
+
+
+def test_a_fast_worker_that_is_a_little_overdue_is_still_waited_for() -> None:
+    """Pinned: at the moment it should have ended it counted as free, and the slow one took over."""
+    scheduler = Scheduler(Policy(workers=2), FLAT)
+    now = taught(scheduler, 40)
+    scheduler.submit(Item(10_000, now))
+    assert isinstance(scheduler.next_action(now), Run)
+    scheduler.submit(Item(10_001, now + 0.0115))
+    action = scheduler.next_action(now + 0.0115)
+    assert isinstance(action, Wait)
+    assert now + 0.0115 < action.until < now + 0.014

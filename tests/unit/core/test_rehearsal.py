@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.core import CostTable, Item, Policy, Run, Scheduler, probe_rows
-from headway.core.batching.rehearsal import Rehearsal, Setting, rows_to_take
+from headway.core import CostTable, Policy, probe_rows
+from headway.core.batching.linger import Linger
+from headway.core.batching.rehearsal import Rehearsal, Setting, Sustained, rows_to_take
+from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 
 Curve = Callable[[int], float]
@@ -29,12 +31,16 @@ def table(curve: Curve, most: int = 64, errors: tuple[float, ...] = ()) -> CostT
     return CostTable(tuple(rows), None, tuple((curve(each),) for each in rows), errors=errors)
 
 
+def new_rehearsal(policy: Policy, costs: Costs) -> Rehearsal:
+    return Rehearsal(policy, costs, Sizing(policy, costs, Linger(policy.workers)))
+
+
 def rehearsed(
     curve: Curve, arrivals: list[float], *, errors: tuple[float, ...] = (), **options: object
 ) -> Setting:
     """What is in force after those arrivals, each followed by a moment to rehearse in."""
     policy = Policy(max_batch_size=64, **options)  # type: ignore[arg-type]
-    rehearsal = Rehearsal(policy, Costs(64, table(curve, errors=errors)))
+    rehearsal = new_rehearsal(policy, Costs(64, table(curve, errors=errors)))
     for at in arrivals:
         rehearsal.arrived([at])
         rehearsal.step(at)
@@ -64,7 +70,7 @@ def test_how_long_the_clock_has_run_does_not_matter(uptime_s: float) -> None:
     """A model of 0.1 µs, on a machine that has been up for years: sums of moments round more away
     than a batch takes."""
     arrivals = [uptime_s + at for at in poisson(2_000.0, 1_200)]
-    assert rehearsed(lambda rows: 1e-7 + 1e-9 * rows, arrivals).cap_rows >= 1
+    assert rehearsed(lambda rows: 1e-7 + 1e-9 * rows, arrivals).window_s >= 0.0
 
 
 def test_independent_arrivals_at_a_busy_worker_are_not_waited_for() -> None:
@@ -96,8 +102,9 @@ def test_where_rows_cost_time_workers_take_a_few_each() -> None:
 
 
 def test_a_batch_size_with_which_the_workers_do_not_keep_up_is_not_chosen() -> None:
-    setting = rehearsed(cpu, poisson(1_100))
-    assert setting.cap_rows / cpu(setting.cap_rows) >= 1_100
+    cap_rows = rehearsed(cpu, poisson(2_200), workers=2).cap_rows
+    assert cap_rows is not None
+    assert cap_rows / cpu(cap_rows) >= 1_100
 
 
 def test_the_longest_wait_that_the_user_allows_is_kept() -> None:
@@ -111,16 +118,22 @@ def test_waiting_never_costs_answers_in_time() -> None:
     assert rehearsed(gpu, arrivals, slo_s=0.0125).window_s <= 0.0125 - gpu(8)
 
 
-def test_stragglers_are_replayed_too() -> None:
+def test_a_single_worker_is_given_no_cap_unless_that_is_clearly_better() -> None:
+    """A cap that is learned in a calm is too small for what comes after it."""
+    for rate in (300, 1_500, 5_000):
+        assert rehearsed(gpu, poisson(rate)).cap_rows is None
+
+
+def test_batches_are_replayed_with_what_they_take_on_average() -> None:
     errors = (0.0,) * 49 + (9.0,)
-    steady = rehearsed(cpu, poisson(900), errors=())
-    straggling = rehearsed(cpu, poisson(900), errors=errors)
-    assert straggling.cap_rows >= steady.cap_rows
+    steady = rehearsed(gpu, poisson(900), errors=(0.0,) * 50)
+    straggling = rehearsed(gpu, poisson(900), errors=errors)
+    assert straggling.window_s <= 1.5 * max(steady.window_s, 0.001)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_work_of_a_rehearsal_is_bounded_by_the_time(workers: int) -> None:
-    rehearsal = Rehearsal(Policy(workers=workers), Costs(64, table(gpu)))
+    rehearsal = new_rehearsal(Policy(workers=workers), Costs(64, table(gpu)))
     times = poisson(5_000, 30_000)
     for at in times:
         rehearsal.arrived([at])
@@ -130,7 +143,7 @@ def test_the_work_of_a_rehearsal_is_bounded_by_the_time(workers: int) -> None:
 
 
 def test_a_model_that_nobody_has_timed_is_not_rehearsed_with() -> None:
-    rehearsal = Rehearsal(Policy(), Costs(64))
+    rehearsal = new_rehearsal(Policy(), Costs(64))
     for at in poisson(1_000, 500):
         rehearsal.arrived([at])
         rehearsal.step(at)
@@ -140,18 +153,34 @@ def test_a_model_that_nobody_has_timed_is_not_rehearsed_with() -> None:
 @pytest.mark.parametrize("waiting", range(1, 200, 7))
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_what_is_taken_grows_with_a_queue_that_outgrows_its_cap(waiting: int, workers: int) -> None:
-    taken = rows_to_take(waiting, 8, 64, workers)
+    taken = rows_to_take(waiting, 8, 64, workers=workers, sustained_rows=1)
     assert min(8, waiting) <= taken <= min(64, waiting)
     assert taken >= min(64, waiting // (workers + 1) - 7)
     assert taken == waiting or taken % 8 == 0
 
 
-def test_a_queue_that_takes_no_time_is_not_cut_to_a_rehearsed_cap() -> None:
-    """No replay knows that many callers are read at once, and what a batch costs besides."""
-    scheduler = Scheduler(Policy(max_batch_size=64), table(lambda rows: 0.00002 + 0.000002 * rows))
-    scheduler._rehearsal.setting = Setting(0.0, 4)
-    for number in range(40):
-        scheduler.submit(Item(number, 0.0))
-    action = scheduler.next_action(0.0)
-    assert isinstance(action, Run)
-    assert action.batch.rows == 40
+def test_a_cap_that_does_not_keep_up_with_what_comes_is_lifted() -> None:
+    assert rows_to_take(40, 8, 64, workers=8, sustained_rows=24) == 24
+    assert rows_to_take(16, 8, 64, workers=8, sustained_rows=24) == 8, "a small queue may be chance"
+    assert rows_to_take(20, 8, 64, workers=8, sustained_rows=24) == 20
+
+
+def test_sizes_that_serve_no_more_than_smaller_ones_sustain_nothing() -> None:
+    """Where rows are computed in tiles of 16, 24 of them serve fewer a second than 16."""
+    sustained = Sustained([(16, 6_000.0), (24, 5_700.0), (32, 7_600.0)])
+    assert sustained.rows_for(96 / 7_000) == 16, "a quarter more than it serves may be chance"
+    assert sustained.rows_for(96 / 9_000) == 32
+    assert sustained.rows_for(96 / 90_000) == 32
+
+
+def test_what_takes_microseconds_is_not_cut() -> None:
+    """The way to a worker and back is replayed with every batch."""
+    arrivals = groups(40, 0.00001, 0.010)
+    quick = rehearsed(lambda rows: 0.00002 + 0.000002 * rows, arrivals, workers=2)
+    assert quick.cap_rows is None or quick.cap_rows >= 16
+
+
+def test_a_cap_does_not_end_within_a_tile() -> None:
+    """Pinned: on tiles of 16 rows, 4 rows were the cap while few came."""
+    for count in (40, 200, 1_000):
+        assert rehearsed(tiles, poisson(4_000, count), workers=4).cap_rows in (16, 32, 48, 64)

@@ -4,7 +4,8 @@ A lower class gets what the higher ones leave, in portions. Large portions use t
 make a higher item that arrives meanwhile wait long; small ones the other way round. So a batch in
 which, or before which, a higher class would wait holds only as many rows as it takes to reach the
 rate that is needed: most of the best one while the higher classes use little of it, nearly all of
-it when they use nearly all.
+it when they use nearly all. A batch that takes no more than twice as long as theirs would anyway
+is no matter, however many rows it holds.
 """
 
 import math
@@ -15,6 +16,7 @@ from headway.core.items import Priority
 from headway.core.queueing.priority import Usage
 
 _FREE = 1.01  # of a batch's time: what takes no longer than this delays nobody
+_TIMES_OWN = 2.0  # of what a batch of the higher classes takes: longer ones they would notice
 _MOST_ROWS = 1_000_000
 _REDRAW_EVERY = 64  # batches
 _STEPS = 32  # of the share of the classes above
@@ -58,8 +60,10 @@ class Filling:
         key = (size, step, rows > 0)
         portion = self._portions.get(key)
         if portion is None:
-            lost = lost_beside(step / _STEPS) if rows else lost_between(step / _STEPS)
-            portion = self._portions[key] = self._portion(size, 1.0 - lost)
+            share = step / _STEPS
+            lost = lost_beside(share) if rows else lost_between(share)
+            portion = max(self._portion(size, 1.0 - lost), self._unnoticed(size, share))
+            self._portions[key] = portion
         return max(rows, portion, self._free_rows(rows, size) if rows else 0)
 
     def _free_rows(self, rows: int, size: int) -> int:
@@ -78,14 +82,27 @@ class Filling:
         seconds = costs.predict(rows, size)
         if seconds is None:
             return _MOST_ROWS
-        low, high = rows, max(rows, costs.best_rows(size))
+        return max(rows, self._largest_within(_FREE * seconds, costs.best_rows(size), size))
+
+    def _largest_within(self, most_s: float, most: int, size: int) -> int:
+        """Of so many rows at most; 0 where one takes longer."""
+        low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if (costs.predict(middle, size) or math.inf) <= _FREE * seconds:
+            if (self._costs.predict(middle, size) or math.inf) <= most_s:
                 low = middle
             else:
                 high = middle - 1
         return low
+
+    def _unnoticed(self, size: int, share: float) -> int:
+        """The largest batch that takes no longer than two of those which the classes above would
+        make by themselves. They wait for one such batch before theirs, and for theirs: about twice
+        what they would wait alone."""
+        own_s = self._costs.predict(self._portion(size, share), size)
+        if own_s is None:
+            return 0
+        return self._largest_within(_TIMES_OWN * own_s, self._costs.best_rows(size), size)
 
     def _portion(self, size: int, rate: float) -> int:
         """The smallest batch that has so much of the best rate."""

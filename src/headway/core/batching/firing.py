@@ -7,14 +7,14 @@ composes the batch: `composing` chooses the items that leave with the lane's hea
 import math
 from typing import NamedTuple, Protocol
 
+from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.linger import Linger
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
-from headway.core.faults.fitting import Fitting
 from headway.core.items import FireReason, Item
-from headway.core.policy import Policy
+from headway.core.policy import Firing, Policy
 from headway.core.queueing.queue import Lane, Queue
 
 WORTH_A_WAIT = 0.25  # of the time of all together is saved: less is not worth a wait
@@ -100,7 +100,17 @@ class AutoRule:
     where arrivals follow our answers, a batch is held until all callers are here.
     """
 
-    def __init__(self, policy: Policy, costs: Costs, linger: Linger, fitting: Fitting) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        costs: Costs,
+        *,
+        linger: Linger,
+        rehearsal: Rehearsal,
+        batch_size: BatchSize,
+        sizing: Sizing,
+        pool: Pool,
+    ) -> None:
         self.linger_cap_s = 0.0
         self.running_items = 0
         self.running_batches = 0
@@ -108,30 +118,28 @@ class AutoRule:
         self._max_wait_s = math.inf if policy.max_wait_s is None else policy.max_wait_s
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._max_rows = policy.max_batch_size
-        self._max_cost = policy.max_batch_cost or math.inf
         self._costs = costs
         self._linger = linger
-        self._fitting = fitting
+        self._rehearsal = rehearsal
+        self._batch_size = batch_size
+        self._sizing = sizing
+        self._pool = pool
         self._hold = HoldUntil(-math.inf)  # the last answer, valid until something arrives
         self._hold_arrivals = -1
-        self.sizing: Sizing
-        self.rehearsal: Rehearsal
-        self.pool: Pool
 
     def decide(
         self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
     ) -> Fire | HoldUntil:
         lane = queue.lead(now, aged_turn=aged_turn)
         assert lane is not None, "decide() on an empty queue"
-        full = self._is_full(lane)
-        if full is not None:
-            return Fire(lane, full)
-        if self._max_wait_s == 0.0 or len(queue.lanes) > 1:
-            return Fire(lane, FireReason.IDLE)
-        if self.pool.is_unequal:
+        full = self._batch_size.why_full(lane)
+        may_wait = self._max_wait_s > 0.0 and len(queue.lanes) == 1
+        if may_wait and self._pool.is_unequal:
             faster_at = self._faster_at(queue, lane, now)
             if now < faster_at:
                 return HoldUntil(faster_at)
+        if full is not None or not may_wait:
+            return Fire(lane, full or FireReason.IDLE)
         if not self._linger.is_closed:
             return self._window(queue, lane, now, idle_since)
         if self.workers - self.running_batches > 1:
@@ -144,7 +152,7 @@ class AutoRule:
         """Until the oldest has waited as long as the rehearsal says."""
         oldest = lane.oldest()
         assert oldest is not None
-        rehearsal = self.rehearsal
+        rehearsal = self._rehearsal
         rehearsal.size, rehearsal.item_rows = lane.mean_size, lane.rows / lane.items
         window_s = self.linger_cap_s = self._window_s(lane)
         due = oldest.arrived_at + window_s
@@ -155,7 +163,7 @@ class AutoRule:
         return Fire(lane, FireReason.LINGER if idle_since < now else FireReason.IDLE)
 
     def _window_s(self, lane: Lane) -> float:
-        setting = self.rehearsal.setting
+        setting = self._rehearsal.setting
         if setting is not None:
             return setting.window_s
         if not self.running_batches or self._saved_s(lane, 1) <= 0.0:
@@ -167,28 +175,15 @@ class AutoRule:
     def _faster_at(self, queue: Queue, lane: Lane, now: float) -> float:
         """A slow worker is left idle where a faster one will be done sooner, and the faster ones
         keep up without it."""
-        pool, size = self.pool, lane.mean_size
-        if not self.sizing.keeps_up(pool.faster_power(), size):
+        if not self._sizing.keeps_up(self._pool.faster_power(), lane.mean_size):
             return -math.inf
-        batch_s = self._costs.predict(min(lane.rows, self._max_rows), size) or 0.0
+        rows = self._batch_size.rows_now(lane, self.running_batches)
+        rows = max(1, min(rows, lane.rows))
+        batch_s = self._costs.predict(rows, lane.mean_size) or 0.0
         oldest = lane.oldest()
         assert oldest is not None
-        return min(pool.better_at(now, batch_s), now + self._slack_s(queue, lane, oldest, now))
-
-    def _is_full(self, lane: Lane) -> FireReason | None:
-        if lane.rows >= self._max_rows:
-            return FireReason.FULL
-        setting = self.rehearsal.setting
-        if setting is not None and not self._linger.is_closed:
-            if lane.rows >= setting.cap_rows:
-                return FireReason.KNEE
-        elif lane.rows >= self._costs.best_rows(lane.mean_size):
-            return FireReason.KNEE
-        if lane.size_rows >= self._max_cost:
-            return FireReason.BUDGET
-        if self._fitting.limits and lane.rows >= self._fitting.rows_at(lane.mean_size):
-            return FireReason.BUDGET
-        return None
+        faster_at = self._pool.better_at(now, batch_s, -(-lane.rows // rows))
+        return min(faster_at, now + self._slack_s(queue, lane, oldest, now))
 
     def _hold_for_returns(
         self, queue: Queue, lane: Lane, now: float, idle_since: float
@@ -246,3 +241,12 @@ class AutoRule:
 def latest_batch_s(costs: Costs, rows: int, size: int) -> float:
     """How long before a deadline a batch must start; 0 while nothing is known."""
     return (costs.predict(rows, size) or 0.0) + costs.margin_s(rows, size)
+
+
+def rule_for(policy: Policy, costs: Costs, auto: AutoRule) -> Rule:
+    """The rule that the policy asks for."""
+    if policy.firing is Firing.WINDOW:
+        return WindowRule(policy)
+    if policy.firing is Firing.STATIC:
+        return StaticRule(policy, costs)
+    return auto

@@ -23,8 +23,8 @@ _MOST_NOTED = 32  # arrivals that wait to be learned from
 class Linger:
     """Says how long to wait for company in a closed loop, and whether it is one."""
 
-    def __init__(self, heard: Callable[[Sequence[float]], object], workers: int = 1) -> None:
-        self._heard = heard  # is told when items arrived
+    def __init__(self, workers: int = 1) -> None:
+        self.heard: Callable[[Sequence[float]], object] = _ignore  # is told when
         self.workers = workers
         self._everyone = 0
         self._most_here = 0  # in this window of batches
@@ -72,7 +72,7 @@ class Linger:
             return
         self._noted = []
         here, self._noted_here = self._noted_here, 0
-        self._heard(times)
+        self.heard(times)
         self._arrivals += len(times)
         if self._last_arrival == -math.inf:
             self._first_arrival = times[0]
@@ -165,3 +165,7 @@ class Linger:
             return wait
         since_s = now - self._came_since[0]
         return max(wait, self._followers.best_wait(since_s, items, missing, **limits))
+
+
+def _ignore(times: Sequence[float]) -> None:
+    """Nobody wants to know."""

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from headway.core.items import Batch
 
-_RATE = 0.1  # of each batch goes into its worker's speed
+_RATE = 0.1  # of each batch goes into its worker's speed; at first, the mean of all
+_KNOWN = 4  # batches on every worker before they are told apart
 _OUTLIER = 2.0  # one batch counts as if it were no further off than this factor
+_OVERDUE = 0.1  # of the time it has run: how much longer a batch that is overdue is given
 _UNEQUAL = 1.3  # between the slowest and the fastest: less is noise, and all count as alike
 
 
@@ -19,6 +21,7 @@ class Pool:
         self._running = running
         self._numbers: tuple[int, ...] = tuple(range(workers))
         self._times: dict[int, float] = {}  # by worker: how many times as long a batch takes
+        self._seen: dict[int, int] = {}  # by worker: batches
         self._is_unequal = False
 
     def set(self, numbers: Sequence[int]) -> None:
@@ -43,8 +46,11 @@ class Pool:
         if len(self._numbers) < 2:
             return
         known = self._times.get(number, 1.0)
+        seen = self._seen[number] = self._seen.get(number, 0) + 1
         ratio = min(max(ratio / known, 1 / _OUTLIER), _OUTLIER)
-        self._times[number] = known * (1.0 + _RATE * (ratio - 1.0))
+        self._times[number] = known * (1.0 + max(_RATE, 1.0 / seen) * (ratio - 1.0))
+        if min(self._seen.get(each, 0) for each in self._numbers) < _KNOWN:
+            return
         times = [self._times.get(each, 1.0) for each in self._numbers]
         mean = math.exp(sum(map(math.log, times)) / len(times))
         for each in self._times:
@@ -56,28 +62,32 @@ class Pool:
         """By worker: how many times as long a batch takes."""
         return tuple(self.times(number) for number in self._numbers)
 
+    @property
+    def is_unequal(self) -> bool:
+        return self._is_unequal
+
     def faster_power(self) -> float:
         """How many workers of the usual speed those are worth that are faster than the next."""
         slow = self.times(self.next_worker())
         times = (self.times(number) for number in self._numbers)
         return sum(1.0 / each for each in times if each * _UNEQUAL < slow)
 
-    @property
-    def is_unequal(self) -> bool:
-        return self._is_unequal
-
-    def better_at(self, now: float, batch_s: float) -> float:
-        """When a faster worker will be free, and be done before the one that is free now; in the
-        past where there is none."""
-        slow = self.times(self.next_worker())
-        ends = [
-            _end(batch)
-            for batch in self._running.values()
-            if _end(batch) > now
-            and _end(batch) + self.times(batch.worker) * batch_s < now + slow * batch_s
-        ]
-        return min(ends, default=-math.inf)
+    def better_at(self, now: float, batch_s: float, batches: int) -> float:
+        """When a faster worker will be free that is done with the first of so many waiting batches
+        sooner than one that is free now; in the past where one of them belongs to a free one."""
+        running = {batch.worker: _end(batch, now) for batch in self._running.values()}
+        free_at = {number: running.get(number, now) for number in self._numbers}
+        first_at = math.inf
+        for _ in range(min(batches, len(free_at))):
+            worker = min(free_at, key=lambda each: free_at[each] + self.times(each) * batch_s)
+            if worker not in running:
+                return -math.inf
+            first_at = min(first_at, free_at[worker])
+            free_at[worker] += self.times(worker) * batch_s
+        return first_at
 
 
-def _end(batch: Batch) -> float:
-    return batch.fired_at + (batch.predicted_s or 0.0)
+def _end(batch: Batch, now: float) -> float:
+    """As predicted; of one that takes longer, a tenth of its time from now."""
+    ran_s = now - batch.fired_at
+    return now + max((batch.predicted_s or 0.0) - ran_s, _OVERDUE * ran_s)

@@ -7,13 +7,14 @@ runtime obeys them in real time, the simulator in virtual time.
 import math
 from collections.abc import Mapping, Sequence
 
+from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.buckets import Buckets
 from headway.core.batching.composing import MOST_DROPPED, Composer, Composition, needs_shelves
-from headway.core.batching.firing import AutoRule, Fire, HoldUntil, Rule, StaticRule, WindowRule
+from headway.core.batching.firing import AutoRule, Fire, HoldUntil, rule_for
 from headway.core.batching.linger import Linger
 from headway.core.batching.planning import shelf_of
 from headway.core.batching.pool import Pool
-from headway.core.batching.rehearsal import Rehearsal, rows_to_take
+from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.fitting import Fitting, Misfit
@@ -34,7 +35,6 @@ from headway.core.queueing.admission import Admission
 from headway.core.queueing.queue import FairLane, Lane, PlainLane, Queue
 from headway.errors import HeadwayError, InvalidInput
 
-QUICK_S = 0.5e-3  # batches that take less are not cut: the way to a worker and back takes as long
 _NOTHING_TO_DO = Wait(math.inf)
 
 
@@ -59,22 +59,38 @@ class Scheduler:
             may_be_plain=policy.slo_s is None and not policy.batch_sizes,
             shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
         )
-        self._rehearsal = Rehearsal(policy, self.costs)
-        self._linger = Linger(self._rehearsal.arrived, policy.workers)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
+        self._linger = Linger(policy.workers)
+        sizing = Sizing(policy, self.costs, self._linger)
+        self._rehearsal = Rehearsal(policy, self.costs, sizing)
+        self._linger.heard = self._rehearsal.arrived
+        self._batch_size = BatchSize(
+            policy,
+            self.costs,
+            linger=self._linger,
+            sizing=sizing,
+            rehearsal=self._rehearsal,
+            fitting=self._fitting,
+        )
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
         self._is_packed = policy.compose is Compose.PACKED
         self._buckets: Buckets | None = None
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
-        self._auto = AutoRule(policy, self.costs, self._linger, self._fitting)
-        self._sizing = self._auto.sizing = Sizing(policy, self.costs, self._linger)
-        self._auto.rehearsal = self._rehearsal
-        self._rule = self._choose_rule()
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
-        self._pool = self._auto.pool = Pool(policy.workers, self._running)
+        self._pool = Pool(policy.workers, self._running)
+        self._auto = AutoRule(
+            policy,
+            self.costs,
+            linger=self._linger,
+            rehearsal=self._rehearsal,
+            batch_size=self._batch_size,
+            sizing=sizing,
+            pool=self._pool,
+        )
+        self._rule = rule_for(policy, self.costs, self._auto)
         self._running_items = 0
         self._workers = policy.workers
         self._refused: list[Refusal] = []
@@ -215,7 +231,7 @@ class Scheduler:
         count = max(1, len(numbers))
         self._linger.workers = count
         self._rehearsal.speeds = (1.0,) * count
-        self._admission.workers = self._auto.workers = count
+        self._admission.workers = self._auto.workers = self._batch_size.workers = count
 
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
@@ -288,12 +304,10 @@ class Scheduler:
 
     def _fire(self, fire: Fire, now: float) -> Action:
         lane, reason = fire
-        cap_rows = self._lane_cap(lane)
-        if self._fitting.limits:
-            cap_rows = min(cap_rows, self._fitting.rows_at(0))  # those with a size: the composer
+        cap_rows = self._batch_size.rows_now(lane, len(self._running))
         if isinstance(lane, PlainLane):
             if cap_rows < lane.rows:
-                reason = self._cut_short(cap_rows)
+                reason = self._batch_size.why_cut(cap_rows)
             items = self._queue.take_alike(lane, cap_rows)
             return self._start(items, len(items), 0, reason, cap_rows, now)
         assert isinstance(lane, FairLane)
@@ -306,14 +320,8 @@ class Scheduler:
         if made.stopped_by is not None:
             reason = made.stopped_by
         elif made.rows == cap_rows and made.left_rows:
-            reason = self._cut_short(cap_rows)
+            reason = self._batch_size.why_cut(cap_rows)
         return self._start(made.items, made.rows, made.size, reason, cap_rows, now)
-
-    def _cut_short(self, cap_rows: int) -> FireReason:
-        """Why a batch leaves without all waiting items."""
-        if cap_rows >= self.policy.max_batch_size:
-            return FireReason.FULL
-        return FireReason.KNEE if cap_rows < self._fitting.rows_at(0) else FireReason.BUDGET
 
     def _start(
         self,
@@ -394,27 +402,11 @@ class Scheduler:
     @property
     def cap_rows(self) -> int:
         """The most rows that pay in one batch, as far as is known."""
-        if self._rule is not self._auto:
-            return self.policy.max_batch_size
-        return min(self.policy.max_batch_size, self.costs.best_rows())
+        return self._batch_size.most_rows
 
     def part_rows(self, size: int) -> int:
         """The most rows of one item; a larger request is to be split."""
-        return min(self.cap_rows, self._fitting.rows_at(size))
-
-    def _lane_cap(self, lane: Lane) -> int:
-        """How many rows leave now, at most."""
-        if self._rule is not self._auto:
-            return self.policy.max_batch_size
-        size, best = lane.mean_size, self.costs.best_rows(lane.mean_size)
-        setting = self._rehearsal.setting
-        is_open = setting is not None and not self._linger.is_closed
-        if setting is not None and is_open and not size and not self.costs.is_trial(best, size):
-            rows = rows_to_take(lane.rows, setting.cap_rows, best, self._workers)
-            all_s = self.costs.predict(best, size) if rows < lane.rows else None
-            return best if all_s is not None and all_s <= QUICK_S else rows
-        free = 1 if is_open else self._workers - len(self._running)
-        return self._sizing.rows_to_take(lane.rows, size, free)
+        return self._batch_size.part_rows(size)
 
     @property
     def queued_items(self) -> int:
@@ -445,10 +437,3 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         return not (self._running or self._queue or self._suspects.cases or self._refused)
-
-    def _choose_rule(self) -> Rule:
-        if self.policy.firing is Firing.WINDOW:
-            return WindowRule(self.policy)
-        if self.policy.firing is Firing.STATIC:
-            return StaticRule(self.policy, self.costs)
-        return self._auto

@@ -154,9 +154,9 @@ class Costs:
             return 0.0
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
-    def recent_ratios(self) -> list[float]:
-        """What batches took, to what was predicted: of the latest, in their order."""
-        return [1.0 + error for error in self._errors]
+    def mean_ratio(self) -> float:
+        """What batches took lately, to what was predicted, on average: stragglers count."""
+        return 1.0 + sum(self._errors) / len(self._errors) if self._errors else 1.0
 
     @property
     def spread(self) -> float:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 FLOOR = 32  # one unit of work in so many is an aged class's, if it gets no more otherwise
 _MOST_AHEAD = 64  # units: what a class was given counts against later claims up to this
 MEMORY_S = 2.0  # how long use is remembered
+_LEAST_S = 0.1  # use is not reckoned from less than this
 
 
 class Ageing:
@@ -46,10 +47,11 @@ class Ageing:
 class Usage:
     """What each class has used of the capacity lately."""
 
-    __slots__ = ("_seconds", "_updated_at")
+    __slots__ = ("_seconds", "_updated_at", "_watched_s")
 
     def __init__(self, classes: int) -> None:
         self._seconds = [0.0] * classes
+        self._watched_s = 0.0  # likewise: as long as is remembered, but for the start
         self._updated_at = -math.inf
 
     def add(self, index: int, seconds: float, now: float) -> None:
@@ -61,12 +63,16 @@ class Usage:
         """The share of one worker's time that the classes above this one use; 0: none lately."""
         self._fade(now)
         used = sum(self._seconds[:index])
-        return used / MEMORY_S if used > 1e-3 * MEMORY_S else 0.0
+        return used / max(self._watched_s, _LEAST_S) if used > 1e-3 * MEMORY_S else 0.0
 
     def _fade(self, now: float) -> None:
         passed_s = now - self._updated_at
         if passed_s <= 0.0:
             return
+        if passed_s == math.inf:  # the first time
+            self._updated_at = now
+            return
         factor = math.exp(-passed_s / MEMORY_S)
+        self._watched_s = MEMORY_S - (MEMORY_S - self._watched_s) * factor
         self._seconds = [each * factor for each in self._seconds]
         self._updated_at = now

@@ -148,10 +148,10 @@ class Shelf:
             taken.append(items.popleft())
             tenant = flow.tenant
             tenant.held -= 1
+            if not tenant.held:  # the flow may still hold items that are gone, and their slots
+                emptied += tenant.weight
             if not items and not flow.unused:
                 del flows[tenant.name]
-                if not tenant.held:
-                    emptied += tenant.weight
             left -= 1
             if not left:
                 break
