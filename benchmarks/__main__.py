@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    chat_load,
     client_calls,
     composing,
     faults,
@@ -46,8 +47,10 @@ BENCHMARKS: dict[str, Benchmark] = {
     **speech.BENCHMARKS,
     **streams.BENCHMARKS,
     **peers.BENCHMARKS,
+    **chat_load.BENCHMARKS,
 }
-ON_DEMAND = peers.BENCHMARKS.keys()  # they need an environment of their own, `.venv-llm`
+# They need an environment of their own, `.venv-llm`.
+ON_DEMAND = peers.BENCHMARKS.keys() | chat_load.BENCHMARKS.keys()
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

@@ -32,6 +32,7 @@ from headway.core.generation.step import Decode, Step
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.runner import GpuRunner, Running
 from headway.engine.gpu.warming import warm_mixed
+from headway.engine.weights import random_tensors
 
 SHAPES = {name: ALL_SHAPES[name] for name in ("1B", "8B")}
 # Of its own runs on such a machine (vLLM 0.24.0), not beside ours.
@@ -48,43 +49,10 @@ BLOCK = 32
 LIMITS = {"max_context": 2304, "max_sequences": 256, "step_tokens": 8192, "max_stretch": 1000.0}
 
 
-def random_weights(config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads, kv_heads = (
-        config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads")
-    )
-
-    def matrix(*size: int) -> torch.Tensor:
-        return torch.randn(*size, device="cuda", dtype=torch.bfloat16) * 0.02
-
-    def ones() -> torch.Tensor:
-        return torch.ones(hidden, device="cuda", dtype=torch.bfloat16)
-
-    yield "model.embed_tokens.weight", matrix(config["vocab_size"], hidden)
-    yield "model.norm.weight", ones()
-    if not config["tie_word_embeddings"]:
-        yield "lm_head.weight", matrix(config["vocab_size"], hidden)
-    for number in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{number}."
-        yield layer + "input_layernorm.weight", ones()
-        yield layer + "post_attention_layernorm.weight", ones()
-        for name, out, into in (
-            ("self_attn.q_proj", heads, hidden),
-            ("self_attn.k_proj", kv_heads, hidden),
-            ("self_attn.v_proj", kv_heads, hidden),
-            ("self_attn.o_proj", hidden, heads),
-            ("mlp.gate_proj", inner, hidden),
-            ("mlp.up_proj", inner, hidden),
-            ("mlp.down_proj", hidden, inner),
-        ):
-            yield f"{layer}{name}.weight", matrix(out, into)
-
-
 def decoder_of(name: str) -> GpuDecoder:
     config = SHAPES[name]
-    return GpuDecoder(
-        config, random_weights(config), dtype=torch.bfloat16, device="cuda", max_context=2304
-    )
+    tensors = random_tensors(config, dtype=torch.bfloat16, device="cuda")
+    return GpuDecoder(config, tensors, dtype=torch.bfloat16, device="cuda", max_context=2304)
 
 
 # ---- one step of decodes

@@ -108,6 +108,8 @@ def unread_events(target: Target) -> Outcome:
     body = json.dumps(
         {"model": "talk", "messages": [{"role": "user", "content": "a"}], "stream": True}
     ).encode()
+    if not target.key:
+        return _sent(target, "a stream that is not read", [(_CHAT, body)], ())
     ask = target.head(_CHAT, f"Content-Length: {len(body)}") + body
     dropped = 0
     with contextlib.ExitStack() as opened:

@@ -79,9 +79,10 @@ def _attack_all(
     tried = [(name, attack, door) for name, attack in GRPC_ATTACKS.items()]
     if stack == "headway":
         tried = [(name, attack, "HTTP") for name, attack in HTTP_ATTACKS.items()] + tried
-    scene.target.seconds = 0.5 if is_quick else 2.0
+    scene.target.seconds = 0.5 if is_quick else 1.5
     if stack == "grpcio":  # it may cut nobody
         scene.target.patience_s = 0.0
+        scene.target.seconds = min(scene.target.seconds, 1.0)
     for name, attack, where in tried:
         for target in (scene.target.without_key(), scene.target):
             yield _line(name, attack, where, target, clients, memory)

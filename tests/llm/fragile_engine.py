@@ -37,6 +37,21 @@ class FragileModel(LanguageModel):
         return engine
 
 
+class PacedModel(LanguageModel):
+    """A step takes a moment, so that there is time to stop an answer."""
+
+    def engine(self, options: Mapping[str, Any]) -> Any:
+        engine = super().engine(options)
+        run = engine.run
+
+        def paced(step: Any) -> Any:
+            threading.Event().wait(0.02)
+            return run(step)
+
+        engine.run = paced
+        return engine
+
+
 class MortalModel(LanguageModel):
     """Loads once; every other engine fails to."""
 

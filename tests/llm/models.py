@@ -127,13 +127,20 @@ class Engine:
         self.computed = 0
 
     def submit(
-        self, prompt: tuple[int, ...], sampling: Sampling | None = None, **fields: Any
+        self,
+        prompt: tuple[int, ...],
+        sampling: Sampling | None = None,
+        *,
+        resumed: tuple[int, ...] | None = None,
+        **fields: Any,
     ) -> int:
+        """`resumed`: what an engine that was lost gave it."""
         number = next(self.ids)
         sequence = Sequence(number, float(number), prompt, **{"max_tokens": 12, **fields})
-        self.scheduler.submit(sequence)
-        self.runner.add(number, prompt, sampling or Sampling(temperature=0.0))
-        self.answers[number] = Answer()
+        self.scheduler.submit(sequence, resumed)
+        told = resumed or ()
+        self.runner.add(number, prompt, sampling or Sampling(temperature=0.0), generated=told)
+        self.answers[number] = Answer(list(told))
         return number
 
     def step(self) -> Step:

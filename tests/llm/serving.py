@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
@@ -26,6 +27,13 @@ class Serving(NamedTuple):
     grpc: str
     model: ServedGenerator
     run: Callable[[Callable[[], Awaitable[Any]]], Any]  # in the server's own event loop
+
+    def wait_idle(self) -> None:
+        """No answer, and no block of one: the engine says so after its next step."""
+        end = time.monotonic() + MOST_S
+        while (now := self.model.now()) is None or now.cache_usage + now.running + now.waiting:
+            assert time.monotonic() < end, now
+            time.sleep(0.002)
 
 
 @contextmanager

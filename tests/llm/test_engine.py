@@ -136,6 +136,27 @@ def test_a_seed_gives_the_same_text_in_any_company(
     assert len({tuple(each) for each in alone}) == len(alone)
 
 
+@pytest.mark.parametrize("setting", ["roomy", "chunks", "preemption"])
+def test_a_seed_draws_the_same_wherever_the_answer_is_resumed(
+    folder_of: Callable[[str], Path], setting: str
+) -> None:
+    """After every one of its tokens, all of them side by side: a draw depends on the seed and the
+    position, not on the steps before it or on who is beside it."""
+    folder = folder_of("llama")
+    engine = Engine(folder)
+    numbers = [engine.submit(PREFIX, sampling, max_tokens=20) for sampling in SAMPLINGS]
+    engine.run()
+    whole = [engine.answers[number].tokens for number in numbers]
+    engine = Engine(folder, **SETTINGS[setting])
+    resumed = [
+        (engine.submit(PREFIX, sampling, resumed=tuple(tokens[:cut]), max_tokens=20), tokens)
+        for sampling, tokens in zip(SAMPLINGS, whole, strict=True)
+        for cut in range(len(tokens))
+    ]
+    engine.run()
+    assert all(engine.answers[number].tokens == tokens for number, tokens in resumed)
+
+
 def test_logprobs_are_those_of_transformers(folder_of: Callable[[str], Path]) -> None:
     folder = folder_of("qwen3")
     engine = Engine(folder, step_tokens=17)

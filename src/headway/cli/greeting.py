@@ -62,7 +62,7 @@ def greeting(
 def _tries(model: ServedModel, url: str, *, has_keys: bool) -> list[str]:
     lines = [f"  {_curl(model, url, _KEY if has_keys else '')}"]
     if _takes_any_json(model):
-        lines.append("  (in place of its last word any JSON: the model's hints say no more)")
+        lines.append("  (replace the last word with any JSON: the model's type hints say no more)")
     if getattr(model, "language", None) is not None:
         lines.append(f"  or talk to it: {url}/chat")
     if _embeds(model):

@@ -2,55 +2,25 @@
 
 import argparse
 import json
-import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from headway.cli import simulate_flags as flags
 from headway.cli import simulate_generation
-from headway.core import Compose, CostTable, Firing, Order
-from headway.errors import ConfigError
-from headway.lab import report, workload
-from headway.lab.oracle import oracle
-from headway.lab.profiles import (
-    NOISE_LAWS,
-    KneeProfile,
-    Noise,
-    Profile,
-    SizedProfile,
-    TableProfile,
-    TileProfile,
-    TokenProfile,
-    batch_seconds,
-    capacity_rps,
-    packed_capacity_rps,
-    sorted_capacity_rps,
-)
+from headway.cli.simulate_scenarios import Composing, check_batch_sizes, naming, points_of
+from headway.core import Compose, Order
+from headway.lab import report
+from headway.lab.profiles import NOISE_LAWS, Noise
 from headway.lab.report import Result
-from headway.lab.simulate import (
-    DEFAULT_MAX_QUEUE,
-    Callers,
-    Drift,
-    Lengths,
-    Scenario,
-    simulate,
-)
+from headway.lab.simulate import DEFAULT_MAX_QUEUE, Scenario
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _DEFAULT_POLICIES = ("auto", "window:5", "static")
-_OF_LENGTHS = {
-    "token_ms": "--token-ms",
-    "max_batch_cost": "--max-batch-cost",
-    "composes": "--compose",
-}
 _LONG_RUN = 300_000  # items to simulate, all policies and loads together
 
 _TILE = "rows are computed in tiles of N: one that is begun takes as long as a full one"
@@ -125,6 +95,16 @@ def add_parser(commands: "Commands") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    _add_truth(parser)
+    _add_lengths(parser)
+    simulate_generation.add_flags(parser, flags.lengths)
+    _add_limits(parser)
+    _add_world(parser)
+    _add_runs(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_truth(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--arrivals",
@@ -147,8 +127,10 @@ def add_parser(commands: "Commands") -> None:
         help='measured times: JSON {"rows": [1,2,...], "sizes": null, "ms": [[...],...]}',
     )
     add("--size", type=flags.count(2**31), help="item size at which to read a profile with sizes")
-    _add_lengths(parser)
-    simulate_generation.add_flags(parser, flags.lengths)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--max-batch-size",
         type=flags.count(65_536),
@@ -169,7 +151,10 @@ def add_parser(commands: "Commands") -> None:
         metavar="N",
         help=f"rows that may wait; more are refused; default {DEFAULT_MAX_QUEUE}",
     )
-    _add_world(parser)
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--policy",
         type=flags.policy,
@@ -195,7 +180,6 @@ def add_parser(commands: "Commands") -> None:
     )
     add("--json", action="store_true", help="print the results as a JSON list")
     add("--plot", type=Path, metavar="FILE", help="also draw them (.png, .svg, .pdf)")
-    parser.set_defaults(run=run)
 
 
 def _add_world(parser: argparse.ArgumentParser) -> None:
@@ -254,7 +238,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     plot: Path | None = arguments.plot
     if plot:
-        with _naming("--plot"):
+        with naming("--plot"):
             report.check_plot(plot)
     has_curve = len(arguments.load) > 0
     composes: list[Compose] = arguments.composes or [Compose.DP]
@@ -262,12 +246,12 @@ def run(arguments: argparse.Namespace) -> int:
     by_seed: list[list[Result]] = []
     with _progress(arguments.requests * runs) as on_progress:
         for seed in range(arguments.seed, arguments.seed + arguments.seeds):
-            points = _points(_with_seed(arguments, seed), on_progress)
-            _check_batch_sizes(policies, points[0].scenario.max_rows)
+            points = points_of(_with_seed(arguments, seed), on_progress)
+            check_batch_sizes(policies, points[0].scenario.max_rows)
             record = plot is not None and not has_curve and not by_seed
             by_seed.append(
                 [
-                    point.result(policy, _Composing(compose, *arguments.buckets), record=record)
+                    point.result(policy, Composing(compose, *arguments.buckets), record=record)
                     for point in points
                     for policy in policies
                     for compose in composes
@@ -281,7 +265,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{title}\n\n{report.to_table(results)}")
     if plot:
         draw = report.plot_loads if has_curve else report.plot_point
-        with _naming("--plot"):
+        with naming("--plot"):
             draw(results, plot, title=title)
         print(f"wrote {plot}", file=sys.stderr)
     return 0
@@ -289,220 +273,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _with_seed(arguments: argparse.Namespace, seed: int) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(arguments), "seed": seed})
-
-
-# ---- what to simulate
-
-
-@dataclass(frozen=True, slots=True)
-class _Composing:
-    compose: Compose
-    buckets: tuple[int, ...] = ()
-    quantiles: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Point:
-    """One load."""
-
-    scenario: Scenario
-    load: float | None
-    rate_rps: float | None
-    capacity_rps: float
-
-    def result(self, spec: flags.PolicySpec, composing: _Composing, *, record: bool) -> Result:
-        scenario, config = self.scenario, spec.text
-        if spec.firing is None:
-            by_mean = spec.text == "oracle:mean"
-            best, outcome = oracle(scenario, by_mean=by_mean, compose=composing.compose)
-            config = str(best)
-        else:
-            policy = scenario.policy(
-                spec.firing,
-                max_wait_s=spec.max_wait_s,
-                max_rows=spec.max_rows,
-                compose=composing.compose,
-                buckets=composing.buckets,
-                quantiles=composing.quantiles,
-            )
-            outcome = simulate(scenario, policy, record=record and spec.firing is Firing.AUTO)
-        compose = None if scenario.lengths is None else composing.compose.value
-        return Result(spec.text, config, self.load, self.rate_rps, scenario.slo_s, outcome, compose)
-
-
-def _points(arguments: argparse.Namespace, on_progress: Callable[[int], object]) -> list[_Point]:
-    profile = _profile(arguments)
-    lengths = _lengths_of(arguments, profile)
-    capacity = _capacity(arguments, profile, lengths)
-    with _naming("--arrivals"):
-        stream = _Stream(arguments.arrivals, arguments.requests, arguments.seed)
-        rates = [stream.own_rate_rps]
-        if arguments.load:
-            rates = [stream.checked_rate(load * capacity) for load in arguments.load]
-        arrivals = [stream.at(rate_rps) for rate_rps in rates]
-    scenarios = [
-        Scenario.build(
-            each,
-            profile,
-            max_rows=arguments.max_batch_size,
-            seed=arguments.seed,
-            noise=_noise(arguments),
-            speeds=arguments.workers,
-            drift=_drift(arguments, each),
-            callers=_callers(arguments),
-            slo_percentile=arguments.slo_percentile,
-            max_queue=arguments.max_queue,
-            slo_s=None if arguments.slo_ms is None else arguments.slo_ms / 1e3,
-            on_progress=on_progress,
-            lengths=lengths,
-        )
-        for each in arrivals
-    ]
-    return [
-        _Point(scenario, None if rate_rps is None else rate_rps / capacity, rate_rps, capacity)
-        for scenario, rate_rps in zip(scenarios, rates, strict=True)
-    ]
-
-
-def _noise(arguments: argparse.Namespace) -> Noise:
-    noise: Noise = arguments.noise
-    if arguments.stragglers is None:
-        return noise
-    share, times = arguments.stragglers
-    return replace(noise, stragglers=share, times_slower=times)
-
-
-def _drift(
-    arguments: argparse.Namespace, arrivals: workload.Times | workload.ClosedLoop
-) -> Drift | None:
-    if arguments.drift == 1.0:
-        return None
-    if isinstance(arrivals, workload.ClosedLoop):
-        raise ConfigError(
-            "a closed loop has no known middle, where the drift would start", field="--drift"
-        )
-    return Drift(float(arrivals[len(arrivals) // 2]), arguments.drift)
-
-
-def _callers(arguments: argparse.Namespace) -> Callers | None:
-    shares, weights = arguments.classes, arguments.tenants
-    order = Order(arguments.order)
-    if not shares and not weights and arguments.deadline_ms is None and order is Order.FIFO:
-        return None
-    rng, requests = np.random.default_rng([arguments.seed, 4]), arguments.requests
-    priorities = tenants = None
-    if shares:
-        names = list(shares)
-        drawn = rng.choice(len(names), requests, p=[shares[name] for name in names])
-        priorities = [names[each] for each in drawn]
-    if weights:
-        tenants = [list(weights)[each] for each in rng.integers(len(weights), size=requests)]
-    deadlines_s = None
-    if arguments.deadline_ms is not None:
-        deadlines_s = np.full(requests, arguments.deadline_ms / 1e3)
-    return Callers(priorities, tenants, tuple((weights or {}).items()), deadlines_s, order)
-
-
-class _Stream:
-    """The arrivals asked for, at any rate."""
-
-    def __init__(self, spec: flags.ArrivalSpec, requests: int, seed: int) -> None:
-        self._spec = spec
-        self._requests = requests
-        self._seed = seed
-        self._trace = None if spec.file is None else workload.read_trace(spec.file)
-
-    @property
-    def own_rate_rps(self) -> float | None:
-        """As asked for, or as recorded; None in a closed loop."""
-        spec = self._spec
-        if spec.rate_rps is None and self._trace is not None:
-            return workload.rate_of(self._trace)
-        return spec.rate_rps
-
-    def checked_rate(self, rate_rps: float) -> float:
-        if self._spec.clients:
-            raise ConfigError("the clients of a closed loop set their own rate", field="--load")
-        return rate_rps
-
-    def at(self, rate_rps: float | None) -> workload.Times | workload.ClosedLoop:
-        spec, requests = self._spec, self._requests
-        rng = np.random.default_rng([self._seed, 0])
-        if spec.kind == "closed":
-            return workload.closed_loop(spec.clients, spec.think_s, requests, rng, spec.thinking)
-        if spec.kind == "barrier":
-            return workload.barrier(spec.clients, spec.think_s, spec.jitter_s, requests, rng)
-        if self._trace is not None:
-            return workload.replay(self._trace, requests, rate_rps)
-        if rate_rps is None:
-            raise ConfigError(f"{spec.text} needs a rate ({spec.kind}:200), or --load")
-        return workload.OPEN_LOOPS[spec.kind](requests, rate_rps, rng, **dict(spec.options))
-
-
-def _lengths_of(arguments: argparse.Namespace, profile: Profile) -> Lengths | None:
-    spec: flags.LengthSpec | None = arguments.lengths
-    if spec is None:
-        for flag in ("token_ms", "max_batch_cost", "composes"):
-            if getattr(arguments, flag) is not None:
-                raise ConfigError(
-                    "needs --lengths", field="--" + flag.rstrip("s").replace("_", "-")
-                )
-        return None
-    with _naming("--lengths"):
-        sizes = spec.sizes(arguments.requests, arguments.seed)
-    sized: SizedProfile
-    if isinstance(profile, TableProfile) and arguments.token_ms is None:
-        sized = profile
-    else:
-        sized = TokenProfile(profile, (arguments.token_ms or 0.0) / 1e3)
-    return Lengths(sizes, sized, arguments.max_batch_cost)
-
-
-def _capacity(arguments: argparse.Namespace, profile: Profile, lengths: Lengths | None) -> float:
-    """Where lengths differ: of full batches of items as long as each other, as the model pads."""
-    max_rows, workers = arguments.max_batch_size, sum(1.0 / each for each in arguments.workers)
-    if lengths is None:
-        return capacity_rps(batch_seconds(profile, max_rows), workers)
-    max_cost = lengths.max_cost or math.inf
-    if arguments.composes == [Compose.PACKED]:
-        return packed_capacity_rps(lengths.profile, lengths.mean, max_rows, max_cost, workers)
-    return sorted_capacity_rps(lengths.profile, lengths.sizes, max_rows, max_cost, workers)
-
-
-def _profile(arguments: argparse.Namespace) -> Profile:
-    profile: Profile = _measured(arguments) if arguments.latency is None else arguments.latency
-    if arguments.tile > 1:
-        profile = TileProfile(profile, arguments.tile)
-    return profile if arguments.best_size is None else KneeProfile(profile, arguments.best_size)
-
-
-def _measured(arguments: argparse.Namespace) -> TableProfile:
-    file: Path = arguments.profile
-    try:
-        table = CostTable.from_json(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError, ConfigError) as error:
-        raise ConfigError(f"{file}: {error}", field="--profile") from error
-    return TableProfile(table, arguments.size)
-
-
-def _check_batch_sizes(policies: Iterable[flags.PolicySpec], max_rows: int) -> None:
-    for policy in policies:
-        if policy.max_rows is not None and policy.max_rows > max_rows:
-            raise ConfigError(
-                f"{policy.text} has larger batches than --max-batch-size {max_rows}",
-                field="--policy",
-            )
-
-
-@contextmanager
-def _naming(flag: str) -> Iterator[None]:
-    """A mistake found below is a mistake in this flag."""
-    try:
-        yield
-    except ConfigError as error:
-        if error.field is not None:
-            raise
-        raise ConfigError(str(error), field=flag) from error
 
 
 # ---- telling

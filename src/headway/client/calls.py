@@ -112,10 +112,85 @@ class Retries:
         return wait_s * random.uniform(0.5, 1.0)
 
 
-def predict_path(
-    model: str, parameters: Mapping[str, Any] | None, *, is_batch: bool = False
-) -> str:
-    path = f"/v1/predict/{quote(model, safe='')}" + ("/batch" if is_batch else "")
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request, and how its answer is read."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    wishes: Wishes
+    read: Callable[[Answer], Any]
+    value: Any = None
+
+    def request(self, timeout_s: float, left_s: float | None = None) -> dict[str, Any]:
+        """What httpx is given. `left_s`: of the caller's time, for the server to know."""
+        return {
+            "method": self.method,
+            "url": self.path,
+            "content": body_of(self.value) if self.method == "POST" else None,
+            "headers": self.wishes.headers(left_s, of=self.value),
+            "timeout": timeout_s,
+        }
+
+
+class Attempts:
+    """A call until it is answered or given up. The caller tells the time, sends and waits."""
+
+    def __init__(self, call: Call, retries: Retries, timeout_s: float, now: float) -> None:
+        self._call = call
+        self._retries = retries
+        self._count = 0
+        deadline_ms = call.wishes.deadline_ms
+        self._whole_s = timeout_s if deadline_ms is None else deadline_ms / 1e3
+        self._started = now
+
+    def request(self, now: float) -> dict[str, Any]:
+        """The next attempt's, as `Call.request`. Raises DeadlineExceeded when it is too late."""
+        left_s = self._left_s(now)
+        return self._call.request(left_s, left_s)
+
+    def wait_s(self, outcome: Answer | HeadwayError, now: float) -> float | None:
+        """Before the next attempt; None: this was the last. An error: nobody answered."""
+        answer = outcome if isinstance(outcome, Answer) else None
+        if isinstance(outcome, DeadlineExceeded) or (answer is not None and answer.status == 200):
+            return None
+        wait_s = self._retries.wait_s(self._count, answer)
+        self._count += 1
+        return wait_s if wait_s is not None and wait_s < self._left_s(now) else None
+
+    def result(self, outcome: Answer | HeadwayError) -> Any:
+        if isinstance(outcome, HeadwayError):
+            raise outcome
+        if outcome.status != 200:
+            raise error_of(outcome)
+        return self._call.read(outcome)
+
+    def _left_s(self, now: float) -> float:
+        left_s = self._whole_s - (now - self._started)
+        if left_s <= 0:
+            raise DeadlineExceeded(f"no answer within {self._whole_s:g} s")
+        return left_s
+
+
+def predict(model: str, value: Any, returns: Any, asking: Asking, wishes: Wishes) -> Call:
+    path = _predict_path(model, asking)
+    return Call("POST", path, wishes, lambda answer: result_of(answer, returns), value)
+
+
+def predict_many(
+    model: str, values: Sequence[Any], returns: Any, asking: Asking, wishes: Wishes
+) -> Call:
+    path = _predict_path(model, asking, "/batch")
+    items = {"items": list(values)}
+    return Call("POST", path, wishes, lambda answer: results_of(answer.body, returns), items)
+
+
+def models(wishes: Wishes) -> Call:
+    return Call("GET", "/v2/models", wishes, lambda answer: result_of(answer, Any)["models"])
+
+
+def _predict_path(model: str, asking: Asking, end: str = "") -> str:
+    path, parameters = f"/v1/predict/{quote(model, safe='')}{end}", asking.get("parameters")
     return f"{path}?{urlencode(_texts(parameters))}" if parameters else path
 
 

@@ -1,50 +1,29 @@
-"""`headway.Client` and `headway.AsyncClient`: calls over HTTP, with types, retries and streams."""
+"""`headway.Client` and `headway.AsyncClient`: calls over HTTP, with types, retries and streams.
+
+`calls` says what each call sends and how its answer is read; the two classes here send and wait.
+"""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack, overload
 
 from headway.client import calls
-from headway.client.calls import Answer, Asking, EventReader, Retries, Wishes
+from headway.client.calls import Answer, Asking, Attempts, Call, EventReader, Retries, Wishes
 from headway.errors import ConfigError, DeadlineExceeded, HeadwayError, Unavailable
 
 if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
+H = TypeVar("H", bound="httpx.Client | httpx.AsyncClient")
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-class _Settings:
+class _Caller(Generic[H]):
     """What both clients have in common: where the server is, and what every call wants."""
 
-    def __init__(self, *, key: str, tenant: str, timeout_s: float, retries: int) -> None:
-        self._key = key
-        self._tenant = tenant
-        self._timeout_s = timeout_s
-        self._retries = Retries(retries)
-
-    def _wishes(self, asking: Asking) -> Wishes:
-        deadline_ms, priority = asking.get("deadline_ms"), asking.get("priority")
-        return Wishes(deadline_ms, priority, self._tenant, self._key)
-
-    def _left_s(self, started: float, deadline_ms: float | None) -> float:
-        """Of the caller's time: the deadline's, or the client's own."""
-        whole_s = self._timeout_s if deadline_ms is None else deadline_ms / 1e3
-        left_s = whole_s - (time.monotonic() - started)
-        if left_s <= 0:
-            raise DeadlineExceeded(f"no answer within {whole_s:g} s")
-        return left_s
-
-
-class Client(_Settings):
-    """A server's models, called from code without an event loop; from any thread.
-
-    `timeout_s` is for a whole call with its retries; the server is told, and refuses what it
-    cannot answer by then. A call that was refused because the server is busy is tried again,
-    `retries` times, when the server says (`Retry-After`).
-    """
+    _sender: ClassVar[str]  # the class of httpx that sends
 
     def __init__(
         self,
@@ -54,10 +33,45 @@ class Client(_Settings):
         tenant: str = "",
         timeout_s: float = 60.0,
         retries: int = 2,
-        http: "httpx.Client | None" = None,
+        http: H | None = None,
     ) -> None:
-        super().__init__(key=key, tenant=tenant, timeout_s=timeout_s, retries=retries)
-        self.http = http or _httpx().Client(base_url=url.rstrip("/"))
+        self._key = key
+        self._tenant = tenant
+        self._timeout_s = timeout_s
+        self._retries = Retries(retries)
+        self.http: H = http or getattr(_httpx(), self._sender)(base_url=url.rstrip("/"))
+
+    def _wishes(self, asking: Asking) -> Wishes:
+        deadline_ms, priority = asking.get("deadline_ms"), asking.get("priority")
+        return Wishes(deadline_ms, priority, self._tenant, self._key)
+
+    def _attempts(self, call: Call) -> Attempts:
+        return Attempts(call, self._retries, self._timeout_s, time.monotonic())
+
+    def _stream(self, model: str, value: Any, asking: Asking) -> dict[str, Any]:
+        call = calls.predict(model, value, Any, asking, self._wishes(asking))
+        request = call.request(self._timeout_s)
+        request["headers"]["Accept"] = "text/event-stream"
+        return request
+
+    def _failure(self, error: "httpx.TransportError") -> HeadwayError:
+        """What it means that nobody answered."""
+        failure: HeadwayError = Unavailable(f"no server answers at {self.http.base_url}: {error}")
+        if isinstance(error, _httpx().TimeoutException):
+            failure = DeadlineExceeded(f"no answer from {self.http.base_url}")
+        failure.__cause__ = error
+        return failure
+
+
+class Client(_Caller["httpx.Client"]):
+    """A server's models, called from code without an event loop; from any thread.
+
+    `timeout_s` is for a whole call with its retries; the server is told, and refuses what it
+    cannot answer by then. A call that was refused because the server is busy is tried again,
+    `retries` times, when the server says (`Retry-After`).
+    """
+
+    _sender = "Client"
 
     def __enter__(self) -> Self:
         return self
@@ -76,16 +90,10 @@ class Client(_Settings):
     def predict(self, model: str, value: Any, **asking: Unpack[Asking]) -> Any: ...
 
     def predict(
-        self,
-        model: str,
-        value: Any,
-        *,
-        returns: Any = Any,
-        **asking: Unpack[Asking],
+        self, model: str, value: Any, *, returns: Any = Any, **asking: Unpack[Asking]
     ) -> Any:
         """The result for one value, as `returns` says. Raises what the server raised."""
-        path = calls.predict_path(model, asking.get("parameters"))
-        return calls.result_of(self._post(path, value, self._wishes(asking)), returns)
+        return self._send(calls.predict(model, value, returns, asking, self._wishes(asking)))
 
     @overload
     def predict_many(
@@ -97,34 +105,16 @@ class Client(_Settings):
     ) -> list[Any]: ...
 
     def predict_many(
-        self,
-        model: str,
-        values: Sequence[Any],
-        *,
-        returns: Any = Any,
-        **asking: Unpack[Asking],
+        self, model: str, values: Sequence[Any], *, returns: Any = Any, **asking: Unpack[Asking]
     ) -> list[Any]:
         """Several values in one request; results in order. The first error is raised."""
-        path = calls.predict_path(model, asking.get("parameters"), is_batch=True)
-        answer = self._post(path, {"items": list(values)}, self._wishes(asking))
-        return calls.results_of(answer.body, returns)
+        wishes = self._wishes(asking)
+        results: list[Any] = self._send(calls.predict_many(model, values, returns, asking, wishes))
+        return results
 
-    def stream(
-        self,
-        model: str,
-        value: Any,
-        **asking: Unpack[Asking],
-    ) -> Iterator[Any]:
+    def stream(self, model: str, value: Any, **asking: Unpack[Asking]) -> Iterator[Any]:
         """The chunks of a model that streams, as they come. Nothing is tried again."""
-        headers = self._wishes(asking).headers(of=value)
-        path = calls.predict_path(model, asking.get("parameters"))
-        with self.http.stream(
-            "POST",
-            path,
-            content=calls.body_of(value),
-            headers={**headers, "Accept": "text/event-stream"},
-            timeout=self._timeout_s,
-        ) as answer:
+        with self.http.stream(**self._stream(model, value, asking)) as answer:
             if answer.status_code != 200:
                 raise calls.error_of(_answer_of(answer, answer.read()))
             reader = EventReader()
@@ -133,54 +123,30 @@ class Client(_Settings):
 
     def models(self) -> list[str]:
         """Names of the models that are served."""
-        answer = self.http.get("/v2/models", headers=self._wishes({}).headers())
-        if answer.status_code != 200:
-            raise calls.error_of(_answer_of(answer))
-        found: list[str] = answer.json()["models"]
-        return found
+        names: list[str] = self._send(calls.models(self._wishes({})))
+        return names
 
     def is_ready(self) -> bool:
         return bool(self.http.get("/v2/health/ready").status_code == 200)
 
-    def _post(self, path: str, value: Any, wishes: Wishes) -> Answer:
-        httpx, started, attempt = _httpx(), time.monotonic(), 0
-        body = calls.body_of(value)
+    def _send(self, call: Call) -> Any:
+        unreached, attempts = _httpx().TransportError, self._attempts(call)
         while True:
-            left_s = self._left_s(started, wishes.deadline_ms)
-            answer, error = None, None
+            outcome: Answer | HeadwayError
             try:
-                headers = wishes.headers(left_s, of=value)
-                answer = _answer_of(
-                    self.http.post(path, content=body, headers=headers, timeout=left_s)
-                )
-            except httpx.TimeoutException as late:
-                raise DeadlineExceeded(f"no answer from {self.http.base_url}") from late
-            except httpx.TransportError as failure:
-                error = failure
-            if answer is not None and answer.status == 200:
-                return answer
-            wait_s = self._retries.wait_s(attempt, answer)
-            if wait_s is None or wait_s >= self._left_s(started, wishes.deadline_ms):
-                raise _given_up(answer, error, str(self.http.base_url))
+                outcome = _answer_of(self.http.request(**attempts.request(time.monotonic())))
+            except unreached as error:
+                outcome = self._failure(error)
+            wait_s = attempts.wait_s(outcome, time.monotonic())
+            if wait_s is None:
+                return attempts.result(outcome)
             _pause(wait_s)
-            attempt += 1
 
 
-class AsyncClient(_Settings):
+class AsyncClient(_Caller["httpx.AsyncClient"]):
     """The same for code with an event loop."""
 
-    def __init__(
-        self,
-        url: str = DEFAULT_URL,
-        *,
-        key: str = "",
-        tenant: str = "",
-        timeout_s: float = 60.0,
-        retries: int = 2,
-        http: "httpx.AsyncClient | None" = None,
-    ) -> None:
-        super().__init__(key=key, tenant=tenant, timeout_s=timeout_s, retries=retries)
-        self.http = http or _httpx().AsyncClient(base_url=url.rstrip("/"))
+    _sender = "AsyncClient"
 
     async def __aenter__(self) -> Self:
         return self
@@ -199,15 +165,9 @@ class AsyncClient(_Settings):
     async def predict(self, model: str, value: Any, **asking: Unpack[Asking]) -> Any: ...
 
     async def predict(
-        self,
-        model: str,
-        value: Any,
-        *,
-        returns: Any = Any,
-        **asking: Unpack[Asking],
+        self, model: str, value: Any, *, returns: Any = Any, **asking: Unpack[Asking]
     ) -> Any:
-        path = calls.predict_path(model, asking.get("parameters"))
-        return calls.result_of(await self._post(path, value, self._wishes(asking)), returns)
+        return await self._send(calls.predict(model, value, returns, asking, self._wishes(asking)))
 
     @overload
     async def predict_many(
@@ -219,32 +179,16 @@ class AsyncClient(_Settings):
     ) -> list[Any]: ...
 
     async def predict_many(
-        self,
-        model: str,
-        values: Sequence[Any],
-        *,
-        returns: Any = Any,
-        **asking: Unpack[Asking],
+        self, model: str, values: Sequence[Any], *, returns: Any = Any, **asking: Unpack[Asking]
     ) -> list[Any]:
-        path = calls.predict_path(model, asking.get("parameters"), is_batch=True)
-        answer = await self._post(path, {"items": list(values)}, self._wishes(asking))
-        return calls.results_of(answer.body, returns)
+        wishes = self._wishes(asking)
+        results: list[Any] = await self._send(
+            calls.predict_many(model, values, returns, asking, wishes)
+        )
+        return results
 
-    async def stream(
-        self,
-        model: str,
-        value: Any,
-        **asking: Unpack[Asking],
-    ) -> AsyncIterator[Any]:
-        headers = self._wishes(asking).headers(of=value)
-        path = calls.predict_path(model, asking.get("parameters"))
-        async with self.http.stream(
-            "POST",
-            path,
-            content=calls.body_of(value),
-            headers={**headers, "Accept": "text/event-stream"},
-            timeout=self._timeout_s,
-        ) as answer:
+    async def stream(self, model: str, value: Any, **asking: Unpack[Asking]) -> AsyncIterator[Any]:
+        async with self.http.stream(**self._stream(model, value, asking)) as answer:
             if answer.status_code != 200:
                 raise calls.error_of(_answer_of(answer, await answer.aread()))
             reader = EventReader()
@@ -253,37 +197,24 @@ class AsyncClient(_Settings):
                     yield chunk
 
     async def models(self) -> list[str]:
-        answer = await self.http.get("/v2/models", headers=self._wishes({}).headers())
-        if answer.status_code != 200:
-            raise calls.error_of(_answer_of(answer))
-        found: list[str] = answer.json()["models"]
-        return found
+        names: list[str] = await self._send(calls.models(self._wishes({})))
+        return names
 
     async def is_ready(self) -> bool:
         return bool((await self.http.get("/v2/health/ready")).status_code == 200)
 
-    async def _post(self, path: str, value: Any, wishes: Wishes) -> Answer:
-        httpx, started, attempt = _httpx(), time.monotonic(), 0
-        body = calls.body_of(value)
+    async def _send(self, call: Call) -> Any:
+        unreached, attempts = _httpx().TransportError, self._attempts(call)
         while True:
-            left_s = self._left_s(started, wishes.deadline_ms)
-            answer, error = None, None
+            outcome: Answer | HeadwayError
             try:
-                headers = wishes.headers(left_s, of=value)
-                answer = _answer_of(
-                    await self.http.post(path, content=body, headers=headers, timeout=left_s)
-                )
-            except httpx.TimeoutException as late:
-                raise DeadlineExceeded(f"no answer from {self.http.base_url}") from late
-            except httpx.TransportError as failure:
-                error = failure
-            if answer is not None and answer.status == 200:
-                return answer
-            wait_s = self._retries.wait_s(attempt, answer)
-            if wait_s is None or wait_s >= self._left_s(started, wishes.deadline_ms):
-                raise _given_up(answer, error, str(self.http.base_url))
+                outcome = _answer_of(await self.http.request(**attempts.request(time.monotonic())))
+            except unreached as error:
+                outcome = self._failure(error)
+            wait_s = attempts.wait_s(outcome, time.monotonic())
+            if wait_s is None:
+                return attempts.result(outcome)
             await asyncio.sleep(wait_s)
-            attempt += 1
 
 
 def _answer_of(response: "httpx.Response", body: bytes | None = None) -> Answer:
@@ -293,14 +224,6 @@ def _answer_of(response: "httpx.Response", body: bytes | None = None) -> Answer:
         response.headers.get("content-type", ""),
         response.headers.get("retry-after"),
     )
-
-
-def _given_up(answer: Answer | None, error: Exception | None, url: str) -> HeadwayError:
-    if answer is not None:
-        return calls.error_of(answer)
-    unreached = Unavailable(f"no server answers at {url}: {error}")
-    unreached.__cause__ = error
-    return unreached
 
 
 def _pause(seconds: float) -> None:

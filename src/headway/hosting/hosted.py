@@ -36,6 +36,7 @@ from headway.hosting.warm_up import Beside, WarmUp, samples_from
 from headway.hosting.workers import devices_of, lines_of
 from headway.model import Model, Tensor, TensorModel, overrides
 from headway.models import catalogue
+from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.runtime.batcher import Batcher
 from headway.runtime.calling.threads import run_in_thread
@@ -69,25 +70,14 @@ class Served(Holding):
         self,
         config: ModelConfig,
         *,
-        model: "Model[Any, Any] | TensorModel | None" = None,
+        model: Model[Any, Any] | TensorModel | None = None,
         version: str = "1",
         home: ModelHome | None = None,
         adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
     ) -> None:
         super().__init__()
         self._home = home or ModelHome()
-        make = self._home.make
-        if model is None:
-            make = make or functools.partial(catalogue.build, config.target, config.options)
-            made = make()
-            if isinstance(made, LanguageModel):
-                raise ConfigError(
-                    f"{config.name} is a language model; only `headway serve` runs it"
-                )
-            model = made
-        if config.max_batch_size == 0:
-            drop_batch_axis(model, config.name)
-            make = make and functools.partial(made_without_batch_axis, make, config.name)
+        model, make = _made(config, model, self._home.make)
         self.model = model
         self._has_rows = getattr(model, "batch_axis", True)
         config = with_decorator(config, self.model)
@@ -467,3 +457,21 @@ class Served(Holding):
 
     def _rows_first(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return tensors if self._has_rows else with_rows(tensors)
+
+
+def _made(
+    config: ModelConfig,
+    model: Model[Any, Any] | TensorModel | None,
+    make: Callable[[], AnyModel] | None,
+) -> tuple[Model[Any, Any] | TensorModel, Callable[[], AnyModel] | None]:
+    """The model, and how a worker makes another; None: a given one is all there is."""
+    if model is None:
+        make = make or functools.partial(catalogue.build, config.target, config.options)
+        made = make()
+        if isinstance(made, LanguageModel):
+            raise ConfigError(f"{config.name} is a language model; only `headway serve` runs it")
+        model = made
+    if config.max_batch_size == 0:
+        drop_batch_axis(model, config.name)
+        make = make and functools.partial(made_without_batch_axis, make, config.name)
+    return model, make

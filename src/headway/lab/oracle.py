@@ -54,22 +54,6 @@ def best_of(grid: Mapping[Fixed, Score], *, by_mean: bool = False) -> Fixed:
     return min(grid, key=lambda fixed: grid[fixed])
 
 
-def best_single(grids: Sequence[Mapping[Fixed, Score]]) -> tuple[Fixed, float]:
-    """The one setting that does best over several loads, and its worst ratio to their oracles.
-
-    The grids are those of the same settings at different loads.
-    """
-    oracles_s = [grid[best_of(grid)].p99_s for grid in grids]
-
-    def worst_ratio(fixed: Fixed) -> tuple[float, float]:
-        scores = [grid[fixed] for grid in grids]
-        ratios = [score.p99_s / best_s for score, best_s in zip(scores, oracles_s, strict=True)]
-        return sum(score.dropped for score in scores), max(ratios)
-
-    best = min(grids[0], key=worst_ratio)
-    return best, worst_ratio(best)[1]
-
-
 def score_grid(
     scenario: Scenario,
     windows_s: Sequence[float] = WINDOWS_S,

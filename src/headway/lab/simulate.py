@@ -459,9 +459,6 @@ class _World:
             self._scheduler.drain()
         return not self._is_stuck
 
-    def _padding_waste(self) -> float:
-        return max(0.0, 1.0 - self._tokens / self._run_tokens) if self._run_tokens else 0.0
-
     def outcome(self) -> Outcome:
         self._report_progress()
         arrived = np.array(self._arrived)

@@ -31,10 +31,10 @@ def _look(package: str, extra: str, missing: dict[str, None], seen: set[tuple[st
         if found is None or wanted is None or _same(wanted["extra"]) != _same(extra):
             continue
         name = found["name"]
-        if not _is_installed(name):
+        if not is_installed(name):
             missing[name] = None
         for inner in (found["extras"] or "").split(","):
-            if _is_installed(name):
+            if is_installed(name):
                 _look(name, inner.strip(), missing, seen)
 
 
@@ -42,7 +42,7 @@ def _same(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     try:
         importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

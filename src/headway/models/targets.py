@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -146,15 +147,19 @@ def _import_as(name: str, path: Path) -> ModuleType:
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(path):
         return loaded
-    spec = importlib.util.spec_from_file_location(name, path)
+    return run_module(importlib.util.spec_from_file_location(name, path))
+
+
+def run_module(spec: ModuleSpec | None) -> ModuleType:
+    """The module that the specification describes, once its code has run."""
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # type hints are looked up here
+    sys.modules[spec.name] = module  # type hints are looked up here
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        sys.modules.pop(name, None)
+        sys.modules.pop(spec.name, None)
         raise
     return module
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import ConfigError
+from headway.models.installed import is_installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class PackagedWeights:
         spec = importlib.util.find_spec(self.module)  # a top-level name: nothing is imported
         for root in (spec and spec.submodule_search_locations) or ():
             folder = Path(root, self.folder)
-            if folder.is_dir() and _is_installed(self.package):
+            if folder.is_dir() and is_installed(self.package):
                 return folder
         return None
 
@@ -105,14 +106,6 @@ def _from_hub(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
             field="weights",
         ) from error
     return Path(folder)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _verify(path: Path, sha256: str) -> None:

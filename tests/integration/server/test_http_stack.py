@@ -281,45 +281,6 @@ async def test_leaving_closes_an_asgi_stream() -> None:
 
 
 @pytest.mark.real_time
-async def test_asgi_lifespan_enters_and_leaves_what_it_is_given() -> None:
-    seen: list[str] = []
-
-    @asynccontextmanager
-    async def lifespan() -> AsyncIterator[None]:
-        seen.append("in")
-        yield
-        seen.append("out")
-
-    async def receive() -> Message:
-        return {"type": "whatever comes next"}
-
-    async def send(message: Message) -> None:
-        seen.append(message["type"])
-
-    await AsgiApp(App(), lifespan=lifespan)({"type": "lifespan"}, receive, send)
-    assert seen == ["in", "lifespan.startup.complete", "out", "lifespan.shutdown.complete"]
-
-
-@pytest.mark.real_time
-async def test_an_asgi_start_that_fails_says_so() -> None:
-    sent: list[Message] = []
-
-    @asynccontextmanager
-    async def lifespan() -> AsyncIterator[None]:
-        raise RuntimeError("no weights")
-        yield
-
-    async def receive() -> Message:
-        return {"type": "lifespan.startup"}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await AsgiApp(App(), lifespan=lifespan)({"type": "lifespan"}, receive, send)
-    assert sent == [{"type": "lifespan.startup.failed", "message": "no weights"}]
-
-
-@pytest.mark.real_time
 async def test_an_asgi_app_mounted_under_a_prefix_sees_its_own_paths() -> None:
     stack = AsgiStack(Probe(), root_path="/ml")
     assert (await stack.ask("GET", "/ml/v2/long")).status == 200

@@ -4,7 +4,8 @@ import math
 import pytest
 
 from headway.core import Item, Order, Policy, Priority, Run, Scheduler
-from headway.core.queueing.queue import OVERTAKE_ROWS, Queue
+from headway.core.queueing.lanes import OVERTAKE_ROWS
+from headway.core.queueing.queue import Queue
 from headway.errors import QueueFull
 
 
@@ -225,6 +226,17 @@ def test_nobody_is_pushed_out_where_that_would_not_be_enough() -> None:
     assert made.rows == 3
 
 
+def test_those_who_were_not_enough_to_make_room_are_served_once_and_in_their_order() -> None:
+    waiting = [Item(i, 0.0, priority=Priority.LOW) for i in range(3)] + [Item(3, 0.0)]
+    made = Scheduler(Policy(max_batch_size=4, max_queue=4, ageing_s=1e6, max_wait_s=0.0))
+    for item in waiting:
+        made.submit(item)
+    with pytest.raises(QueueFull):
+        made.submit(Item(4, 0.0, rows=4))
+    assert sorted(item.id for item in made.waiting_items()) == [0, 1, 2, 3]
+    assert ids(serve(made)) == [3, 0, 1, 2]
+
+
 def test_who_might_have_been_pushed_out_in_vain_is_queued_once() -> None:
     made = Scheduler(Policy(max_batch_size=8, max_queue=5, max_wait_s=0.0))
     for number, tenant in enumerate("aaabb"):
@@ -265,6 +277,14 @@ def test_the_right_to_room_goes_by_weight() -> None:
     assert made.make_room(Item(9, 0.0, tenant="b"), limit=3) == []
     made = fill(queue(b=3.0), *(Item(i, 0.0, tenant="a") for i in range(3)))
     assert ids(made.make_room(Item(9, 0.0, tenant="b"), limit=3)) == [2]
+
+
+def test_the_right_to_room_follows_new_weights() -> None:
+    made = fill(queue(), *(Item(i, 0.0, tenant="aabbbbb"[i]) for i in range(7)))
+    assert ids(made.make_room(Item(7, 0.0, tenant="c"), limit=7)) == [6]
+    fill(made, Item(7, 0.0, tenant="c"))
+    made.weigh({"a": 0.1})
+    assert ids(made.make_room(Item(8, 0.0, tenant="c"), limit=7)) == [1]
 
 
 def test_cancelling_does_not_let_a_newcomer_overtake_its_own_tenant() -> None:

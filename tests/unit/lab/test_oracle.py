@@ -5,9 +5,7 @@ from headway.core import Firing
 from headway.lab import workload
 from headway.lab.oracle import (
     Fixed,
-    Score,
     best_of,
-    best_single,
     fixed_policy,
     oracle,
     replay_window,
@@ -128,15 +126,6 @@ def test_closed_loops_and_pools_have_an_oracle_too(workers: int) -> None:
     idle = simulate(scenario, scenario.policy(Firing.AUTO, max_wait_s=0))
     assert outcome.percentile_s(99) <= idle.percentile_s(99)
     assert best.max_rows <= 8
-
-
-def test_the_best_single_setting_has_the_lowest_worst_ratio() -> None:
-    a, b, c = Fixed(0.0, 1), Fixed(0.001, 4), Fixed(0.01, 8)
-    quiet = {a: Score(0, 1.0, 1.0), b: Score(0, 1.5, 1.0), c: Score(0, 3.0, 1.0)}
-    busy = {a: Score(9, 2.0, 1.0), b: Score(0, 2.0, 1.0), c: Score(0, 1.0, 1.0)}
-    assert best_of(quiet) == a
-    assert best_of(busy) == c
-    assert best_single([quiet, busy]) == (b, 2.0)
 
 
 def test_a_setting_reads_as_it_is_typed() -> None:

@@ -1,5 +1,7 @@
 """The document describes every model that can be described, whatever the others are."""
 
+import ast
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -8,6 +10,9 @@ import pytest
 import headway
 from headway.config import ModelConfig
 from headway.hosting.hosted import Served
+from headway.server import api
+from headway.server.api.openai.embeddings import EmbeddingsRequest
+from headway.server.api.openapi import document
 from headway.server.api.openapi.document import document_of
 
 
@@ -66,3 +71,41 @@ def test_a_model_that_cannot_be_described_takes_nothing_from_the_others() -> Non
     assert found["components"]["schemas"]["fine.item"] == {"type": "string"}
     assert found["components"]["schemas"]["strange.item"] == {}
     assert "/v1/predict/strange" in found["paths"]
+
+
+# ---- the handlers' own types
+
+_API = Path(api.__path__[0])
+# Routes of operators, which are not described.
+_NOT_DESCRIBED = {"_LoadBody", "_AdapterBody", "_Body"}
+
+
+def test_every_field_of_the_handlers_types_is_described() -> None:
+    found = document_of([], version="1")["components"]["schemas"]
+    for kind in [*document.TAKEN, *document.WIRE, *document.ANSWERED]:
+        fields = {each.encode_name for each in msgspec.structs.fields(kind)}
+        assert set(found[kind.__name__]["properties"]) == fields, kind
+
+
+def test_a_field_that_a_handlers_type_gets_appears_by_itself() -> None:
+    more = msgspec.defstruct(
+        "EmbeddingsRequest", [("mood", str)], bases=(EmbeddingsRequest,), kw_only=True
+    )
+    before = document.components_of([EmbeddingsRequest])["EmbeddingsRequest"]
+    after = document.components_of([more])["EmbeddingsRequest"]
+    assert set(after["properties"]) - set(before["properties"]) == {"mood"}
+    assert set(after["required"]) - set(before["required"]) == {"mood"}
+
+
+def test_every_type_that_a_handler_decodes_is_in_the_document() -> None:
+    decoded = set()
+    for path in _API.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name("decode_fields" | "_parse"), args=[_, ast.Name(kind)]):
+                    if kind.lstrip("_")[0].isupper():  # else a variable
+                        decoded.add(kind)
+    described = {kind.__name__ for kind in document.TAKEN}
+    by_hand = {"ChangeRequest"}  # its parameters are a dict
+    assert len(decoded) > 10
+    assert decoded - _NOT_DESCRIBED - by_hand <= described

@@ -1,10 +1,11 @@
 """The queue of items that need not be told apart."""
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 
-from headway.core.items import Item, Priority
+from headway.core.items import Item, Priority, kind_of
 
 _SLACK = 64  # traces of the departed that are tolerated
 
@@ -42,6 +43,14 @@ class PlainLane:
         while arrivals and arrivals[0].id not in live:
             arrivals.popleft()
         return arrivals[0] if arrivals else None
+
+    def start(self, item: Item) -> bool:
+        """Nobody waits: may this one, and its like from now on? False: it must be told apart."""
+        if item.rows != 1 or item.size or item.deadline != math.inf or item.request is not None:
+            return False
+        self.kind = kind_of(item)
+        self.partition, self.priority = item.partition, item.priority
+        return True
 
     def push_many(self, items: Sequence[Item]) -> None:
         self.live.update({item.id: item for item in items})

@@ -3,7 +3,69 @@
 import heapq
 from collections.abc import Callable, Hashable
 
-from headway.core.queueing.lanes import SLACK, FairLane
+from headway.core.queueing.lanes import FairLane, Line, arrival_of
+from headway.core.queueing.priority import Ageing
+from headway.core.queueing.shelves import SLACK
+
+
+class Ranking:
+    """All lanes of a queue that tells items apart: which leads, which has waited longest.
+
+    A single lane is first without being ranked; the heaps are filled when a second one comes.
+    """
+
+    def __init__(self, ageing: Ageing) -> None:
+        self.lanes: dict[Hashable, FairLane] = {}
+        self._ageing = ageing
+        self._by_urgency = LaneHeap(_urgency)
+        self._by_age = LaneHeap(_age)
+
+    def grew(self, lane: FairLane) -> None:
+        """An item joined the lane, and it is not the only lane."""
+        lanes = self.lanes
+        if len(lanes) == 2:  # a second partition: from now on the heaps are needed
+            for each in lanes.values():
+                self._by_urgency.note(each, lanes)
+                self._by_age.note(each, lanes)
+            return
+        self._by_urgency.note(lane, lanes)
+        if lane.items == 1:
+            self._by_age.note(lane, lanes)
+
+    def lead(self, *, aged_turn: bool = False) -> FairLane | None:
+        """The lane whose head is due next; on the turn of the aged, that of the longest waiting."""
+        lanes = self.lanes
+        if len(lanes) <= 1:
+            return next(iter(lanes.values()), None)
+        return (self._by_age if aged_turn else self._by_urgency).first(lanes)
+
+    def has_aged(self, now: float) -> bool:
+        """Is it the turn of an item that has waited so long that class does not count?"""
+        lanes = self.lanes
+        if len(lanes) <= 1:
+            return any(self.aged_line(lane, now) is not None for lane in lanes.values())
+        lane, lead = self._by_age.first(lanes), self._by_urgency.first(lanes)
+        oldest = lane.oldest() if lane is not None else None
+        if oldest is None or lead is None or oldest.priority <= lead.priority:
+            return False
+        return self._ageing.may_lead(oldest.priority, oldest.arrived_at, now)
+
+    def aged_line(self, lane: FairLane, now: float) -> Line | None:
+        """The line of a lower class whose turn it is, having waited long enough."""
+        above = False
+        for line in lane.lines:
+            if not line.items:
+                continue
+            if above or len(self.lanes) > 1:
+                oldest = line.oldest()
+                if oldest and self._ageing.may_lead(line.priority, oldest.arrived_at, now):
+                    return line
+            above = True
+        return None
+
+    def clear(self) -> None:
+        self._by_urgency.clear()
+        self._by_age.clear()
 
 
 class LaneHeap:
@@ -46,3 +108,16 @@ class LaneHeap:
                 self._sequence += 1
                 heapq.heappush(heap, (current, self._sequence, lane))
         return None
+
+
+def _urgency(lane: FairLane) -> tuple[float, ...] | None:
+    if not lane.items:
+        return None
+    line = lane.top
+    found = line.first()
+    return None if found is None else (line.priority, found[0][0], found[0][1])
+
+
+def _age(lane: FairLane) -> tuple[float, ...] | None:
+    item = lane.oldest()
+    return None if item is None else arrival_of(item)

@@ -1,14 +1,17 @@
 """A served model's text side, off the event loop: prompts to tokens, tokens to what they spell."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from headway.errors import InputTooLarge, InvalidInput
+from headway.errors import InputTooLarge, InvalidInput, NotReady
 from headway.models.chat.grammars import Grammars
 from headway.models.chat.text import ChatText
 from headway.runtime.calling.threads import run_in_thread
 
+_MOST_COMPILING = 2  # grammars at a time: one may take seconds of a core
 _SHORT = 2000  # characters of a plain text: tokenised in less time than a thread takes to start
 
 
@@ -23,6 +26,7 @@ class Language:
         self._tokens = _spelled(text)
         self._grammars: Grammars | None = None
         self._has_grammars = has_grammars
+        self._compiling = asyncio.Semaphore(_MOST_COMPILING)
         self._longest = max(map(len, self._tokens.values()), default=1)  # bytes
 
     @property
@@ -57,7 +61,21 @@ class Language:
         """Compile it, off the event loop. Raises InvalidInput."""
         if not self._has_grammars:
             raise InvalidInput(f"{field}: the engine of this model knows no grammars")
-        await run_in_thread(lambda: self.grammars().check(grammar, field))
+        await self._compiling.acquire()
+        loop = asyncio.get_running_loop()
+
+        def check() -> None:
+            try:
+                self.grammars().check(grammar, field)
+            finally:  # not where its caller leaves: the thread goes on
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(self._compiling.release)
+
+        try:
+            await run_in_thread(check)
+        except NotReady:  # there was no thread for it
+            self._compiling.release()
+            raise
 
     def check_ids(self, ids: Sequence[Any], field: str) -> None:
         for each in ids:

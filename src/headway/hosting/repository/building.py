@@ -15,7 +15,7 @@ from headway.hosting.repository.settings import RepositoryModelConfig
 from headway.model import Model, TensorModel
 from headway.models import catalogue
 from headway.models.catalogue import AnyModel
-from headway.models.targets import fix_of
+from headway.models.targets import fix_of, run_module
 
 _log = logging.getLogger(__name__)
 _TRITONS = "config.pbtxt"
@@ -108,21 +108,13 @@ def _module(path: Path, module_name: str) -> ModuleType:
         loader=_SourceLoader(name, str(path)),
         submodule_search_locations=[str(path.parent)],
     )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # type hints are looked up here
     try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        sys.modules.pop(name, None)
-        if isinstance(error, ConfigError):
-            raise
-        if isinstance(error, Exception):
-            told = f"{path}: {type(error).__name__}: {error}{fix_of(error)}"
-            raise ConfigError(told) from error
+        return run_module(spec)
+    except ConfigError:
         raise
-    return module
+    except Exception as error:
+        told = f"{path}: {type(error).__name__}: {error}{fix_of(error)}"
+        raise ConfigError(told) from error
 
 
 def forget_module(model: Any) -> None:

@@ -14,6 +14,7 @@ from headway.errors import InvalidInput
 
 MOST_CHARACTERS = 2**17  # of a schema or an expression
 MOST_CHOICES = 1024
+MOST_CONJUNCTIONS = 8  # parts of a schema that hold at once: each more doubles what compiling takes
 _MOST_COMPILED = 64
 _COMPACT = {"whitespace_flexible": False}  # or a weak model says spaces for ever
 
@@ -24,7 +25,11 @@ def grammar_of_schema(schema: Any, field: str) -> str:
         raise InvalidInput(f"{field}: a JSON schema is an object")
     text = json.dumps(schema)
     _check_length(text, field)
-    made: str = _matcher_class(field).grammar_from_json_schema(text, overrides=_COMPACT)
+    _check_conjunctions(schema, field)
+    try:
+        made: str = _matcher_class(field).grammar_from_json_schema(text, overrides=_COMPACT)
+    except ValueError as error:  # it is nested too deep
+        raise InvalidInput(f"{field}: {error}") from error
     return made
 
 
@@ -49,6 +54,31 @@ def grammar_of_choice(choices: Any, field: str) -> str:
 def _check_length(text: str, field: str) -> None:
     if len(text) > MOST_CHARACTERS:
         raise InvalidInput(f"{field}: {len(text)} characters; at most {MOST_CHARACTERS} are taken")
+
+
+def _check_conjunctions(schema: Any, field: str) -> None:
+    """Two patterns that must both fit are intersected, and so on: of twenty, that takes hours."""
+    count, waiting = 0, [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, Mapping):
+            count += _conjunctions(each)
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    if count > MOST_CONJUNCTIONS:
+        raise InvalidInput(
+            f"{field}: {count} parts of the schema hold at once (in allOf, or beside $ref, anyOf, "
+            f"oneOf); at most {MOST_CONJUNCTIONS} are taken"
+        )
+
+
+def _conjunctions(schema: Mapping[str, Any]) -> int:
+    parts = schema.get("allOf")
+    count = len(parts) if isinstance(parts, list) and len(parts) > 1 else 0
+    has_text = not schema.keys().isdisjoint(("pattern", "format"))
+    has_more = not schema.keys().isdisjoint(("$ref", "anyOf", "oneOf", "allOf"))
+    return count + (has_text and has_more)
 
 
 class Grammars:

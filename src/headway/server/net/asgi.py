@@ -1,9 +1,7 @@
 """The same app as a plain ASGI application, to be mounted elsewhere or served by others."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -12,8 +10,6 @@ from headway.server.net.background import joined
 from headway.server.net.headers import WireHeaders, request_id
 from headway.server.net.http1.wire import one_line
 from headway.server.net.messages import Answer, Headers, Request, Response, StreamResponse
-
-logger = logging.getLogger(__name__)
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -26,41 +22,16 @@ class _Gone(Exception):
 
 
 class AsgiApp:
-    """`lifespan` is entered at start-up and left at shutdown: batchers live in it."""
+    """Answers requests only: models are loaded before, and live as long as their owner says."""
 
-    def __init__(
-        self,
-        app: App,
-        *,
-        max_body_bytes: int = 64 * 2**20,
-        lifespan: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
-    ) -> None:
+    def __init__(self, app: App, *, max_body_bytes: int = 64 * 2**20) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
-        self._lifespan = lifespan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
-            await self._serve(scope, receive, send)
-        else:
+        if scope["type"] != "http":  # a server that tries `lifespan` goes on without
             raise ValueError(f"there is no {scope['type']} here")
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()  # lifespan.startup
-        begun = False
-        try:
-            async with self._lifespan():
-                await send({"type": "lifespan.startup.complete"})
-                begun = True
-                await receive()  # lifespan.shutdown
-        except Exception as error:
-            logger.exception("the application's lifespan failed")
-            phase = "shutdown" if begun else "startup"
-            await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
-        else:
-            await send({"type": "lifespan.shutdown.complete"})
+        await self._serve(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = _request_of(scope)

@@ -34,7 +34,6 @@ _PROGRAM = (
     f"import sys; sys.path.insert(0, {_ROOT!r}); "
     "from headway.runtime.workers.process.child import main; main(sys.argv[1:])"
 )
-_END_S = 5.0
 
 
 class Spawned(NamedTuple):

@@ -12,11 +12,11 @@ import msgspec
 from headway.errors import HeadwayError, InputTooLarge
 from headway.hosting.generation.pieces import Piece
 from headway.hosting.streaming import ServedStream
+from headway.server.api.events import Events
 from headway.server.api.openai.asking import too_long
 from headway.server.api.openai.errors import openai_error
-from headway.server.api.v2.generating import Pumping
 from headway.server.errors import param_of, status_of
-from headway.server.net.messages import Answer, Response, Sink, StreamResponse
+from headway.server.net.messages import Answer, Response, StreamResponse
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = (("Cache-Control", "no-cache"),)
@@ -47,70 +47,11 @@ class Writer(Protocol):
         ...
 
 
-class Events:
-    """An async iterator of bytes. A class, because a generator that was never started cannot close
-    what it was given."""
-
-    def __init__(self, stream: ServedStream, writer: Writer) -> None:
-        self._stream = stream
-        self._writer = writer
-        self._first: bytes | None = None
-        self._ended = False
-
-    async def start(self) -> None:
-        """What fails before the first piece is an ordinary error."""
-        try:
-            self._first = self._writer.piece(await anext(self._stream))
-        except StopAsyncIteration:
-            self._first = b""
-        except BaseException:
-            await self.aclose()
-            raise
-
-    def __aiter__(self) -> "Events":
-        return self
-
-    async def __anext__(self) -> bytes:
-        first, self._first = self._first, None
-        if first:
-            return first
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            while True:
-                event = self._writer.piece(await anext(self._stream))
-                if event:
-                    return event
-        except StopAsyncIteration:
-            self._ended = True
-            return self._writer.tail()
-        except HeadwayError as error:
-            self._ended = True
-            return error_event(error)
-
-    async def aclose(self) -> None:
-        self._first, self._ended = None, True
-        await self._stream.aclose()
-
-    async def pump(self, sink: Sink) -> None:
-        """The rest of the events, each as it comes, without a task's turn for it."""
-        pumping = Pumping(self._stream, self._writer.piece, sink)
-        self._stream.attach(pumping.advance)
-        try:
-            pumping.advance()  # what has come meanwhile
-            await pumping.done
-            sink.write(self._writer.tail())
-        except HeadwayError as error:
-            sink.write(error_event(error))
-        finally:
-            self._stream.attach(None)
-
-
 async def answered(stream: ServedStream, writer: Writer, *, as_events: bool) -> Answer:
     """As it comes, or whole."""
     try:
         if as_events:
-            events = Events(stream, writer)
+            events = Events(stream, writer.piece, error_event, writer.tail)
             await events.start()
             return StreamResponse(events, headers=_HEADERS)
         pieces = await gathered(stream)

@@ -14,8 +14,9 @@ import msgspec
 
 from headway.errors import InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
+from headway.server.api.events import Events
 from headway.server.api.openai.events import DONE, error_event, event_of
-from headway.server.api.v2.generating import Events, single, whole
+from headway.server.api.v2.generating import single, whole
 from headway.server.net.messages import Answer, Response, StreamResponse
 from headway.signature.values import field_hints
 

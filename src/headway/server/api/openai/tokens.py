@@ -34,6 +34,17 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     tokens: list[int]
 
 
+class Tokenized(msgspec.Struct, frozen=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    prompt: str
+
+
 class Tokens:
     """The handlers that ROUTES names, over one service."""
 
@@ -55,14 +66,7 @@ class Tokens:
         strings = None
         if asked.return_token_strs:
             strings = [language.bytes_of(each).decode(errors="replace") for each in ids]
-        return _json(
-            {
-                "count": len(ids),
-                "max_model_len": language.max_context,
-                "tokens": ids,
-                "token_strs": strings,
-            }
-        )
+        return _json(Tokenized(len(ids), language.max_context, ids, strings))
 
     async def detokenize(self, request: Request) -> Response:
         no_query(request)
@@ -73,7 +77,7 @@ class Tokens:
                 f"tokens: {len(asked.tokens)}; at most {_MOST_TOKENS}", limit=_MOST_TOKENS
             )
         language.check_ids(asked.tokens, "tokens")
-        return _json({"prompt": language.decode(asked.tokens)})
+        return _json(Detokenized(language.decode(asked.tokens)))
 
 
 def _json(value: Any) -> Response:

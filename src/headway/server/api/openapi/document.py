@@ -19,7 +19,12 @@ from headway.server.api.openai.completions import CompletionRequest
 from headway.server.api.openai.embeddings import EmbeddingsRequest
 from headway.server.api.openai.images import ImagesRequest
 from headway.server.api.openai.rerank import RerankRequest
-from headway.server.api.openai.tokens import DetokenizeRequest, TokenizeRequest
+from headway.server.api.openai.tokens import (
+    Detokenized,
+    DetokenizeRequest,
+    Tokenized,
+    TokenizeRequest,
+)
 from headway.server.api.openapi import schemas
 from headway.server.api.openapi.answering import mark_unanswered
 from headway.server.api.openapi.compatible import KINDS as COMPATIBLE
@@ -40,6 +45,8 @@ from headway.server.api.openapi.parts import (
     path_part,
 )
 from headway.server.api.openapi.schemas import Schema, array, closed, ref
+from headway.server.api.v2 import bodies
+from headway.server.api.v2.codec import WireRequest, WireResponse
 from headway.server.api.v2.dtypes import of_tensor
 from headway.server.auth.access import Access, access_of_route
 from headway.signature.values import field_hints, is_file
@@ -50,18 +57,24 @@ _READING = ("404", "503")
 _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARAMETERS]
 
 
+# The handlers' own types: a field that one of them gets is described without another word.
+TAKEN: list[type[msgspec.Struct]] = [  # by `decode_fields`, where null is absence
+    *(EmbeddingsRequest, ImagesRequest, RerankRequest, ChatRequest, CompletionRequest),
+    *(TokenizeRequest, DetokenizeRequest, LoadLoraRequest, UnloadLoraRequest),
+    *(*COMPATIBLE, *bodies.TAKEN),
+]
+WIRE: list[type[msgspec.Struct]] = [WireRequest, WireResponse]
+ANSWERED: list[type[msgspec.Struct]] = [*bodies.ANSWERED, Tokenized, Detokenized]
+
+
 def document_of(
     models: Iterable[ServedModel], *, version: str, has_keys: bool = False
 ) -> dict[str, Any]:
     """Of these models, as they are now. `has_keys`: every call needs one."""
     served = sorted(models, key=lambda model: model.name)
-    components = dict(schemas.COMPONENTS)
-    kinds = [EmbeddingsRequest, ImagesRequest, RerankRequest]
-    kinds += [ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, *COMPATIBLE]
-    kinds += [LoadLoraRequest, UnloadLoraRequest]
-    described = msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
-    components |= {name: schemas.nulls_are_absence(each) for name, each in described.items()}
-    components |= MEDIA | GENERATING
+    components = schemas.COMPONENTS | MEDIA | GENERATING | components_of(WIRE + ANSWERED)
+    taken = components_of(TAKEN)
+    components |= {name: schemas.nulls_are_absence(each) for name, each in taken.items()}
     paths: dict[str, dict[str, Operation]] = {}
     for model in served:
         of_model, own = _predict_or_less(model)
@@ -89,6 +102,15 @@ def document_of(
         "components": {"schemas": components, "parameters": schemas.PARAMETERS},
     }
     return with_keys(document) if has_keys else document
+
+
+def components_of(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Schema]:
+    """Of these types and those they are made of, by name."""
+    found = msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
+    for name, details in schemas.DETAILS.items():
+        if name in found:
+            found[name]["properties"] |= details
+    return found
 
 
 def _shown(model: ServedModel) -> dict[str, Any]:
@@ -339,11 +361,11 @@ def _v2(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
         "description": "an event `data: {…}` for each part; a later error is an event too",
         "content": {"text/event-stream": {}},
     }
-    infer = _running("infer", "Named tensors through a model, rows first", "InferRequest")
+    infer = _running("infer", "Named tensors through a model, rows first", "WireRequest")
     infer["description"] = (
         "Tensors as JSON; with `Inference-Header-Content-Length`, JSON followed by binary tensors."
     )
-    infer["responses"]["200"] = json_of("its outputs", ref("InferResponse"))
+    infer["responses"]["200"] = json_of("its outputs", ref("WireResponse"))
     infer["requestBody"]["content"]["application/json"]["examples"] = _infer_examples(served)
     for path, operation in (
         ("infer", infer),

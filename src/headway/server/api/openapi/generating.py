@@ -25,11 +25,6 @@ COMPONENTS: dict[str, Schema] = {
         },
         {"system_fingerprint": nullable(_TEXT)},
     ),
-    "Tokenized": record(
-        {"count": _COUNT, "max_model_len": _COUNT, "tokens": array(_COUNT)},
-        {"token_strs": nullable(array(_TEXT))},
-    ),
-    "Detokenized": record({"prompt": _TEXT}),
 }
 
 

@@ -79,6 +79,19 @@ _DURATION = record({"count": _COUNT, "ns": _COUNT})
 _REGION = {"name": _TEXT, "key": _TEXT, "offset": _COUNT, "byte_size": _COUNT}
 _OPENAI_MODEL = {"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT}
 
+# What the handlers' types do not say: of dicts that are read by hand, of data that is read later.
+DETAILS: dict[str, dict[str, Schema]] = {
+    "WireRequest": {"parameters": nullable(_PARAMETERS)},
+    "WireInput": {
+        "shape": array(_COUNT),
+        "datatype": _DATATYPE,
+        "data": {"type": "array", "description": "nested or flat, row by row"},
+        "parameters": nullable(only({}, {"binary_data_size": nullable(_COUNT), **_SHARED})),
+    },
+    "WireOutput": {"parameters": nullable(_OUTPUT_PARAMETERS)},
+    "WireResult": {"datatype": _DATATYPE, "shape": array(_COUNT)},
+}
+
 # One that does not fit is answered by its own error, so any will do for the whole.
 ITEMS: Schema = {"type": "array", "description": "each one item"}
 COMPONENTS: dict[str, Schema] = {
@@ -87,11 +100,6 @@ COMPONENTS: dict[str, Schema] = {
         error=closed(message=_TEXT, type=_TEXT, param=nullable(_TEXT), code=_TEXT)
     ),
     # ---- v2
-    "Live": record({"live": _BOOL}),
-    "Ready": record({"ready": _BOOL}),
-    "ModelReady": record({"name": _TEXT, "ready": _BOOL}),
-    "ModelNames": record({"models": array(_TEXT)}),
-    "ServerMetadata": record({"name": _TEXT, "version": _TEXT, "extensions": array(_TEXT)}),
     "ModelMetadata": record(
         {
             "name": _TEXT,
@@ -121,43 +129,6 @@ COMPONENTS: dict[str, Schema] = {
             )
         }
     ),
-    "InferRequest": only(
-        {
-            "inputs": array(
-                only(
-                    {
-                        "name": _TEXT,
-                        "shape": {"type": "array", "items": _COUNT},
-                        "datatype": _DATATYPE,
-                    },
-                    {
-                        "data": {"type": "array", "description": "nested or flat, row by row"},
-                        "parameters": nullable(
-                            only({}, {"binary_data_size": nullable(_COUNT), **_SHARED})
-                        ),
-                    },
-                )
-            )
-        },
-        {
-            "id": nullable(_TEXT),
-            "model_name": nullable({"type": "string", "description": "as the route says"}),
-            "parameters": nullable(_PARAMETERS),
-            "outputs": nullable(
-                array(only({"name": _TEXT}, {"parameters": nullable(_OUTPUT_PARAMETERS)}))
-            ),
-        },
-    ),
-    "InferResponse": record(
-        {
-            "model_name": _TEXT,
-            "model_version": _TEXT,
-            "outputs": array(
-                record({"name": _TEXT, "datatype": _DATATYPE, "shape": array(_COUNT)})
-            ),
-        },
-        {"id": _TEXT},
-    ),
     "GenerateRequest": record(
         {},
         {
@@ -169,16 +140,12 @@ COMPONENTS: dict[str, Schema] = {
         },
     ),
     "GenerateResponse": record({"model_name": _TEXT, "model_version": _TEXT}, {"id": _TEXT}),
-    "IndexRequest": nulls_are_absence(only({}, {"ready": _BOOL})),
-    "IndexEntry": record({"name": _TEXT, "version": _TEXT, "state": _TEXT, "reason": _TEXT}),
     "LoadRequest": nulls_are_absence(
         only({}, {"parameters": only({}, {"config": nullable(_TEXT)})})
     ),
-    "Loaded": record({"name": _TEXT, "load": _BOOL}),
     "UnloadRequest": nulls_are_absence(
         only({}, {"parameters": only({}, {"unload_dependents": nullable(_BOOL)})})
     ),
-    "Unloaded": record({"name": _TEXT, "unload": _BOOL}),
     "TraceSetting": only(
         {},
         {
@@ -201,9 +168,6 @@ COMPONENTS: dict[str, Schema] = {
         },
     ),
     "SharedRegion": record(_REGION),
-    "RegisterRequest": nulls_are_absence(
-        only({"key": _TEXT, "byte_size": {"type": "integer", "minimum": 1}}, {"offset": _COUNT})
-    ),
     # ---- OpenAI
     "OpenAIModel": record(_OPENAI_MODEL),
     "OpenAIModels": record({"object": {"const": "list"}, "data": array(ref("OpenAIModel"))}),

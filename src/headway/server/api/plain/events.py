@@ -6,8 +6,9 @@ import msgspec
 
 from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
+from headway.server.api.events import Events
 from headway.server.api.plain.answers import NOT_JSON
-from headway.server.api.v2.generating import Events, single
+from headway.server.api.v2.generating import single
 from headway.server.net.messages import StreamResponse
 from headway.signature.foreign import encode_plain
 

@@ -59,20 +59,20 @@ JSON = "application/json"
 BINARY = "application/octet-stream"
 
 
-class _WireOutput(Struct, forbid_unknown_fields=True):
+class WireOutput(Struct, forbid_unknown_fields=True):
     name: str
     parameters: Parameters | None = None
 
 
-class _WireRequest(Struct, forbid_unknown_fields=True):
+class WireRequest(Struct, forbid_unknown_fields=True):
     inputs: list[WireInput]
     id: str | None = None
-    outputs: list[_WireOutput] | None = None
+    outputs: list[WireOutput] | None = None
     parameters: Parameters | None = None
     model_name: str | None = None  # KServe's clients say once more what the route says
 
 
-class _Output(Struct):
+class WireResult(Struct):
     name: str
     datatype: str
     shape: tuple[int, ...]
@@ -80,14 +80,14 @@ class _Output(Struct):
     parameters: dict[str, int] | UnsetType = UNSET
 
 
-class _Response(Struct, omit_defaults=True):
+class WireResponse(Struct, omit_defaults=True):
     model_name: str
     model_version: str
-    outputs: list[_Output]
+    outputs: list[WireResult]
     id: str = ""
 
 
-_REQUEST = msgspec.json.Decoder(_WireRequest)
+_REQUEST = msgspec.json.Decoder(WireRequest)
 _ENCODER = msgspec.json.Encoder()
 _NO_PARAMETERS: Parameters = {}
 
@@ -95,7 +95,7 @@ _NO_PARAMETERS: Parameters = {}
 class Parsed(NamedTuple):
     """All of a request but its tensors' data, which has not been looked at."""
 
-    wire: _WireRequest
+    wire: WireRequest
     tail: "_Tail"
     datatypes: dict[str, Datatype]
     is_slow: bool  # would reading the data hold an event loop up?
@@ -196,13 +196,13 @@ def encode(
 ) -> tuple[bytes, str, int | None]:
     """The body, its content type, and how much of it is JSON where that is not all of it."""
     wanted = request.outputs or [RequestedOutput(name, request.is_binary) for name in outputs]
-    written: list[_Output] = []
+    written: list[WireResult] = []
     buffers: list[bytes] = []
     lists: dict[int, list[bytes]] = {}  # long ones, by the number of their output
     is_binary = False
     for want in wanted:
         array, datatype = take_output(want, outputs, signature, labels)
-        output = _Output(want.name, datatype.name, array.shape)
+        output = WireResult(want.name, datatype.name, array.shape)
         if want.shared is not None:
             share(want, want.shared, to_raw(array, datatype), regions)
         elif want.is_binary:
@@ -214,14 +214,14 @@ def encode(
         else:
             output.data = json_data(want.name, array, datatype)
         written.append(output)
-    response = _Response(model_name, version, written, request.id)
+    response = WireResponse(model_name, version, written, request.id)
     head = _joined(response, lists) if lists else _ENCODER.encode(response)
     if not is_binary:
         return head, JSON, None
     return b"".join([head, *buffers]), BINARY, len(head)
 
 
-def _joined(response: _Response, lists: Mapping[int, list[bytes]]) -> bytes:
+def _joined(response: WireResponse, lists: Mapping[int, list[bytes]]) -> bytes:
     """What the encoder would write, with the data of these outputs, which is written already."""
     named = {"model_name": response.model_name, "model_version": response.model_version}
     parts = [_ENCODER.encode(named)[:-1], b',"outputs":[']
@@ -237,7 +237,7 @@ def _joined(response: _Response, lists: Mapping[int, list[bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def _parse(body: Buffer, steps: Steps) -> _WireRequest:
+def _parse(body: Buffer, steps: Steps) -> WireRequest:
     try:
         if len(body) <= LARGE_BYTES:
             return _REQUEST.decode(body)

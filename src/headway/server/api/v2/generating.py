@@ -1,7 +1,6 @@
 """Triton's `generate` and `generate_stream`: JSON keys in, text out, at once or as events."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,12 +8,12 @@ import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.hosting.streaming import ServedStream
+from headway.server.api.events import Events, close
 from headway.server.api.v2.asking import check_count
 from headway.server.api.v2.requests import Parameters
 from headway.server.json.body import decode_json
 from headway.server.json.encoding import encode_json
-from headway.server.net.messages import Request, Response, Sink, StreamResponse
+from headway.server.net.messages import Request, Response, StreamResponse
 from headway.server.net.plain_json import plain_of
 
 _TEXT = "text_input"
@@ -86,7 +85,7 @@ async def whole(model: ServedModel, value: Any, ask: Ask) -> Any:
         async for chunk in stream:
             chunks.append(chunk)
     finally:
-        await _close(stream)
+        await close(stream)
     return _join(chunks)
 
 
@@ -125,115 +124,9 @@ def _error_event(error: HeadwayError) -> bytes:
     return _event(msgspec.json.encode({"error": str(error)}))
 
 
-class Events:
-    """Server-sent events. A class, because a generator that was never started cannot close what
-    it was given."""
-
-    def __init__(
-        self,
-        stream: AsyncIterator[Any],
-        event_of: Callable[[Any], bytes],
-        error_of: Callable[[HeadwayError], bytes],
-    ) -> None:
-        self._stream = stream
-        self._event_of = event_of
-        self._error_of = error_of
-        self._first: bytes | None = None
-        self._ended = False
-
-    async def start(self) -> None:
-        try:
-            self._first = await self._next_event()
-        except StopAsyncIteration:
-            self._ended = True
-        except BaseException:
-            await self.aclose()
-            raise
-
-    def __aiter__(self) -> "Events":
-        return self
-
-    async def __anext__(self) -> bytes:
-        first, self._first = self._first, None
-        if first is not None:
-            return first
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            return await self._next_event()
-        except HeadwayError as error:
-            self._ended = True
-            await self.aclose()
-            return self._error_of(error)
-
-    async def aclose(self) -> None:
-        self._first, self._ended = None, True
-        await _close(self._stream)
-
-    async def _next_event(self) -> bytes:
-        return self._event_of(await anext(self._stream))
-
-    async def pump(self, sink: Sink) -> None:
-        """The rest of the events, each as it comes, without a task's turn for it."""
-        stream = self._stream
-        if not isinstance(stream, ServedStream):
-            async for event in self:
-                await sink.wait_writable()
-                sink.write(event)
-            return
-        pumping = Pumping(stream, self._event_of, sink)
-        stream.attach(pumping.advance)
-        try:
-            pumping.advance()  # what has come meanwhile
-            await pumping.done
-        except HeadwayError as error:
-            sink.write(self._error_of(error))
-        finally:
-            stream.attach(None)
-
-
-class Pumping:
-    """Moves what has come to the sink, as long as that has room."""
-
-    def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
-        self._stream = stream
-        self._event_of = event_of
-        self._sink = sink
-        self._is_held_up = False
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def advance(self) -> None:
-        if self.done.done():
-            return
-        writable = self._sink.writable
-        if writable is not None:  # the client reads too slowly: chunks wait, up to a limit
-            if not self._is_held_up:
-                self._is_held_up = True
-                writable.add_done_callback(self._go_on)
-            return
-        try:
-            events = [self._event_of(chunk) for chunk in self._stream.take()]
-            if events:
-                self._sink.write(events[0] if len(events) == 1 else b"".join(events))
-            if self._stream.is_at_end():
-                self.done.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
-            self.done.set_exception(error)
-
-    def _go_on(self, _: object) -> None:
-        self._is_held_up = False
-        self.advance()
-
-
 async def single(model: ServedModel, value: Any, ask: Ask) -> AsyncIterator[Any]:
     """The stream of a model that does not stream."""
     yield await model.predict(value, ask)
-
-
-async def _close(stream: AsyncIterator[Any]) -> None:
-    close = getattr(stream, "aclose", None)
-    if close is not None:
-        await close()
 
 
 def _event(data: bytes) -> bytes:

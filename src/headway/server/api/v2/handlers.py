@@ -13,6 +13,19 @@ from headway.hosting.repository.settings import parse_override
 from headway.hosting.statistics import ModelStatistics
 from headway.server.api.v2 import codec, generating
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.api.v2.bodies import (
+    ChangeRequest,
+    IndexEntry,
+    IndexRequest,
+    Live,
+    Loaded,
+    ModelNames,
+    ModelReady,
+    Ready,
+    RegisterRequest,
+    ServerMetadata,
+    Unloaded,
+)
 from headway.server.api.v2.direct import direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
 from headway.server.api.v2.shared_memory import SharedRegions
@@ -102,20 +115,6 @@ LOG_SETTINGS: dict[str, Any] = {
 }
 
 
-class _IndexBody(msgspec.Struct, forbid_unknown_fields=True):
-    ready: bool = False
-
-
-class _ChangeBody(msgspec.Struct, forbid_unknown_fields=True):
-    parameters: dict[str, Any] = {}
-
-
-class _RegisterBody(msgspec.Struct, forbid_unknown_fields=True):
-    key: str
-    byte_size: int
-    offset: int = 0
-
-
 class V2:
     """The handlers that ROUTES names, over one service. Path parts come percent-decoded."""
 
@@ -161,27 +160,27 @@ class V2:
     async def live(self, request: Request) -> Response:
         if not self._models.registry.is_live:
             raise NotReady("no model completes any work: this process needs a restart")
-        return _json({"live": True})
+        return _json(Live(live=True))
 
     async def ready(self, request: Request) -> Response:
         if not self._models.registry.is_ready:
             raise NotReady("not every model is ready", retry_after_s=1.0)
-        return _json({"ready": True})
+        return _json(Ready(ready=True))
 
     async def server_metadata(self, request: Request) -> Response:
         extensions = list(EXTENSIONS)
         if self._regions is not None:
             extensions.append("system_shared_memory")
         server = self._inference
-        return _json({"name": server.name, "version": server.version, "extensions": extensions})
+        return _json(ServerMetadata(server.name, server.version, extensions))
 
     async def models(self, request: Request) -> Response:
-        return _json({"models": self._models.names(request.caller)})
+        return _json(ModelNames(self._models.names(request.caller)))
 
     async def model_ready(self, request: Request, model: str, version: str = "") -> Response:
         """One that loads on request is ready for that."""
         self._models.find_ready(request.caller, model, version)
-        return _json({"name": model, "ready": True})
+        return _json(ModelReady(model, ready=True))
 
     async def model_metadata(self, request: Request, model: str, version: str = "") -> Response:
         served = await self._known(request, model, version)
@@ -216,28 +215,27 @@ class V2:
         return await generating.answer_stream(served, body, ask_of(body.parameters, request))
 
     async def repository_index(self, request: Request, repository: str = "") -> Response:
-        only_ready = (await _parse(request, _IndexBody)).ready
+        only_ready = (await _parse(request, IndexRequest)).ready
         return _json(
             [
-                {"name": each.name, "version": each.version, "state": each.state}
-                | {"reason": each.reason}
+                IndexEntry(each.name, each.version, each.state, each.reason)
                 for each in self._models.index(request.caller)
                 if each.state == "READY" or not only_ready
             ]
         )
 
     async def repository_load(self, request: Request, model: str) -> Response:
-        parameters = (await _parse(request, _ChangeBody)).parameters
+        parameters = (await _parse(request, ChangeRequest)).parameters
         with loading(model):
             await self._models.load(request.caller, model, override_in(parameters))
-        return _json({"name": model, "load": True})  # as KServe answers; Triton's has no body
+        return _json(Loaded(model, load=True))  # as KServe answers; Triton's has no body
 
     async def repository_unload(self, request: Request, model: str) -> Response:
         """`unload_dependents` is read and changes nothing: models that use this one stay, and fail
         where they call it."""
-        check_unload((await _parse(request, _ChangeBody)).parameters)
+        check_unload((await _parse(request, ChangeRequest)).parameters)
         await self._models.unload(request.caller, model)
-        return _json({"name": model, "unload": True})
+        return _json(Unloaded(model, unload=True))
 
     async def _known(self, request: Request, model: str, version: str) -> ServedModel:
         return await self._inference.known(
@@ -257,7 +255,7 @@ class V2:
         return _json([each.as_triton() for each in found])
 
     async def shared_memory_register(self, request: Request, region: str) -> Response:
-        body = await _parse(request, _RegisterBody)
+        body = await _parse(request, RegisterRequest)
         self._open_regions().register(
             region, body.key, offset=body.offset, byte_size=body.byte_size
         )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from headway.errors import InvalidInput, called
 from headway.server.api.v2.dtypes import BYTES, Datatype
@@ -16,8 +16,7 @@ from headway.server.api.v2.tensors import Array, count_elements, objects, shaped
 from headway.server.json.pieces import PIECE_BYTES, decode_in_pieces
 from headway.server.net.background import AT_ONCE, Steps
 
-MANY = 2**14  # elements: beyond, they are read and written in pieces
-LONG_BYTES = 256 * 2**10  # of JSON data: likewise
+LONG_BYTES = 256 * 2**10  # of JSON data: beyond, it is read and written in pieces
 _PIECE = 2**12  # elements
 _OPENING = re.compile(rb"[\s\[]*")
 _SPACE = b" \t\r\n"
@@ -27,12 +26,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class WireInput(Struct, forbid_unknown_fields=True):
-    """One input as JSON has it."""
-
     name: str
     shape: list[int]
     datatype: str
-    data: Raw = Raw(b"")
+    data: Raw = field(default_factory=Raw)
     parameters: dict[str, str | int | float | bool | None] | None = None
 
 

@@ -2,18 +2,15 @@
 tells what every Headway tells, and no model's name."""
 
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2
+from google.protobuf.internal import builder
 
 from headway.server.grpc import pool
-from headway.server.grpc.standard import (
-    reflection_v1_pb2,
-    reflection_v1alpha_pb2,
-)
-
-VERSIONS = (reflection_v1_pb2, reflection_v1alpha_pb2)  # the same, under two names
+from headway.server.grpc.standard import reflection_v1_pb2
 
 
 class Reflection:
@@ -81,3 +78,27 @@ class Reflection:
         return messages.ServerReflectionResponse(
             error_response=messages.ErrorResponse(error_code=number, error_message=text)
         )
+
+
+def _renamed(messages: Any, package: str) -> Any:
+    """The same file under another package's name, as if it had been generated."""
+    described = descriptor_pb2.FileDescriptorProto()
+    messages.DESCRIPTOR.CopyToProto(described)
+    old, new = f".{described.package}.", f".{package}."
+    described.name = described.name.replace("_v1.", f"_{package.rpartition('.')[2]}.")
+    described.package = package
+    for message in described.message_type:
+        for field in [each for each in message.field if each.type_name]:
+            field.type_name = field.type_name.replace(old, new)
+    for method in described.service[0].method:
+        method.input_type = method.input_type.replace(old, new)
+        method.output_type = method.output_type.replace(old, new)
+    file = pool.Default().AddSerializedFile(described.SerializeToString())
+    names: dict[str, Any] = {}
+    builder.BuildMessageAndEnumDescriptors(file, names)
+    builder.BuildTopDescriptorsAndMessages(file, __name__, names)
+    return SimpleNamespace(DESCRIPTOR=file, **names)
+
+
+# v1 is v1alpha with another name.
+VERSIONS = (reflection_v1_pb2, _renamed(reflection_v1_pb2, "grpc.reflection.v1alpha"))

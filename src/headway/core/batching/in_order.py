@@ -1,0 +1,186 @@
+"""Which items share a batch, in order: the next of the lane, up to every limit in force.
+
+Where a higher class waits, a lower one comes along only as far as that delays no higher item; a
+class that would starve takes its share first, and an item that must leave now to be in time goes
+before others.
+"""
+
+from operator import attrgetter
+
+from headway.core.batching.composition import Composition
+from headway.core.batching.filling import Filling
+from headway.core.batching.lateness import Lateness
+from headway.core.batching.planning import Limits
+from headway.core.costs import Costs
+from headway.core.faults.fitting import Fitting
+from headway.core.items import FireReason, Item
+from headway.core.policy import Compose, Firing, Policy
+from headway.core.queueing.priority import FLOOR
+from headway.core.queueing.queue import FairLane, Line, Queue
+
+_rows = attrgetter("rows")
+
+
+class OrderedComposer:
+    def __init__(
+        self,
+        policy: Policy,
+        costs: Costs,
+        queue: Queue,
+        limits: Limits,
+        *,
+        fitting: Fitting,
+        lateness: Lateness,
+        filling: Filling,
+    ) -> None:
+        self._is_auto = policy.firing is Firing.AUTO
+        self._is_packed = policy.compose is Compose.PACKED
+        self._max_rows = policy.max_batch_size
+        self._costs = costs
+        self._queue = queue
+        self._limits = limits
+        self._fitting = fitting
+        self._lateness = lateness
+        self._filling = filling
+
+    def compose(
+        self, lane: FairLane, now: float, cap_rows: int, size: int | None, error: float
+    ) -> Composition:
+        """`size`: of all of them, if it is one."""
+        made = Composition(self._lateness.allowed_rows(min(lane.rows, cap_rows)), error=error)
+        is_urged = self._is_auto and self._lateness.is_possible
+        if is_urged:
+            made.goal = self._lateness.timely_rows(lane, now, made)
+            made.late_before = self._lateness.before(lane, now, made.goal, error)
+            if self._lateness.drop(lane, made, now) or not lane.items:
+                return made
+        aged = self._queue.aged_line(lane, now)
+        if aged is not None and aged is not lane.top:
+            self._take_aged(aged, made, size)
+        if is_urged and self._queue.has_deadlines:
+            self._take_urgent(lane, made, size)
+        for line in lane.lines:
+            if line.items and made.rows < made.goal:
+                self._take_line(lane, line, made, size, now)
+        made.left_rows = lane.rows
+        return made
+
+    def _take_line(
+        self, lane: FairLane, line: Line, made: Composition, size: int | None, now: float
+    ) -> None:
+        """Fill up from one class, in order, as far as that does not delay the classes above."""
+        goal = made.goal
+        above = sum(made.class_rows[: line.priority])
+        if self._is_auto and (above or self._filling.is_used):
+            goal = self._filling.rows_with(line.priority, above, size or lane.mean_size, now)
+            goal = max(goal, self._limits.padded_rows(above)) if above else goal
+            goal = min(made.goal, goal + made.rows - above)
+        if size is None:
+            taken = self._queue.take_while(line, lambda item: self._fits(made, item, goal))
+            made.items += taken
+            made.class_rows[line.priority] += sum(map(_rows, taken))
+            return
+        limit = self._uniform_limit(size) if size else self._max_rows
+        most = (goal if goal < limit else limit) - made.rows
+        if lane.rows == lane.items:
+            most = max(most, 0 if made.items else 1)
+            taken = self._queue.take(line, most) if most else []
+            made.add(taken, line.priority, len(taken))
+            next_rows = 1
+        else:
+            most = max(most, 0 if made.items else line.head().rows)
+            made.add(self._queue.take(line, most), line.priority)
+            next_rows = line.head().rows if line.items else 0
+        made.size = size
+        if line.items and made.stopped_by is None:
+            made.stopped_by = self._stopped_by(made, next_rows, limit)
+
+    def _take_aged(self, line: Line, made: Composition, size: int | None) -> None:
+        """A class that would starve takes its share first."""
+        share = max(1, made.goal // FLOOR)
+        if size is not None:
+            first = line.head()
+            made.add(self._queue.take(line, max(share, first.rows)), line.priority)
+            made.size = size
+        else:
+            taken = self._queue.take_while(
+                line, lambda item: made.rows < share and self._fits(made, item, made.goal)
+            )
+            made.items += taken
+            made.class_rows[line.priority] += sum(item.rows for item in taken)
+
+    def _take_urgent(self, lane: FairLane, made: Composition, size: int | None) -> None:
+        """Items that must leave now to be in time, whichever came before them."""
+        line = lane.top
+        if lane.rows <= made.goal - made.rows or not self._queue.hurries:
+            return
+        batch_s = self._lateness.batch_s(made.goal, size or lane.mean_size)
+        for item in line.urgent(made.late_before + batch_s, made.goal):
+            limit = min(made.goal, self._uniform_limit(size)) if size else made.goal
+            if made.rows + item.rows > limit or (made.items and self._obstacle(made, item)):
+                return
+            self._queue.take_one(item)
+            made.items.append(item)
+            made.class_rows[line.priority] += item.rows
+            self._count(made, item)
+
+    def _fits(self, made: Composition, item: Item, goal: int) -> bool:
+        """Add the item's figures to the batch, if no limit keeps it out."""
+        if made.rows:
+            obstacle = self._obstacle(made, item)
+            if obstacle is not None or made.rows + item.rows > goal:
+                made.stopped_by = made.stopped_by or obstacle
+                return False
+        self._count(made, item)
+        return True
+
+    def _count(self, made: Composition, item: Item) -> None:
+        made.rows += item.rows
+        made.total += item.rows * item.size
+        if item.size > made.size:
+            made.size = item.size
+            made.size_cap = self._costs.best_rows(item.size)
+
+    # ---- limits
+
+    def _obstacle(self, made: Composition, item: Item) -> FireReason | None:
+        """The limit that keeps the item out of the batch, if one does."""
+        rows = made.rows + item.rows
+        if rows > self._max_rows:
+            return FireReason.FULL
+        if rows > made.goal:
+            return FireReason.KNEE
+        size = item.size if item.size > made.size else made.size
+        if not size:
+            return None
+        if self._cost_with(made, item, rows, size) > self._limits.max_cost:
+            return FireReason.BUDGET
+        if self._fitting.limits and rows > self._fitting.rows_at(size):
+            return FireReason.BUDGET
+        if not self._is_auto or self._is_packed:
+            return None
+        cap = made.size_cap if size == made.size else self._costs.best_rows(size)
+        return FireReason.KNEE if rows > cap else None
+
+    def _cost_with(self, made: Composition, item: Item, rows: int, size: int) -> int:
+        if self._is_packed:
+            return made.total + item.rows * item.size
+        return self._limits.padded_rows(rows) * self._limits.padded_size(size)
+
+    def _stopped_by(self, made: Composition, next_rows: int, limit: int) -> FireReason | None:
+        """The limit that keeps so many rows more out, other than that the goal is reached."""
+        rows = made.rows + next_rows
+        if rows > self._max_rows and made.rows < self._max_rows:
+            return FireReason.FULL
+        if limit < rows <= made.goal:
+            is_budget = self._is_packed or rows > self._limits.rows_at(made.size)
+            return FireReason.BUDGET if is_budget else FireReason.KNEE
+        return FireReason.KNEE if made.rows < made.goal < rows else None
+
+    def _uniform_limit(self, size: int) -> int:
+        """The most rows of a batch where all items are of that size."""
+        if self._is_packed:
+            most = int(min(self._max_rows, self._limits.max_cost // size))
+            return min(most, self._fitting.rows_at(size)) if self._fitting.limits else most
+        most = self._limits.rows_at(size)
+        return min(most, self._costs.best_rows(size)) if self._is_auto else most

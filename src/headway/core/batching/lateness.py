@@ -1,0 +1,135 @@
+"""Which items would be late, leaving now in a batch of so many rows, and are dropped instead.
+
+A batch that shrinks to save its head costs more per item exactly when capacity is short, and never
+recovers: so the batch stays, and the items that it cannot answer in time are dropped.
+"""
+
+import math
+
+from headway.core.batching.composition import Composition
+from headway.core.batching.planning import Limits
+from headway.core.costs import Costs
+from headway.core.items import Item
+from headway.core.policy import Policy
+from headway.core.queueing.queue import FairLane, Queue
+
+HOPELESS = 10.0  # percent of batches run so fast: an item that is late even then has no chance
+DOUBTFUL = 85.0  # an item in time in so many percent of cases has a good chance
+MOST_DROPPED = 32  # late items in one decision; the next call drops more
+
+
+class Lateness:
+    """Finds items that would be late, and takes them out of the queue or of the batch."""
+
+    def __init__(self, policy: Policy, costs: Costs, queue: Queue, limits: Limits) -> None:
+        self.slo_s = math.inf if policy.slo_s is None else policy.slo_s
+        self._batch_sizes = policy.batch_sizes
+        self._is_padded = bool(policy.batch_sizes or policy.pad_sizes)
+        self._costs = costs
+        self._queue = queue
+        self._limits = limits
+
+    @property
+    def is_possible(self) -> bool:
+        """Has any item a moment by which its answer is wanted?"""
+        return self.slo_s < math.inf or self._queue.has_deadlines
+
+    def batch_s(self, rows: int, size: int) -> float:
+        """What such a batch takes when it is fast."""
+        if self._is_padded:
+            rows, size = self._limits.padded_rows(rows), self._limits.padded_size(size)
+        seconds = self._costs.predict(rows, size) or 0.0
+        return seconds * (1.0 + self._costs.error_at(HOPELESS))
+
+    def before(self, lane: FairLane, now: float, rows: int, error: float) -> float:
+        """Items of the lane that are due before this are late if so many rows leave now."""
+        seconds = self._costs.predict(rows, lane.mean_size)
+        if seconds is None:
+            return -math.inf  # nothing is known: nobody is late
+        return now + seconds * (1.0 + error) - 1e-9
+
+    def is_late(self, made: Composition, item: Item) -> bool:
+        """Would it miss its deadline or the SLO, leaving now, when it could have met it before?
+
+        What nobody could have met in time runs all the same while it is not over: the estimate may
+        be wrong, and a model whose every item is refused never shows that it got faster.
+        """
+        due = min(item.deadline, item.arrived_at + self.slo_s)
+        if due >= made.late_before:
+            return False
+        return due - item.arrived_at >= self.batch_s(item.rows, item.size)
+
+    def drop(self, lane: FairLane, made: Composition, now: float | None = None) -> bool:
+        """Drop items that would be late. True: there are more than one decision may drop.
+
+        `now`: where fewer items make the batch shorter, the others are less late.
+        """
+        while (item := lane.next_due(made.late_before)) is not None:
+            if not self.is_late(made, item):
+                continue  # it never could be in time, and runs all the same
+            self._queue.remove(item.id)
+            made.late.append(item)
+            if now is not None and 0 < lane.rows < made.goal:
+                made.goal = self.allowed_rows(lane.rows)
+                made.late_before = self.before(lane, now, made.goal, made.error)
+            if len(made.late) >= MOST_DROPPED:
+                return True
+        return False
+
+    def sort_out(self, made: Composition) -> None:
+        """Items of the batch that would be late are dropped; the batch goes on without them."""
+        late = [item for item in made.items if self.is_late(made, item)]
+        if not late:
+            return
+        ids = {item.id for item in late}
+        made.items = [item for item in made.items if item.id not in ids]
+        made.late += late
+        made.rows = sum(item.rows for item in made.items)
+        made.size = max((item.size for item in made.items), default=0)
+        for item in late:
+            self._queue.pay_back(item)
+            made.class_rows[item.priority] -= item.rows
+
+    def timely_rows(self, lane: FairLane, now: float, made: Composition) -> int:
+        """The most rows, the newest ones, that a batch of just so many answers in time.
+
+        In a flood most of the queue is too old to be saved, and the other items may be fewer
+        than a full batch: a batch of their number is shorter, and saves more of them.
+        """
+        rows, line = made.goal, lane.top
+        if self.slo_s == math.inf:
+            return rows
+        late_before = self.before(lane, now, rows, made.error)
+        if late_before == -math.inf:
+            return rows
+        # Most often even the first arrival, which may have left, is in time.
+        if line.arrivals[0].arrived_at + self.slo_s >= late_before:
+            return rows
+        oldest = line.oldest()
+        if oldest is None or oldest.arrived_at + self.slo_s >= late_before:
+            return rows
+        arrivals, each = line.arrivals, line.rows / line.items
+        low, high = 0, min(len(arrivals), int(rows / each))
+        while low < high:
+            count = (low + high + 1) // 2
+            batch_rows = min(rows, max(1, round(count * each)))
+            due = arrivals[-count].arrived_at + self.slo_s
+            if due >= self.before(lane, now, batch_rows, made.error):
+                low = count
+            else:
+                high = count - 1
+        return min(rows, max(1, round(low * each)))
+
+    def allowed_rows(self, rows: int) -> int:
+        """With fixed batch sizes: pad up, or run fewer, whichever is cheaper for each row."""
+        if not self._batch_sizes:
+            return rows
+        up = next(size for size in self._batch_sizes if size >= rows)
+        if up == rows:
+            return rows
+        down = max((size for size in self._batch_sizes if size <= rows), default=None)
+        cost_up = self._costs.predict(up)
+        cost_down = self._costs.predict(down) if down else None
+        if down is None or cost_up is None or cost_down is None:
+            return rows
+        return rows if cost_up / rows <= cost_down / down else down
