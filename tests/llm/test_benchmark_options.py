@@ -67,6 +67,25 @@ def test_without_chunks_a_prompt_is_computed_in_one_step(tmp_path: Path) -> None
     assert not start(folder, EngineOptions(**options, chunking=False)).limits.chunking
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+async def test_a_gpu_that_is_asked_for_and_missing_ends_the_start(tmp_path: Path) -> None:
+    folder = shape_only("llama", tmp_path)
+    options = {"random_weights": True, "threads": 1}
+    model = ModelConfig(
+        name="tiny", target=str(folder), worker="thread", device="cuda", options=options
+    )
+    with pytest.raises(ConfigError, match="torch sees no CUDA device"):
+        async with serving(Config(models=(model,))):
+            pass
+
+
+def test_a_cpu_computes_64_sequences_at_once_unless_told(tmp_path: Path) -> None:
+    folder = shape_only("llama", tmp_path)
+    options = {"random_weights": True, "kv_cache_gib": 0.01, "threads": 1, "device": "cpu"}
+    assert start(folder, EngineOptions(**options)).limits.max_sequences == 64
+    assert start(folder, EngineOptions(**options, max_sequences=5)).limits.max_sequences == 5
+
+
 # ---- warming up
 
 

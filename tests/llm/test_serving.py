@@ -325,6 +325,7 @@ def test_settings_of_the_other_kind_are_refused_by_name(folder: Path) -> None:
         "step_tokens": 64,
         "kv_cache_gib": 0.5,
         "dtype": "float32",
+        "device": "cpu",
         "share_prefixes": True,
     }.items():
         config = ModelConfig(name="other", target="builtins:sorted", **{name: value})
