@@ -57,7 +57,7 @@ class Filling:
         if not share and not rows:
             return _MOST_ROWS  # nobody above is about
         step = min(_STEPS, round(share * _STEPS))
-        key = (size, step, rows > 0)
+        key = (size_class(size), step, rows > 0)
         portion = self._portions.get(key)
         if portion is None:
             share = step / _STEPS
