@@ -61,8 +61,7 @@ def _attend_many(
     sequence, first_query, count, block = _owner(tile, starts, sequences, TOKENS)
     if (block < 0) | (block * TOKENS >= count):
         return
-    length = tl.load(lengths + sequence)
-    before = length - count  # tokens whose keys and values were there already
+    before = tl.load(lengths + sequence) - count  # tokens with keys and values from before
     row, dim, place = tl.arange(0, ROWS), tl.arange(0, DIM), tl.arange(0, BLOCK)
     asker = block * TOKENS + row // GROUP
     is_asked = (asker < count) & (row < TOKENS * GROUP)
@@ -71,11 +70,10 @@ def _attend_many(
     query = tl.load(queries + query_at, mask=is_asked[:, None], other=0.0)
     top, total = tl.full([ROWS], -1e30, tl.float32), tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, DIM], tl.float32)
-    last = tl.minimum(length, before + (block + 1) * TOKENS)
+    last = before + tl.minimum(count, (block + 1) * TOKENS)
     whole = (before + block * TOKENS + 1) // BLOCK * BLOCK  # all rows see all of these
     table = tables + tl.load(slots + sequence).to(tl.int64) * table_stride
-    keys += head * head_stride
-    values += head * head_stride
+    keys, values = keys + head * head_stride, values + head * head_stride
     for first in tl.range(0, whole, BLOCK, num_stages=STAGES):
         token = first + place
         at = _place(tl.load(table + token // PAGE), token, page_stride, token_stride, PAGE)
