@@ -99,7 +99,7 @@ class Answering(Lifetime):
             return False
         self._deadline = math.inf
         self._is_answering = False
-        self._asked = (url, headers)
+        self._url, self._headers = self._asked = (url, headers)
         return True
 
     def answer(self, body: bytes) -> None:

@@ -19,7 +19,7 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """Of all connections of a server."""
+    """Parsed heads, shared by all connections of a server."""
 
     __slots__ = ("_known",)
 
@@ -35,10 +35,11 @@ class Heads:
         return head, data[end:]
 
     def keep(self, data: bytes, url: bytes, headers: dict[bytes, bytes], body: bytes) -> None:
-        """`data`: what was read at last. If that is not the whole request, nothing is kept."""
+        """`data` begins with this request. If it is not all of it, nothing is kept: what looks
+        like a head there may be part of another."""
         end = data.find(_END) + len(_END)
         is_whole = len(data) == end + len(body) and b"transfer-encoding" not in headers
-        if not is_whole or end > _MOST_BYTES:
+        if not is_whole or not len(_END) <= end <= _MOST_BYTES:
             return
         if len(self._known) >= _MOST_HEADS:
             self._known.clear()

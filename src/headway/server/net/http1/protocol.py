@@ -33,7 +33,8 @@ class Connection(Answering):
         "_head_bytes",
         "_heads",
         "_is_upgrade",
-        "_read",
+        "_read_bytes",
+        "_request",
         "_timed",
     )
 
@@ -43,7 +44,8 @@ class Connection(Answering):
         super().__init__(app, config, loop, owner)
         self._is_upgrade = False  # the request asks for another protocol; it is parsed once more
         self._timed = Phase.NOTHING  # the phase that the deadline is for
-        self._read = b""  # at once, just now
+        self._read_bytes = 0  # in the current read
+        self._request = b""  # the current read, if a request begins with it
         self._heads = owner.heads
         self._head_bytes = 0  # of a head (or trailers) that came in several reads
         self._body_bytes = 0
@@ -52,16 +54,18 @@ class Connection(Answering):
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
-        if self.is_idle and self._starts_again(data):
-            return
-        self._read = data
+        if self.is_idle:
+            if self._starts_again(data):
+                return
+            self._request = data
+        self._read_bytes = len(data)
         try:
             self._parser.feed_data(data)
         except _STOPS as error:
             if not self._goes_on_after(error, data):
                 return
         finally:
-            self._read = b""  # it may be large
+            self._request = b""  # it may be large
         if self._phase is not Phase.NOTHING:
             self._watch_partial(len(data))
 
@@ -70,8 +74,8 @@ class Connection(Answering):
         found = self._heads.find(data)
         if found is None:
             return False
-        (url, headers, _), body = found
-        return self._begin_direct(url, headers, body)
+        (url, headers, body_bytes), body = found
+        return body_bytes <= self._uncounted_bytes and self._begin_direct(url, headers, body)
 
     # --- the parser calls
 
@@ -103,7 +107,7 @@ class Connection(Answering):
             raise Refused(400, "bad_request", "the request has no Host header")
         if b"transfer-encoding" in headers:
             self._check_coding(headers[b"transfer-encoding"])
-        if self._timed is Phase.HEAD or len(self._read) > self._config.max_header_bytes:
+        if self._timed is Phase.HEAD or self._read_bytes > self._config.max_header_bytes:
             self._check_head()
         length = headers.get(b"content-length")
         if length is not None and int(length) > self._allowed_bytes:
@@ -130,7 +134,7 @@ class Connection(Answering):
         elif self._body_bytes <= SMALL:
             body, parts = b"".join(parts), []
         if not parts and self._start_direct(body):
-            self._heads.keep(self._read, url, headers, body)
+            self._heads.keep(self._request, url, headers, body)
             return
         if not url.startswith(b"/"):
             url = self._relative(url)
