@@ -11,8 +11,9 @@ import pydantic
 import pytest
 
 import headway
-from headway import ConfigError, InvalidInput, ModelFailed, Tensor
+from headway import ConfigError, InputTooLarge, InvalidInput, ModelFailed, Tensor
 from headway.signature import Side, signature_of
+from headway.signature.foreign import MAX_OBJECTS, check_objects, failing_fast
 from headway.signature.values import takes_object_with
 
 
@@ -285,3 +286,22 @@ def test_results_of_any_kind_become_json() -> None:
     assert texts[3]["options"] == {"top_k": 3, "mode": "fast"}
     with pytest.raises(ModelFailed, match="output 'output' is not JSON: object has no JSON form"):
         output.arrays([object()])
+
+
+def test_objects_are_counted_in_one_pass_whatever_the_text() -> None:
+    """A string that does not end would have the search begin again at each of its quotes."""
+    braces = b"{" * (MAX_OBJECTS + 1)
+    check_objects(b'"' + b'\\"' * 200_000 + braces)
+    check_objects(b'"' + braces + b'"')
+    with pytest.raises(InputTooLarge):
+        check_objects(b'"an \\" end"' + braces)
+
+
+def test_of_many_mistakes_in_a_list_only_the_first_is_looked_for() -> None:
+    adapter = pydantic.TypeAdapter(list[int])
+    fast = failing_fast(adapter)
+    assert fast is not adapter
+    assert fast.validate_python([1, 2]) == [1, 2]
+    with pytest.raises(pydantic.ValidationError) as caught:
+        fast.validate_python(["a", "b", "c"])
+    assert caught.value.error_count() == 1

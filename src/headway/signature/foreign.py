@@ -23,7 +23,8 @@ MAX_OBJECTS = 2**14  # objects and lists for pydantic, which reads all in one go
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")  # each with a decoder made for strangers
 MAX_PIXELS = 50_000_000  # a large photograph; unpacked, 150 MB
 _FORMATS = ", ".join(IMAGE_FORMATS)
-_STRING_OR_OPENING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]', re.DOTALL)
+# A string that does not end goes to the end of the text: no search begins again within it.
+_STRING_OR_OPENING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]', re.DOTALL)
 IMAGE_SCHEMA = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
 
 
@@ -117,10 +118,14 @@ def check_objects(text: bytes) -> None:
 def failing_fast(adapter: Any) -> Any:
     """The same as a `TypeAdapter`, for values of many parts: of a list only the first mistake is
     looked for. It is the adapter itself where this pydantic cannot be told so."""
+    validator: Any = sys.modules["pydantic_core"].SchemaValidator
     try:
-        validator: Any = sys.modules["pydantic_core"].SchemaValidator
-        return validator(_failing_fast(adapter.core_schema), _use_prebuilt=False)
-    except Exception:  # noqa: BLE001  the parameter is pydantic's own, and so are its errors
+        schema = _failing_fast(adapter.core_schema)
+        try:
+            return validator(schema, _use_prebuilt=False)
+        except TypeError:  # older ones have nothing that is built before
+            return validator(schema)
+    except Exception:  # noqa: BLE001  the schema is pydantic's own, and so are its errors
         return adapter
 
 

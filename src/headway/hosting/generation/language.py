@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from headway.errors import InputTooLarge, InvalidInput, NotReady
+from headway.errors import InputTooLarge, InvalidInput, NotReady, QueueFull
 from headway.models.chat.grammars import Grammars
 from headway.models.chat.text import ChatText
 from headway.runtime.calling.threads import run_in_thread
 
 _MOST_COMPILING = 2  # grammars at a time: one may take seconds of a core
+_MOST_WAITING = 64  # for their turn; more are refused
 _SHORT = 2000  # characters of a plain text: tokenised in less time than a thread takes to start
 
 
@@ -27,6 +28,7 @@ class Language:
         self._grammars: Grammars | None = None
         self._has_grammars = has_grammars
         self._compiling = asyncio.Semaphore(_MOST_COMPILING)
+        self._waiting = 0
         self._longest = max(map(len, self._tokens.values()), default=1)  # bytes
 
     @property
@@ -61,7 +63,13 @@ class Language:
         """Compile it, off the event loop. Raises InvalidInput."""
         if not self._has_grammars:
             raise InvalidInput(f"{field}: the engine of this model knows no grammars")
-        await self._compiling.acquire()
+        if self._waiting >= _MOST_WAITING:
+            raise QueueFull(f"{_MOST_WAITING} grammars wait to be compiled", limit=_MOST_WAITING)
+        self._waiting += 1
+        try:
+            await self._compiling.acquire()
+        finally:
+            self._waiting -= 1
         loop = asyncio.get_running_loop()
 
         def check() -> None:

@@ -383,8 +383,10 @@ class ModelKeeper:
     async def _ended(self, served: Kept, ending: Awaitable[None]) -> bool:
         """Nobody finds it any more. If it does not end as it should, the others go on."""
         try:
-            await ending
-            _release(served)
+            try:
+                await ending
+            finally:
+                _release(served)
         except Exception:  # noqa: BLE001  the model is user code
             _log.exception("%s version %s did not end as it should", self.name, served.version)
             return False

@@ -110,9 +110,9 @@ class Pumping:
                 writable.add_done_callback(self._go_on)
             return
         try:
-            events = [self._event_of(chunk) for chunk in self._stream.take()]
-            if events:
-                self._sink.write(events[0] if len(events) == 1 else b"".join(events))
+            events = b"".join([self._event_of(chunk) for chunk in self._stream.take()])
+            if events:  # an empty chunk would end the answer
+                self._sink.write(events)
             if self._stream.is_at_end():
                 self.done.set_result(None)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
