@@ -74,7 +74,7 @@ class BatchSize:
         return None if self._linger.is_closed else self._rehearsal.setting
 
     def why_full(self, lane: Lane) -> FireReason | None:
-        """Why nobody more is waited for; None: a larger batch may pay."""
+        """Why no more items are waited for; None: a larger batch may pay."""
         rows = lane.rows
         if rows >= self._max_rows:
             return FireReason.FULL
@@ -89,7 +89,7 @@ class BatchSize:
         return None
 
     def why_cut(self, rows: int) -> FireReason:
-        """Why a batch of so many rows leaves without everyone who waits."""
+        """Why a batch of so many rows leaves some of the items behind."""
         if rows >= self._max_rows:
             return FireReason.FULL
         return FireReason.KNEE if rows < self._fitting.rows_at(0) else FireReason.BUDGET

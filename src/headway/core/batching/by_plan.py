@@ -103,7 +103,7 @@ class PlannedComposer:
         return self._planner.part_of(size, rows_of)
 
     def _fill(self, lane: FairLane, line: Line, made: Composition, now: float) -> None:
-        """Lower classes come along where that delays nobody."""
+        """Lower classes come along where that delays no item of this one."""
         lower = [each for each in lane.lines[line.priority + 1 :] if each.items]
         if not lower:
             return

@@ -25,7 +25,7 @@ class Composition:
     size_cap: int = 0  # the rows that pay at that size
     class_rows: list[int] = field(default_factory=lambda: [0 for _ in _CLASSES])
     left_rows: int = 0  # in the lane
-    stopped_by: FireReason | None = None  # the limit that kept somebody out, if one did
+    stopped_by: FireReason | None = None  # the limit that kept items out, if one did
     late: list[Item] = field(default_factory=list)  # dropped: no answer could be in time
 
     def add(self, items: Sequence[Item], priority: Priority, rows: int | None = None) -> None:

@@ -1,8 +1,8 @@
 """When the next step is decided, while one runs on the device.
 
-Late: whoever comes until then is in it, and need not wait for a step that was decided without him.
-But early enough for the device to find it when the running one ends: the host takes its time to
-decide it and to hand it over, and nobody knows exactly how long the running one takes.
+Late: a sequence that arrives until then is in it, and does not wait one step more. But early enough
+for the device to find it when the running step ends: the host takes its time to decide a step and
+to hand it over, and how long the running step takes is only estimated.
 """
 
 _SMOOTH = 0.2

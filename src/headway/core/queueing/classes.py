@@ -78,7 +78,7 @@ class PriorityClass:
         return name if account is not None and account.load > allowed else None
 
     def forget(self) -> None:
-        """Nobody waits: no debts."""
+        """The queue is empty: no tenant owes anything."""
         self.shares.forget()
         self.crowding.forget()
         self.is_crowded = False

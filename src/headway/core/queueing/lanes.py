@@ -103,7 +103,7 @@ class Line:
     def head(self) -> Item:
         """The next, in order."""
         found = self.first()
-        assert found is not None, "nobody is here"
+        assert found is not None, "the line is empty"
         return found[1]
 
     def first(self) -> tuple[Slot, Item, Shelf] | None:
@@ -248,7 +248,7 @@ class FairLane:
     def __init__(
         self, partition: Hashable, classes: Iterable[PriorityClass], live: dict[int, Item]
     ) -> None:
-        """`live`: everyone who waits, by id, here or elsewhere."""
+        """`live`: all items that wait, by id, here or elsewhere."""
         self.partition = partition
         self.items = 0
         self.rows = 0

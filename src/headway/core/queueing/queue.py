@@ -43,7 +43,7 @@ class Queue:
         """`shelf_of`: the class of sizes an item is kept under; None: they are not told apart."""
         self.items = 0
         self.rows = 0
-        self.is_overflowing = False  # somebody was refused for want of room
+        self.is_overflowing = False  # an item was refused for want of room
         self.lanes: Mapping[Hashable, Lane] = {}
         self.full_lanes: dict[Hashable, Lane] = {}  # those with a batch's worth of rows
         self.ageing = Ageing(ageing_s, len(Priority))
@@ -235,7 +235,7 @@ class Queue:
                 self._start_afresh()
 
     def _start_afresh(self) -> None:
-        """Nobody waits: no debts, no traces, no differences."""
+        """The queue is empty: nothing is owed, remembered or told apart."""
         self._is_plain = True
         self.lanes = {}
         self._expiry.clear()
@@ -257,7 +257,7 @@ class Queue:
         return None if item_id is None else self._live[item_id]
 
     def has_expired(self, now: float) -> bool:
-        """Has somebody's deadline passed?"""
+        """Has the deadline of an item passed?"""
         expiry = self._expiry
         return expiry.not_before() <= now and expiry.next_at() <= now
 

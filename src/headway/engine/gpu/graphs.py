@@ -1,7 +1,7 @@
 """Which steps have a CUDA graph, and how one is captured.
 
 A graph's launches have fixed shapes. A step takes the smallest graph that it fits into; what it
-does not fill computes for nobody. Steps of decodes differ in their rows. Steps with prompts differ
+does not fill is computed in vain. Steps of decodes differ in their rows. Steps with prompts differ
 in their tokens, and in how many decodes are among them: few share the device in another way than
 many do.
 """

@@ -1,8 +1,8 @@
 """The numbers of a step with prompts in it, laid out for one copy to the device: decodes first.
 
 The layout follows from three sizes. Each may be larger than what the step has: so one CUDA graph
-serves many steps. What is left over asks nothing of anybody: tokens without a place in the cache,
-prompts without tokens, rows whose slot is nobody's.
+serves many steps. What is left over changes nothing: tokens without a place in the cache, prompts
+without tokens, rows of a spare slot.
 """
 
 from dataclasses import dataclass, fields
@@ -69,11 +69,11 @@ def inputs_at(memory: torch.Tensor, sizes: MixedSizes) -> DeviceInputs:
 
 
 class MixedInputs:
-    def __init__(self, step: Step, lengths: list[int], nobody: int) -> None:
-        """`lengths`: of the tables by slot; brought up to date. `nobody`: a slot without one."""
+    def __init__(self, step: Step, lengths: list[int], spare_slot: int) -> None:
+        """`lengths`: of the tables by slot; brought up to date. `spare_slot`: one without a table."""
         self._step = step
         self._lengths = lengths
-        self._nobody = nobody
+        self._spare_slot = spare_slot
         self._entries: list[tuple[int, int, int]] = []  # blocks that join a table
 
     def write(self, host: torch.Tensor, sizes: MixedSizes) -> tuple[int, int]:
@@ -129,13 +129,13 @@ class MixedInputs:
     def _fill_up(self, parts: DeviceInputs, at: int, row: int) -> None:
         prompts = len(self._step.prefill)
         parts.given[at:] = 0
-        parts.slots[at:] = self._nobody
+        parts.slots[at:] = self._spare_slot
         parts.positions[at:] = -1
-        parts.prompt_slots[prompts:] = self._nobody
+        parts.prompt_slots[prompts:] = self._spare_slot
         parts.starts[prompts:] = at
         parts.lengths[prompts:] = 0
         parts.rows[row:] = 0
-        parts.row_slots[row:] = self._nobody
+        parts.row_slots[row:] = self._spare_slot
         parts.row_positions[row:] = 0
 
     def _append(self, slot: int, blocks: tuple[int, ...]) -> None:

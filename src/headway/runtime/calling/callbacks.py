@@ -141,7 +141,7 @@ def _check_plain(model: object, name: str, **given: Any) -> None:
 
 
 def _check_bare(model: object, name: str) -> None:
-    """Raises ConfigError for a `setup` or `load` that wants arguments: nobody has any for it."""
+    """Raises ConfigError for a `setup` or `load` that wants arguments: it is called without any."""
     for each in ("setup", "load"):
         method = own_method(model, each)
         if method is None:
