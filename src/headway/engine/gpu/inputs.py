@@ -70,7 +70,7 @@ def inputs_at(memory: torch.Tensor, sizes: MixedSizes) -> DeviceInputs:
 
 class MixedInputs:
     def __init__(self, step: Step, lengths: list[int], spare_slot: int) -> None:
-        """`lengths`: of the tables by slot; brought up to date. `spare_slot`: one without a table."""
+        """`lengths`: of the tables by slot; updated. `spare_slot`: one without a table."""
         self._step = step
         self._lengths = lengths
         self._spare_slot = spare_slot
