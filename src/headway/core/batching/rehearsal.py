@@ -98,6 +98,7 @@ class Rehearsal:
         self.speeds: tuple[float, ...] = (1.0,) * policy.workers
         self.size = 0  # of an item, on average
         self.item_rows = 1.0  # likewise
+        self._size, self._item_rows = 0, 1.0  # the same, when the round began
         self._recent = array("d")  # when items arrived
         self._arrivals = 0
         self._due = _FIRST  # arrivals
@@ -146,7 +147,7 @@ class Rehearsal:
         is_alone = len(self.speeds) == 1
         before = self.setting
         if before is None:
-            before = Setting(0.0, None if is_alone else self._costs.best_rows(self.size))
+            before = Setting(0.0, None if is_alone else self._costs.best_rows(self._size))
         before = before._replace(window_s=min(before.window_s, windows[-1]))
         caps = self._caps(round_)
         if before.cap_rows is not None and before.cap_rows < caps[0]:
@@ -170,14 +171,15 @@ class Rehearsal:
         self.setting = best if is_better else before
 
     def _new_round(self) -> _Round | None:
-        by_rows, scale = self._costs.by_rows(self.size)
+        self._size, self._item_rows = self.size, self.item_rows
+        by_rows, scale = self._costs.by_rows(self._size)
         # What batches take on average. Which of them are slow is chance, and met by another setting
         # in another place: of settings that are replayed with it, the luckiest would win.
         scale *= self._costs.mean_ratio()
-        most = max(1, int(self._max_rows / self.item_rows))
+        most = max(1, int(self._max_rows / self._item_rows))
         seconds = [0.0]
         for items in range(1, most + 1):
-            batch_s = by_rows[min(self._max_rows, round(items * self.item_rows))]
+            batch_s = by_rows[min(self._max_rows, round(items * self._item_rows))]
             if batch_s is None:
                 return None
             seconds.append(batch_s * scale + HAND_OVER_S)
@@ -219,18 +221,18 @@ class Rehearsal:
             yield
 
     def _share(self, setting: Setting) -> "_Share":
-        most = self._items(self._costs.best_rows(self.size))
+        most = self._items(self._costs.best_rows(self._size))
         if setting.cap_rows is None:
-            return _Sized(self._sizing, self.size, self.item_rows, most)
+            return _Sized(self._sizing, self._size, self._item_rows, most)
         cap = self._items(min(setting.cap_rows, self._max_rows))
-        return _Capped(cap, most, len(self.speeds), self._sustained, self.item_rows)
+        return _Capped(cap, most, len(self.speeds), self._sustained, self._item_rows)
 
     def _items(self, rows: int) -> int:
-        return max(1, int(rows / self.item_rows))
+        return max(1, int(rows / self._item_rows))
 
     def _windows(self, round_: _Round) -> list[float]:
         """None for a single worker that is busy most of the time: others come while it runs."""
-        best = self._items(self._costs.best_rows(self.size))
+        best = self._items(self._costs.best_rows(self._size))
         if len(self.speeds) == 1 and round_.rate_rps > _BUSY * round_.capacity_rps(best):
             return [0.0]
         alone_s = round_.seconds[1]
@@ -238,11 +240,11 @@ class Rehearsal:
 
     def _caps(self, round_: _Round) -> list[int]:
         """Those with which the workers keep up."""
-        best = self._costs.best_rows(self.size)
+        best = self._costs.best_rows(self._size)
         power = sum(1.0 / speed for speed in self.speeds)
         sizes = [
             (rows, round_.capacity_rps(self._items(rows), power))
-            for rows in _cap_sizes(self._max_rows, best, self._costs.by_rows(self.size)[0])
+            for rows in _cap_sizes(self._max_rows, best, self._costs.by_rows(self._size)[0])
         ]
         self._sustained = Sustained([each for each in sizes if each[0] <= best])
         needed_rps = _HEADROOM * round_.rate_rps

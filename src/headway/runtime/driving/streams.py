@@ -15,7 +15,7 @@ from headway.runtime.driving.calls import Ran
 from headway.runtime.driving.digests import Trail
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
-MAX_BACKLOG_BYTES = 8 * 2**20  # … and what texts, bytes and arrays among them may take
+MAX_BACKLOG_BYTES = 4 * 2**20  # … and what texts, bytes and arrays among them may take
 _SIZED = (str, bytes)
 
 
