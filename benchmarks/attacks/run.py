@@ -26,7 +26,7 @@ class Line(NamedTuple):
     @property
     def failures(self) -> list[str]:
         """Of honest requests. With a key the room for large bodies can be filled: that is what the
-        limit is for, and whoever does it is known."""
+        limit is for, and the key names its owner."""
         return [
             f"{name}: {failure}"
             for name, each in self.figures.items()

@@ -173,7 +173,7 @@ def _row(outcome: Outcome) -> list[str]:
 def _report(outcomes: Sequence[Outcome]) -> Report:
     passed = sum(each.passed for each in outcomes)
     return Report(
-        "Triton's own example programs, unmodified",
+        "Triton's own example programs",
         ["program", "outcome"],
         [_row(each) for each in outcomes],
         [

@@ -302,7 +302,7 @@ def _title(arguments: argparse.Namespace, scenario: Scenario, capacity_rps: floa
 
 @contextmanager
 def _progress(items: int) -> Iterator[Callable[[int], object]]:
-    """Takes how many more items are done; a bar for a person who waits long."""
+    """The caller says how many more items are done; long runs show a bar."""
     if items < _LONG_RUN or not sys.stderr.isatty():
         yield lambda done: None
         return

@@ -1,4 +1,4 @@
-"""Items whose worker was lost: they run again, by themselves, until all are cleared or blamed.
+"""Items that lost their worker: they run again, by themselves, until all are cleared or blamed.
 
 A worker may be lost to anything: a signal, the kernel, an item that makes the model crash. So the
 batch it held runs again, without any other item, and is narrowed down while workers go on being
@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
 
 
 class Suspects:
-    """Items whose worker was lost, while they wait to run again. No `cases`: none."""
+    """Items that lost their worker, while they wait to run again. No `cases`: none."""
 
     def __init__(self) -> None:
         self.cases: list[_Case] = []  # open ones

@@ -240,7 +240,7 @@ def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
         for call, entry in step:
             if call.put(entry):
                 told.append(call)
-    finally:  # whoever was marked as told is told
+    finally:  # a call that is marked as told must be told
         if told:
             _wake(told)
 
