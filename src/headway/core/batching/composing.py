@@ -11,12 +11,13 @@ from headway.core.batching.by_plan import PlannedComposer
 from headway.core.batching.composition import Composition
 from headway.core.batching.filling import Filling
 from headway.core.batching.in_order import OrderedComposer
-from headway.core.batching.lateness import DOUBTFUL, HOPELESS, MOST_DROPPED, Lateness
+from headway.core.batching.lateness import MOST_DROPPED, Lateness
 from headway.core.batching.planning import Limits
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
 from headway.core.items import Item
 from headway.core.policy import Compose, Firing, Order, Policy
+from headway.core.queueing.deadlines import DOUBTFUL, HOPELESS
 from headway.core.queueing.queue import FairLane, Queue
 
 __all__ = ["MOST_DROPPED", "Composer", "Composition", "may_plan", "needs_shelves"]

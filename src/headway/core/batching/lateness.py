@@ -11,10 +11,9 @@ from headway.core.batching.planning import Limits
 from headway.core.costs import Costs
 from headway.core.items import Item
 from headway.core.policy import Policy
+from headway.core.queueing.deadlines import HOPELESS
 from headway.core.queueing.queue import FairLane, Queue
 
-HOPELESS = 10.0  # percent of batches run so fast: an item that is late even then has no chance
-DOUBTFUL = 85.0  # an item in time in so many percent of cases has a good chance
 MOST_DROPPED = 32  # late items in one decision; the next call drops more
 
 

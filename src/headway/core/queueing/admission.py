@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from headway.core.costs import Costs
 from headway.core.items import Batch, Item, Refusal, RefusalReason
 from headway.core.policy import Firing, Policy
+from headway.core.queueing.deadlines import DOUBTFUL, HOPELESS
 from headway.core.queueing.queue import Queue
 from headway.errors import (
     DeadlineExceeded,
@@ -24,8 +25,6 @@ from headway.errors import (
     Shed,
 )
 
-_HOPELESS = 10.0  # percent of batches run so fast: an item that is late even then has no chance
-_DOUBTFUL = 85.0  # percent of batches take no longer than the strict door reckons with
 _REMEMBERED = 8192  # items let in
 _RUSH_S = 1.0  # a rush is over when no item was refused for so long, or for the SLO if longer
 
@@ -98,7 +97,7 @@ class Admission:
         wait_s = left_s[place] + turns * full_s
         if wait_s <= 0:
             return  # a worker is free: the estimate may be wrong, and only running it can tell
-        error = min(0.0, self._costs.error_at(_HOPELESS))  # batches are often faster than expected
+        error = min(0.0, self._costs.error_at(HOPELESS))  # batches are often faster than expected
         takes_s = (wait_s + alone_s) * (1.0 + error) - 1e-9
         if item.arrived_at + takes_s > item.deadline:
             raise DeadlineExceeded(
@@ -149,7 +148,7 @@ class Admission:
 
     def _strict_s(self, full_s: float, slo_s: float) -> float:
         """What a batch takes, and not what it might take: it fills up, and others are late too."""
-        margin_s = max(0.0, self._costs.error_at(_DOUBTFUL)) * full_s
+        margin_s = max(0.0, self._costs.error_at(DOUBTFUL)) * full_s
         # A batch more than needed: to have fewer waiting costs nothing as long as some do.
         return full_s + margin_s + min(full_s + self._slack_s, slo_s / 2)
 
