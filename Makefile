@@ -36,11 +36,11 @@ serve: $(VENV)/.serve ## the built-in text-embedding model on http://127.0.0.1:8
 demo: $(VENV)/.ready ## what batching does to one model, explained
 	@$(BIN)/headway demo
 
-check: $(VENV)/.ready ## lint, format, types, import directions, sizes
+check: $(VENV)/.ready ## lint, format, types, import directions, sizes, links
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/python -m pytest -q tests/unit/test_imports.py tests/unit/test_sizes.py
+	@$(BIN)/python -m pytest -q tests/unit/test_imports.py tests/unit/test_sizes.py tests/unit/test_links.py
 
 format: $(VENV)/.ready ## put the code in order
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .

@@ -30,7 +30,6 @@ DOCUMENTS = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
 REAL_TIME = "<!-- real time -->"
 MOST_REQUESTS = 1000
 FENCE = re.compile(r"^```(\w*)$")
-LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
 class Block(NamedTuple):
@@ -136,40 +135,6 @@ def test_every_block_says_its_language_and_ends(path: Path) -> None:
     fences = [line for line in path.read_text().splitlines() if line.startswith("```")]
     assert len(fences) % 2 == 0
     assert all(FENCE.match(fence) and fence != "```" for fence in fences[::2])
-
-
-# ---- the links lead somewhere
-
-
-def anchors_of(path: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", path.read_text(), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_the_links_in_the_document_lead_somewhere(path: Path) -> None:
-    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-    for link in LINK.findall(text):
-        if link.startswith(("https://", "mailto:")):
-            continue
-        file, _, anchor = link.partition("#")
-        target = (path.parent / file).resolve() if file else path
-        assert target.exists(), f"{link} leads nowhere"
-        assert target.is_relative_to(ROOT), f"{link} leads out of the repository"
-        if anchor:
-            assert anchor in anchors_of(target), f"{link} names no heading"
-
-
-def test_every_document_is_reached_from_the_readme() -> None:
-    reached, todo = set[Path](), [ROOT / "README.md"]
-    while todo:
-        path = todo.pop()
-        if path in reached or path.suffix != ".md" or not path.exists():
-            continue
-        reached.add(path)
-        for link in LINK.findall(path.read_text()):
-            todo.append((path.parent / link.partition("#")[0]).resolve())
-    assert {path for path in DOCUMENTS if path.parent.name != "decisions"} <= reached
 
 
 # ---- the references are complete
