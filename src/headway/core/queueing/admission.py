@@ -134,21 +134,28 @@ class Admission:
             takes_s = wait_s + self._strict_s(full_s, slo_s)
         if takes_s <= slo_s:
             return None
-        if is_rush:
-            self._stay_strict(now)
-        if len(self._ends) >= self.workers and self._ends[0] > now:
+        start_at, answer_at = now + wait_s, now + takes_s
+        verdict = _Verdict(
+            kind_of(item), self._queue.rows, answer_at - slo_s, start_at, answer_at, is_rush
+        )
+        self._remember(verdict, now)
+        return self._shed_alike(now, verdict)
+
+    def _remember(self, verdict: "_Verdict", now: float) -> None:
+        ends = self._ends
+        if len(ends) >= self.workers and ends[0] > now:
             # The batches ahead start and end at moments that do not move while nothing changes.
-            until = min(now + takes_s - slo_s, self._ends[0])
-            self._verdict = _Verdict(
-                kind_of(item), self._queue.rows, until, now + wait_s, now + takes_s, is_rush
-            )
-        return _shed(slo_s, takes_s, wait_s)
+            self._verdict = verdict._replace(until=min(verdict.until, ends[0]))
 
     def _shed_alike(self, now: float, verdict: "_Verdict") -> Shed:
         if verdict.is_rush:
             self._stay_strict(now)
         slo_s = self._policy.slo_s or 0.0
-        return _shed(slo_s, verdict.answer_at - now, verdict.start_at - now)
+        return Shed(
+            f"the SLO of {slo_s * 1e3:g} ms cannot be met: the answer would take about "
+            f"{(verdict.answer_at - now) * 1e3:.0f} ms",
+            retry_after_s=verdict.start_at - now,
+        )
 
     def is_flooded(self, now: float, cap_rows: int) -> bool:
         """Does more come than can be served, and has the door been too hopeful lately?"""
@@ -218,14 +225,6 @@ class _Verdict(NamedTuple):
             and queued_rows == self.queued_rows
             and kind_of(item) == self.kind
         )
-
-
-def _shed(slo_s: float, takes_s: float, wait_s: float) -> Shed:
-    return Shed(
-        f"the SLO of {slo_s * 1e3:g} ms cannot be met: the answer would take about "
-        f"{takes_s * 1e3:.0f} ms",
-        retry_after_s=wait_s,
-    )
 
 
 def _end_of(batch: Batch) -> float:
