@@ -6,6 +6,7 @@ and `returns` says when they come back. All other arrivals do not depend on what
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from headway.core.batching.returns import Returns
@@ -17,7 +18,8 @@ _PEAK_RATE = 0.05  # of each batch goes into that share
 _UNSURE = 1  # batch without: what that share starts with
 _LOAD_RATE = 0.02  # of each batch goes into how busy the workers are, and how many come
 _MOST_CAME = 96  # arrivals after one answer that are looked at: a batch and a half
-_MOST_NOTED = 32  # arrivals that wait to be learned from
+_MOST_NOTED = 32  # arrivals that wait to be learned from, …
+_BATCHES_NOTED = 128  # … and batches with those who came after them: older ones hardly count
 
 
 class Linger:
@@ -41,6 +43,8 @@ class Linger:
         self._returns = Returns()  # after an answer …
         self._followers = Returns()  # … and after the first caller that comes then
         self._came_since: list[float] = []  # since the last completion
+        # Only a closed loop asks when callers come back: until then, nothing is counted.
+        self._uncounted: deque[tuple[float, list[float]]] = deque(maxlen=_BATCHES_NOTED)
         # Arrivals are noted one by one, and learned from together, when a result is needed.
         self._noted: list[float] = []
         self._noted_here = 0  # the most, with any of them
@@ -89,10 +93,7 @@ class Linger:
         self._learn_arrivals()
         since, self._last_completion = self._last_completion, now
         if since > -math.inf:
-            came = self._came_since
-            self._returns.learn(since, came)
-            if came:
-                self._followers.learn(came[0], came[1:])
+            self._uncounted.append((since, self._came_since))
         self._came_since = []
         self.batches += 1
         if self._peak and self.batches % self.workers == 0:
@@ -108,6 +109,13 @@ class Linger:
         if self.batches % (_WINDOW * self.workers) == 0:
             self._most_here_before, self._most_here = self._most_here, 0
             self._everyone = self._most_here_before
+
+    def _learn_returns(self) -> None:
+        for ended_at, came in self._uncounted:
+            self._returns.learn(ended_at, came)
+            if came:
+                self._followers.learn(came[0], came[1:])
+        self._uncounted.clear()
 
     def _learn_peak(self) -> None:
         """The callers of a closed loop are so and so many, and nearly all are here time and again.
@@ -159,6 +167,7 @@ class Linger:
     ) -> float:
         """How long to hold for callers that come back after their answers."""
         self._learn_arrivals()
+        self._learn_returns()
         limits = {"most_s": most_s, "patient_s": patient_s, "saved_s": saved_s}
         wait = self._returns.best_wait(now - self._last_completion, items, missing, **limits)
         if not self._came_since:

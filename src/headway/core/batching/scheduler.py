@@ -147,9 +147,7 @@ class Scheduler:
             rows = request_rows or item.rows
             full = self._queue.rows + rows > self._max_queue
             if full or self._may_shed or item.deadline != math.inf:
-                self._refused += self._admission.admit(
-                    item, rows, self.cap_rows, self._running.values()
-                )
+                self._refused += self._admission.admit(item, rows, self.cap_rows)
         if item.size and self._buckets is not None:
             item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item, min(item.deadline, item.arrived_at + self._slo_s))
@@ -218,6 +216,7 @@ class Scheduler:
     def _leave_worker(self, batch: Batch) -> None:
         assert batch.id in self._running, f"batch {batch.id} is not running"
         del self._running[batch.id]
+        self._admission.left(batch)
         self._running_items -= len(batch.items)
         self._auto.running_batches -= 1
         self._auto.running_items = self._running_items
@@ -232,6 +231,7 @@ class Scheduler:
         self._linger.workers = count
         self._rehearsal.speeds = (1.0,) * count
         self._admission.workers = self._auto.workers = self._batch_size.workers = count
+        self._admission.reconsider()
 
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
@@ -240,10 +240,12 @@ class Scheduler:
     def learn(self, table: CostTable) -> None:
         """Warm-up is over: from now on this is what batches cost."""
         self.costs.adopt(table)
+        self._admission.reconsider()
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Tenants share by these from now on; absent: 1."""
         self._queue.weigh(weights)
+        self._admission.reconsider()
 
     # ---- what to do
 
@@ -255,7 +257,7 @@ class Scheduler:
     def next_action(self, now: float) -> Action:
         """Call until it answers `Wait`, after every event and at the moment it names."""
         queue = self._queue
-        if self._refused or (queue.has_deadlines and queue.has_expired(now)):
+        if self._refused or queue.has_expired(now):
             return self._refuse(now)
         if self._suspects.cases:
             action = self._retry(now)
@@ -274,7 +276,8 @@ class Scheduler:
         self._idle_since = None
         if self._learns:
             self._rehearsal.step(now)
-        return self._wait_for_deadline()
+        deadline = self._next_deadline()
+        return _NOTHING_TO_DO if deadline == math.inf else Wait(deadline)
 
     def _retry(self, now: float) -> Run | Refuse | None:
         """Items of a lost worker keep their place: before all but higher classes."""
@@ -357,6 +360,7 @@ class Scheduler:
             worker,
         )
         self._running[batch.id] = batch
+        self._admission.started(batch)
         self._running_items += len(items)
         self._auto.running_items = self._running_items
         self._auto.running_batches += 1
@@ -388,10 +392,6 @@ class Scheduler:
             self._refused.append(Refusal(item, reason, retry_after_s))
         if shed:
             self._admission.saw_late(shed, now, made.late_before)
-
-    def _wait_for_deadline(self) -> Wait:
-        deadline = self._next_deadline()
-        return _NOTHING_TO_DO if deadline == math.inf else Wait(deadline)
 
     def _next_deadline(self) -> float:
         deadline = self._queue.next_deadline()

@@ -27,7 +27,7 @@ class Sizing:
         self._max_rows = policy.max_batch_size
         self._costs = costs
         self._linger = linger
-        self._version = -1
+        self._version = self._edition = -1
         self._taken: dict[tuple[int, int], int] = {}
         self._ladders: dict[int, list[int]] = {}
         self._steps = _steps(self._max_rows)
@@ -44,8 +44,13 @@ class Sizing:
         return taken
 
     def _forget_if_changed(self) -> None:
-        if self._version != self._costs.version or len(self._taken) > _REMEMBERED:
-            self._version = self._costs.version
+        costs = self._costs
+        if self._version == costs.version and len(self._taken) <= _REMEMBERED:
+            return
+        self._version = costs.version
+        is_new = self._edition != costs.edition
+        if is_new or costs.has_trial or len(self._taken) > _REMEMBERED:
+            self._edition = costs.edition
             self._taken.clear()
             self._ladders.clear()
 
