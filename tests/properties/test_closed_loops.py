@@ -1,4 +1,4 @@
-"""Clients that come back together, in virtual time: in step, or because they wait for each other."""
+"""Clients that come back together: in step, or because they wait for each other. Virtual time."""
 
 import pytest
 
