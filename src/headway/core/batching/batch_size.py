@@ -8,7 +8,8 @@ that vary), that one is used.
 import math
 
 from headway.core.batching.linger import Linger
-from headway.core.batching.rehearsal import Rehearsal, Setting, rows_to_take
+from headway.core.batching.rehearsal import Rehearsal, Setting
+from headway.core.batching.replay import rows_to_take
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
