@@ -16,6 +16,7 @@ from headway.core.batching.planning import shelf_of
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
+from headway.core.batching.stagger import Stagger
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.fitting import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
@@ -60,10 +61,11 @@ class Scheduler:
             shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
         )
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
+        self._stagger = Stagger(self.costs, policy.max_batch_size)
         self._linger = Linger(policy.workers)
         sizing = Sizing(policy, self.costs, self._linger)
         self._rehearsal = Rehearsal(policy, self.costs, sizing)
-        self._linger.heard = self._rehearsal.arrived
+        self._linger.heard = self._heard
         self._batch_size = BatchSize(
             policy,
             self.costs,
@@ -85,6 +87,7 @@ class Scheduler:
             policy,
             self.costs,
             linger=self._linger,
+            stagger=self._stagger,
             rehearsal=self._rehearsal,
             batch_size=self._batch_size,
             sizing=sizing,
@@ -170,6 +173,13 @@ class Scheduler:
             self._clear(batch)
         if self._learns:
             self._linger.completed(now, now - batch.fired_at)
+            if self._workers == 1:
+                self._stagger.answered(now, len(batch.items))
+
+    def _heard(self, times: Sequence[float]) -> None:
+        """So items arrived."""
+        self._rehearsal.arrived(times)
+        self._stagger.arrived(times)
 
     def _observe(self, batch: Batch, ran_s: float) -> None:
         pool = self._pool
