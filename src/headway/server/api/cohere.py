@@ -2,7 +2,7 @@
 client works. Its reranking is in `openai/rerank.py`, since Jina's and vLLM's clients share it."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 import numpy
@@ -56,6 +56,22 @@ class CohereEmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     priority: int | None = None
 
 
+class BilledUnits(TypedDict):
+    input_tokens: int
+
+
+class EmbedMeta(TypedDict):
+    billed_units: BilledUnits
+
+
+class CohereEmbedAnswer(TypedDict):
+    id: str
+    response_type: Literal["embeddings_floats", "embeddings_by_type"]
+    embeddings: list[list[float]] | dict[str, list[Any]]
+    texts: list[str]
+    meta: EmbedMeta
+
+
 class Cohere:
     """The handlers that ROUTES names, over one service."""
 
@@ -85,12 +101,13 @@ class Cohere:
         results = await served.predict_many(texts_of(list(texts), "texts"), ask)
         vectors = [shortened(each, asked.output_dimension, "output_dimension") for each in results]
         is_by_type = always_by_type or asked.embedding_types is not None
-        answer = {
+        embeddings: Any = vectors  # arrays, which the encoder writes as lists
+        if is_by_type:
+            embeddings = {name: [_FORMS[name](each) for each in vectors] for name in types}
+        answer: CohereEmbedAnswer = {
             "id": request.id,
             "response_type": "embeddings_by_type" if is_by_type else "embeddings_floats",
-            "embeddings": {name: [_FORMS[name](each) for each in vectors] for name in types}
-            if is_by_type
-            else vectors,
+            "embeddings": embeddings,
             "texts": texts,
             "meta": {"billed_units": {"input_tokens": tokens_in(results)}},
         }

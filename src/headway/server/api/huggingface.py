@@ -8,7 +8,7 @@ becomes of it is the model's task. The routes without a name mean the only model
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 import numpy
@@ -100,6 +100,25 @@ class _DrawRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     seed: Annotated[int, Meta(ge=0)] | None = None
 
 
+class Class(TypedDict):
+    label: str
+    score: float
+
+
+class RankedText(TypedDict):
+    index: int
+    score: float
+    text: NotRequired[str]
+
+
+class ModelInfo(TypedDict):
+    model_id: str
+    model_pipeline_tag: str | None
+    max_client_batch_size: int
+    max_batch_requests: int
+    version: str
+
+
 class HuggingFace:
     """The handlers that ROUTES names, over one service."""
 
@@ -156,16 +175,15 @@ class HuggingFace:
         ask = ask_of(_truncating(asked, served), request)
         scores = await _scores(served, asked.query, asked.texts, ask, field="texts")
         order = sorted(range(len(scores)), key=lambda index: -scores[index])
-        ranked: list[dict[str, Any]] = [
-            {"index": index, "score": scores[index]}
-            | ({"text": asked.texts[index]} if asked.return_text else {})
-            for index in order
-        ]
+        ranked: list[RankedText] = [{"index": index, "score": scores[index]} for index in order]
+        if asked.return_text:
+            for each in ranked:
+                each["text"] = asked.texts[each["index"]]
         return await _answer(ranked, ask)
 
     async def info(self, request: Request, model: str = "") -> Response:
         served = await self._find(request, model, *_TASKS)
-        found = {
+        found: ModelInfo = {
             "model_id": served.name,
             "model_pipeline_tag": task_of(served),
             "max_client_batch_size": MAX_INPUTS,
@@ -299,7 +317,7 @@ async def _classes(
     return [_best(each, asked.top_k) for each in found], ask
 
 
-def _best(classes: Any, top_k: int | None) -> list[dict[str, Any]]:
+def _best(classes: Any, top_k: int | None) -> list[Class]:
     pairs = zip(classes["labels"], classes["scores"], strict=True)
     return [{"label": label, "score": score} for label, score in pairs][:top_k]
 

@@ -1,7 +1,7 @@
 """KServe's first protocol, TensorFlow Serving's before it: `POST /v1/models/NAME:predict` with
 `{"instances": […]}` is answered by `{"predictions": […]}`, one for each, in order."""
 
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
@@ -24,6 +24,10 @@ ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
 class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instances: list[Any]
     parameters: dict[str, Any] | None = None  # for the model; not KServe's
+
+
+class Predictions(TypedDict):
+    predictions: list[Any]
 
 
 class Instances:
@@ -53,4 +57,5 @@ class Instances:
             ask = ask_of(asked.parameters or {}, request)
             results = await served.predict_many(asked.instances, ask)
         more = () if ask.story is None else ask.story.headers()
-        return Response(await encoded({"predictions": results}, plain_of), headers=more)
+        answer: Predictions = {"predictions": results}
+        return Response(await encoded(answer, plain_of), headers=more)

@@ -6,7 +6,7 @@ Any model with one input `audio` and one output `text` can answer.
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
@@ -29,6 +29,34 @@ _FIELDS = (
 _GRANULARITIES = "timestamp_granularities[]"
 _NO = (None, "", "false", "False", "0")
 _YES = ("true", "True", "1")
+
+
+class AudioUsage(TypedDict):
+    type: Literal["duration"]
+    seconds: int
+
+
+class Transcription(TypedDict):
+    text: str
+    usage: AudioUsage
+
+
+class Segment(TypedDict):
+    id: int
+    start: float
+    end: float
+    text: str
+    temperature: float
+
+
+class VerboseTranscription(TypedDict):
+    """Only what is known: models do not say how sure they were."""
+
+    task: Literal["transcribe"]
+    duration: float
+    text: str
+    segments: list[Segment]
+    language: NotRequired[str]
 
 
 class Audio:
@@ -108,8 +136,9 @@ def _format(form: Form) -> Callable[[Any], Response]:
 
 def _json(transcript: Any) -> Response:
     seconds = math.ceil(getattr(transcript, "duration_s", 0.0))
-    usage = {"type": "duration", "seconds": seconds}
-    return Response(msgspec.json.encode({"text": str(transcript), "usage": usage}))
+    usage: AudioUsage = {"type": "duration", "seconds": seconds}
+    answer: Transcription = {"text": str(transcript), "usage": usage}
+    return Response(msgspec.json.encode(answer))
 
 
 def _text(transcript: Any) -> Response:
@@ -117,8 +146,7 @@ def _text(transcript: Any) -> Response:
 
 
 def _verbose(transcript: Any) -> Response:
-    """Only what is known: models do not say how sure they were."""
-    answer: dict[str, Any] = {
+    answer: VerboseTranscription = {
         "task": "transcribe",
         "duration": getattr(transcript, "duration_s", 0.0),
         "text": str(transcript),

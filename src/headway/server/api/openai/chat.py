@@ -1,7 +1,5 @@
 """`/v1/chat/completions`: messages in, an answer out, whole or as it comes."""
 
-import time
-import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
@@ -14,6 +12,7 @@ from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
+from headway.server.api.openai.answers import ChatChoice, ChatCompletion, chat_head
 from headway.server.api.openai.asking import (
     Generating,
     check_room,
@@ -166,12 +165,7 @@ class ChatWriter:
         self._story = ask.story
         self._explains = ask.story is not None
         self._begun: set[int] = set()
-        self._head = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": None,
-        }
+        self._head = chat_head(model)
         start = _encode({**self._head, "object": "chat.completion.chunk"})[:-1]
         # A chunk with a text in it, the commonest one, up to the choice's number and to the text.
         self._start = b"data: " + start + b',"choices":[{"index":'
@@ -218,7 +212,7 @@ class ChatWriter:
         for piece in pieces:
             self._usage.add(piece)
         choices = [self._choice(index, pieces) for index in range(self._asked.n)]
-        body = {
+        body: ChatCompletion = {
             **self._head,
             "object": "chat.completion",
             "choices": choices,
@@ -230,7 +224,7 @@ class ChatWriter:
             headers = self._story.headers()
         return Response(_encode(body), headers=headers)
 
-    def _choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+    def _choice(self, index: int, pieces: list[Piece]) -> ChatChoice:
         own = [piece for piece in pieces if piece.choice == index]
         text = "".join(piece.text for piece in own)
         logprobs = chat_logprobs(own, self._language) if self._asked.logprobs else None

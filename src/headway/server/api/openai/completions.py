@@ -12,6 +12,7 @@ from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
+from headway.server.api.openai.answers import Completion, CompletionChoice, CompletionHead
 from headway.server.api.openai.asking import (
     MOST_CHOICES,
     Generating,
@@ -124,7 +125,7 @@ class CompletionWriter:
         self._usage = usage
         self._story = ask.story
         self._lengths: dict[int, int] = {}  # of the text so far, by choice
-        self._head = {
+        self._head: CompletionHead = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
@@ -168,14 +169,14 @@ class CompletionWriter:
         for piece in pieces:
             self._usage.add(piece)
         choices = [self._choice(index, pieces) for index in range(self._generation.count)]
-        body = {**self._head, "choices": choices, "usage": self._usage.as_json()}
+        body: Completion = {**self._head, "choices": choices, "usage": self._usage.as_json()}
         headers: Headers = ()
         if self._story is not None:
             self._story.tell(self._usage.met.values())
             headers = self._story.headers()
         return Response(_encode(body), headers=headers)
 
-    def _choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+    def _choice(self, index: int, pieces: list[Piece]) -> CompletionChoice:
         own = [piece for piece in pieces if piece.choice == index]
         text = self._echo(index) + "".join(piece.text for piece in own)
         logprobs = None

@@ -1,6 +1,6 @@
 """OpenAI's route for embeddings: an unmodified `openai` client works."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -28,6 +28,24 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     user: str | None = None
 
 
+class Embedding(TypedDict):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str  # base64
+
+
+class EmbeddingsUsage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(TypedDict):
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingsUsage
+
+
 class Embeddings:
     """The handlers that ROUTES names, over one service."""
 
@@ -45,16 +63,20 @@ class Embeddings:
         check_ids(texts, served, "input")
         vectors = await served.predict_many(texts, ask)
         tokens = tokens_in(vectors)
-        data = [
-            {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
-            for index, vector in enumerate(vectors)
-        ]
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        answer = {"object": "list", "model": served.name, "data": data, "usage": usage}
+        answer: EmbeddingsAnswer = {
+            "object": "list",
+            "model": served.name,
+            "data": [
+                {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
+                for index, vector in enumerate(vectors)
+            ],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
         more = () if ask.story is None else ask.story.headers()
         return Response(await encode_json(answer, plain_of), headers=more)
 
 
-def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:
+def _encoded(vector: Any, asked: EmbeddingsRequest) -> Any:
+    """An array, which the encoder writes as a list, or a text."""
     values = shortened(vector, asked.dimensions, "dimensions")
     return base64_of(values) if asked.encoding_format == "base64" else values

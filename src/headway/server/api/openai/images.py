@@ -44,6 +44,16 @@ class ImagesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     guidance: Annotated[float, Meta(ge=0)] | None = None
 
 
+class Image(msgspec.Struct, frozen=True):
+    b64_json: str
+
+
+class ImagesAnswer(msgspec.Struct, frozen=True):
+    created: int
+    data: list[Image]
+    output_format: Literal["png"] = "png"
+
+
 class Images:
     """The handlers that ROUTES names, over one service."""
 
@@ -57,8 +67,8 @@ class Images:
         check_does(served, "text-to-image")
         asks = [ask_of(_parameters(asked, number), request) for number in _numbers(asked)]
         images = await served.predict_many([asked.prompt] * len(asks), asks)
-        data = [{"b64_json": base64.b64encode(image).decode("ascii")} for image in images]
-        answer = {"created": int(time.time()), "data": data, "output_format": "png"}
+        data = [Image(base64.b64encode(image).decode("ascii")) for image in images]
+        answer = ImagesAnswer(int(time.time()), data)
         more = () if asks[0].story is None else asks[0].story.headers()
         return Response(msgspec.json.encode(answer), headers=more)
 

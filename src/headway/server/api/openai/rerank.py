@@ -3,7 +3,7 @@
 A request becomes one item for each of its documents; they share batches with other requests.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -39,6 +39,23 @@ class RerankRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user: str | None = None
 
 
+class RankedDocument(TypedDict):
+    index: int
+    relevance_score: float
+    document: NotRequired[dict[str, Any]]
+
+
+class RerankUsage(TypedDict):
+    total_tokens: int
+
+
+class RerankAnswer(TypedDict):
+    id: str
+    model: str
+    results: list[RankedDocument]  # best first
+    usage: RerankUsage
+
+
 class Reranking:
     """The handlers that ROUTES names, over one service."""
 
@@ -59,7 +76,7 @@ class Reranking:
         ask = ask_of(wishes, request)
         pairs = [{"query": asked.query, "document": text} for text in texts]
         scores = await served.predict_many(pairs, ask)
-        answer = {
+        answer: RerankAnswer = {
             "id": request.id,
             "model": served.name,
             "results": _results(asked, scores),
@@ -99,12 +116,12 @@ def _text(document: str | dict[str, Any], fields: list[str], where: str) -> str:
     return text
 
 
-def _results(asked: RerankRequest, scores: list[Any]) -> list[dict[str, Any]]:
+def _results(asked: RerankRequest, scores: list[Any]) -> list[RankedDocument]:
     """Best first; of equals, the one that came first."""
     order = sorted(range(len(scores)), key=lambda index: -float(scores[index]))
-    results: list[dict[str, Any]] = []
+    results: list[RankedDocument] = []
     for index in order[: asked.top_n]:
-        result: dict[str, Any] = {"index": index, "relevance_score": float(scores[index])}
+        result: RankedDocument = {"index": index, "relevance_score": float(scores[index])}
         if asked.return_documents:
             document = asked.documents[index]
             result["document"] = {"text": document} if isinstance(document, str) else document

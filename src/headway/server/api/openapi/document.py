@@ -14,11 +14,14 @@ from headway.hosting.registry import ServedModel
 from headway.model import Tensor
 from headway.server.api import kinds
 from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
+from headway.server.api.openai.answers import ChatCompletion, Completion
+from headway.server.api.openai.audio import Transcription, VerboseTranscription
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
-from headway.server.api.openai.embeddings import EmbeddingsRequest
-from headway.server.api.openai.images import ImagesRequest
-from headway.server.api.openai.rerank import RerankRequest
+from headway.server.api.openai.embeddings import EmbeddingsAnswer, EmbeddingsRequest
+from headway.server.api.openai.images import ImagesAnswer, ImagesRequest
+from headway.server.api.openai.models import ModelEntries, ModelEntry
+from headway.server.api.openai.rerank import RerankAnswer, RerankRequest
 from headway.server.api.openai.tokens import (
     Detokenized,
     DetokenizeRequest,
@@ -27,12 +30,11 @@ from headway.server.api.openai.tokens import (
 )
 from headway.server.api.openapi import schemas
 from headway.server.api.openapi.answering import mark_unanswered
-from headway.server.api.openapi.compatible import KINDS as COMPATIBLE
+from headway.server.api.openapi.compatible import ANSWERED as COMPATIBLE_ANSWERS
+from headway.server.api.openapi.compatible import TAKEN as COMPATIBLE
 from headway.server.api.openapi.compatible import compatible
 from headway.server.api.openapi.examples import example_of
-from headway.server.api.openapi.generating import COMPONENTS as GENERATING
 from headway.server.api.openapi.generating import generating
-from headway.server.api.openapi.media import COMPONENTS as MEDIA
 from headway.server.api.openapi.media import media
 from headway.server.api.openapi.operating import operating
 from headway.server.api.openapi.parts import (
@@ -58,13 +60,17 @@ _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARA
 
 
 # The handlers' own types: a field that one of them gets is described without another word.
-TAKEN: list[type[msgspec.Struct]] = [  # by `decode_fields`, where null is absence
+TAKEN: list[Any] = [  # by `decode_fields`, where null is absence
     *(EmbeddingsRequest, ImagesRequest, RerankRequest, ChatRequest, CompletionRequest),
     *(TokenizeRequest, DetokenizeRequest, LoadLoraRequest, UnloadLoraRequest),
     *(*COMPATIBLE, *bodies.TAKEN),
 ]
-WIRE: list[type[msgspec.Struct]] = [WireRequest, WireResponse]
-ANSWERED: list[type[msgspec.Struct]] = [*bodies.ANSWERED, Tokenized, Detokenized]
+WIRE: list[Any] = [WireRequest, WireResponse]
+ANSWERED: list[Any] = [
+    *(EmbeddingsAnswer, ImagesAnswer, RerankAnswer, Transcription, VerboseTranscription),
+    *(ChatCompletion, Completion, Tokenized, Detokenized, ModelEntry, ModelEntries),
+    *(*COMPATIBLE_ANSWERS, *bodies.ANSWERED),
+]
 
 
 def document_of(
@@ -72,7 +78,7 @@ def document_of(
 ) -> dict[str, Any]:
     """Of these models, as they are now. `has_keys`: every call needs one."""
     served = sorted(models, key=lambda model: model.name)
-    components = schemas.COMPONENTS | MEDIA | GENERATING | components_of(WIRE + ANSWERED)
+    components = schemas.COMPONENTS | components_of(WIRE + ANSWERED)
     taken = components_of(TAKEN)
     components |= {name: schemas.nulls_are_absence(each) for name, each in taken.items()}
     paths: dict[str, dict[str, Operation]] = {}
@@ -104,7 +110,7 @@ def document_of(
     return with_keys(document) if has_keys else document
 
 
-def components_of(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Schema]:
+def components_of(kinds: Iterable[Any]) -> dict[str, Schema]:
     """Of these types and those they are made of, by name."""
     found = msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
     for name, details in schemas.DETAILS.items():
@@ -271,14 +277,14 @@ def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
         "/v1/models": {
             "get": {
                 **operation_of("openai", "list_models", "The models that are served"),
-                "responses": {"200": json_of("all of them", ref("OpenAIModels"))},
+                "responses": {"200": json_of("all of them", ref("ModelEntries"))},
             }
         },
         "/v1/models/{model}": {
             "get": {
                 **operation_of("openai", "get_model", "One model"),
                 "parameters": [_named(served)],
-                "responses": {"200": json_of("it is there", ref("OpenAIModel")), **missing},
+                "responses": {"200": json_of("it is there", ref("ModelEntry")), **missing},
             }
         },
         "/v1/embeddings": {
@@ -286,7 +292,10 @@ def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
                 **operation_of("openai", "embed", "Texts, or lists of token ids, as vectors"),
                 "parameters": _URGENCY,
                 "requestBody": body_of(ref("EmbeddingsRequest"), example=example),
-                "responses": {"200": json_of("in the order given", ref("Embeddings")), **errors},
+                "responses": {
+                    "200": json_of("in the order given", ref("EmbeddingsAnswer")),
+                    **errors,
+                },
             }
         },
         **media(errors, _URGENCY),
@@ -310,7 +319,7 @@ def _rerank(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
                 ),
                 "parameters": _URGENCY,
                 "requestBody": body_of(ref("RerankRequest"), example=example),
-                "responses": {"200": json_of("best first", ref("Ranked")), **errors},
+                "responses": {"200": json_of("best first", ref("RerankAnswer")), **errors},
             }
         }
         for version, name, errors in (
@@ -335,11 +344,15 @@ def _v2(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
         "/v2/health/live": ("live", "Whether it lives", "Live"),
         "/v2/health/ready": ("ready", "Whether every model is ready", "Ready"),
         "/v2/models": ("models", "Names of the models", "ModelNames"),
-        "/v2/models/stats": ("all_statistics", "Figures of every model", "Statistics"),
+        "/v2/models/stats": ("all_statistics", "Figures of every model", "AllStatistics"),
         "/v2/models/{model}": ("model_metadata", "Its inputs and outputs", "ModelMetadata"),
         "/v2/models/{model}/ready": ("model_ready", "Whether it is ready", "ModelReady"),
-        "/v2/models/{model}/config": ("model_config", "As Triton configures it", "ModelConfig"),
-        "/v2/models/{model}/stats": ("statistics", "Figures of one model", "Statistics"),
+        "/v2/models/{model}/config": (
+            "model_config",
+            "As Triton configures it",
+            "ModelConfiguration",
+        ),
+        "/v2/models/{model}/stats": ("statistics", "Figures of one model", "AllStatistics"),
     }
     paths: dict[str, dict[str, Operation]] = {
         path: {

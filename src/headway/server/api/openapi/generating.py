@@ -5,27 +5,9 @@ from typing import Any
 
 from headway.hosting.registry import ServedModel
 from headway.server.api.openapi.parts import Operation, body_of, errors_of, json_of, operation_of
-from headway.server.api.openapi.schemas import Schema, array, nullable, record, ref
+from headway.server.api.openapi.schemas import Schema, ref
 
 _TEXT: Schema = {"type": "string"}
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-_USAGE = record(
-    {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
-    {"prompt_tokens_details": {"type": "object"}},
-)
-COMPONENTS: dict[str, Schema] = {
-    "Completion": record(
-        {
-            "id": _TEXT,
-            "object": {"enum": ["chat.completion", "text_completion"]},
-            "created": _COUNT,
-            "model": _TEXT,
-            "choices": array({"type": "object"}),
-            "usage": _USAGE,
-        },
-        {"system_fingerprint": nullable(_TEXT)},
-    ),
-}
 
 
 def generating(
@@ -35,8 +17,6 @@ def generating(
     model = next(iter(names), "name of a model")
     messages = [{"role": "user", "content": "hello"}]
     plain = errors_of(("400", "404", "413", "429", "500", "503", "504"))
-    whole = json_of("the whole answer; with `stream`, as events", ref("Completion"))
-    whole["content"]["text/event-stream"] = {}
 
     def post(name: str, summary: str, kind: str, answer: Any, fails: Any, **example: Any) -> Any:
         return {
@@ -50,12 +30,14 @@ def generating(
 
     return {
         "/v1/chat/completions": post(
-            *("chat", "An answer to a chat's messages", "ChatRequest", whole, errors),
+            *("chat", "An answer to a chat's messages", "ChatRequest"),
+            *(_whole("ChatCompletion"), errors),
             messages=messages,
             max_completion_tokens=64,
         ),
         "/v1/completions": post(
-            *("complete", "Continuations of prompts", "CompletionRequest", whole, errors),
+            *("complete", "Continuations of prompts", "CompletionRequest"),
+            *(_whole("Completion"), errors),
             prompt="Once upon a time",
         ),
         "/tokenize": post(
@@ -70,6 +52,12 @@ def generating(
         ),
         **_adapters(),
     }
+
+
+def _whole(kind: str) -> dict[str, Any]:
+    answer = json_of("the whole answer; with `stream`, as events", ref(kind))
+    answer["content"]["text/event-stream"] = {}
+    return answer
 
 
 def _adapters() -> dict[str, dict[str, Operation]]:

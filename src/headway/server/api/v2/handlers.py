@@ -10,21 +10,26 @@ import msgspec
 from headway.errors import Forbidden, InvalidInput, NotReady
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.repository.settings import parse_override
-from headway.hosting.statistics import ModelStatistics
+from headway.hosting.statistics import ModelStatistics, TritonStatistics
 from headway.server.api.v2 import codec, generating
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.bodies import (
+    AllStatistics,
     ChangeRequest,
     IndexEntry,
     IndexRequest,
     Live,
     Loaded,
+    LoadParameters,
+    LogSettings,
     ModelNames,
     ModelReady,
     Ready,
     RegisterRequest,
     ServerMetadata,
+    TraceSettings,
     Unloaded,
+    UnloadParameters,
 )
 from headway.server.api.v2.direct import direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
@@ -32,7 +37,7 @@ from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.triton_words import loading
 from headway.server.direct import DirectPath, of_rows
 from headway.server.inference import Decode, Inference
-from headway.server.json.body import decode_fields
+from headway.server.json.body import Fields, decode_fields, fields_of
 from headway.server.net.headers import timeout_s
 from headway.server.net.messages import Answer, Request, Response
 
@@ -97,22 +102,9 @@ EXTENSIONS = (
     "schedule_policy",
     "statistics",
 )
-TRACE_SETTINGS: dict[str, Any] = {
-    "trace_level": ["OFF"],
-    "trace_rate": "1000",
-    "trace_count": "-1",
-    "log_frequency": "0",
-    "trace_file": "",
-    "trace_mode": "triton",
-}
-LOG_SETTINGS: dict[str, Any] = {
-    "log_file": "",
-    "log_info": True,
-    "log_warning": True,
-    "log_error": True,
-    "log_verbose_level": 0,
-    "log_format": "default",
-}
+TRACE_SETTINGS: dict[str, Any] = msgspec.structs.asdict(TraceSettings())
+LOG_SETTINGS: dict[str, Any] = msgspec.structs.asdict(LogSettings())
+_CHANGE = ChangeRequest[dict[str, Any]]
 
 
 class V2:
@@ -192,7 +184,8 @@ class V2:
 
     async def statistics(self, request: Request, model: str = "", version: str = "") -> Response:
         served = self._models.of_statistics(request.caller, model, version)
-        return _json({"model_stats": [statistics_of(each) for each in served]})
+        found: AllStatistics = {"model_stats": [statistics_of(each) for each in served]}
+        return _json(found)
 
     async def generate(self, request: Request, model: str, version: str = "") -> Response:
         served = self._models.find_ready(request.caller, model, version)
@@ -225,7 +218,7 @@ class V2:
         )
 
     async def repository_load(self, request: Request, model: str) -> Response:
-        parameters = (await _parse(request, ChangeRequest)).parameters
+        parameters = (await _parse(request, _CHANGE)).parameters or {}
         with loading(model):
             await self._models.load(request.caller, model, override_in(parameters))
         return _json(Loaded(model, load=True))  # as KServe answers; Triton's has no body
@@ -233,7 +226,7 @@ class V2:
     async def repository_unload(self, request: Request, model: str) -> Response:
         """`unload_dependents` is read and changes nothing: models that use this one stay, and fail
         where they call it."""
-        check_unload((await _parse(request, ChangeRequest)).parameters)
+        check_unload((await _parse(request, _CHANGE)).parameters or {})
         await self._models.unload(request.caller, model)
         return _json(Unloaded(model, unload=True))
 
@@ -289,23 +282,22 @@ def override_in(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
     for key in parameters:
         if key.startswith("file:"):
             raise InvalidInput(f"{key}: files are not taken; put them into the repository")
-        if key != "config":
-            raise InvalidInput(f"parameter {key!r}: a load takes `config` only")
-    config = parameters.get("config")
-    if config is None:
-        return None
-    if not isinstance(config, str):
-        raise InvalidInput("config: JSON as a text is expected")
-    return parse_override(config)
+    config = _parameters(parameters, LoadParameters, "a load").config
+    return None if config is None else parse_override(config)
 
 
 def check_unload(parameters: Mapping[str, Any]) -> None:
-    for key in parameters:
-        if key != "unload_dependents":
-            raise InvalidInput(f"parameter {key!r}: an unload takes `unload_dependents` only")
+    _parameters(parameters, UnloadParameters, "an unload")
 
 
-def statistics_of(model: ServedModel) -> dict[str, Any]:
+def _parameters(given: Mapping[str, Any], kind: type[Fields], what: str) -> Fields:
+    try:
+        return fields_of(given, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the parameters of {what}: {error}") from error
+
+
+def statistics_of(model: ServedModel) -> TritonStatistics:
     """Of a model that keeps none: zeros."""
     statistics = getattr(model, "statistics", None)
     if not isinstance(statistics, ModelStatistics):
@@ -347,9 +339,10 @@ async def _fixed(request: Request, settings: dict[str, Any]) -> Response:
     """Settings that can be read. Setting one to what it is, or clearing it, changes nothing."""
     if request.method == "POST":
         for key, value in (await _parse(request, dict[str, Any])).items():
+            if value is None:
+                continue
             if key not in settings:
                 raise InvalidInput(f"{key!r} is no setting; there are {', '.join(settings)}")
-            known = settings[key]
-            if value is not None and (value != known or type(value) is not type(known)):
+            if value != settings[key] or type(value) is not type(settings[key]):
                 raise InvalidInput(f"{key!r} cannot be changed here")
     return _json(settings)
