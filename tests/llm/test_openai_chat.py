@@ -10,9 +10,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from described import check_described
 from models import build
 from serving import MOST_S, Serving, serving
+
+from described import check_described
 
 pytestmark = pytest.mark.real_time
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import httpx
 import pytest
-from described import check_described
 from served_models import Pairs, Words
 
 import headway
+from described import check_described
 from headway import Tensor, testing
 
 CLIP = {"file": ("clip.wav", b"RIFF")}

@@ -12,16 +12,14 @@ from headway.errors import InvalidInput
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import Array, base64_of, bits_of, shortened, texts_of, tokens_in
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/embed", "embed"),
-    ("POST", "/v2/embed", "embed_v2"),
-]
 _InputType: TypeAlias = Literal["search_document", "search_query", "classification", "clustering"]
 # int8 and uint8 would need a calibration that no model here brings.
 _FORMS: dict[str, Callable[[Array], Any]] = {
@@ -73,10 +71,16 @@ class CohereEmbedAnswer(TypedDict):
 
 
 class Cohere:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/v1/embed", self.embed, Access.INFER, Errors.OPENAI),
+            Route("POST", "/v2/embed", self.embed_v2, Access.INFER),
+        ]
 
     async def embed(self, request: Request) -> Response:
         """Floats alone, unless types are asked for."""

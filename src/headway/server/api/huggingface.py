@@ -20,28 +20,16 @@ from headway.server.api.kinds import Task, check_does, only_one, task_of
 from headway.server.api.openai.rerank import Reranking
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import MAX_INPUTS, check_ids, shortened, texts_of
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_json, fields_of
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
+from headway.server.routes import Route
 
 Fields = TypeVar("Fields")
 Answering: TypeAlias = Callable[[Request, ServedModel], Awaitable[Response]]
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("GET", "/health", "health"),
-    ("GET", "/models/{model}/health", "health"),
-    ("GET", "/info", "info"),
-    ("GET", "/models/{model}/info", "info"),
-    ("POST", "/", "ask"),
-    ("POST", "/models/{model}", "ask"),
-    ("POST", "/models/{model}/pipeline/{task}", "pipeline"),
-    *(
-        ("POST", f"{under}/{name}", name)
-        for name in ("embed", "similarity", "rerank", "predict")
-        for under in ("", "/models/{model}")
-    ),
-]
 
 
 class EmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -120,11 +108,26 @@ class ModelInfo(TypedDict):
 
 
 class HuggingFace:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
         self._reranking = Reranking(inference)
+
+    def routes(self) -> list[Route]:
+        pipeline = "/models/{model}/pipeline/{task}"
+        rows = [Route("POST", pipeline, self.pipeline, Access.INFER)]
+        for under in ("", "/models/{model}"):
+            rows += [
+                Route("GET", f"{under}/health", self.health, Access.OPEN),
+                Route("GET", f"{under}/info", self.info, Access.READ),
+                Route("POST", under or "/", self.ask, Access.INFER),
+                Route("POST", f"{under}/embed", self.embed, Access.INFER),
+                Route("POST", f"{under}/similarity", self.similarity, Access.INFER),
+                Route("POST", f"{under}/rerank", self.rerank, Access.INFER),
+                Route("POST", f"{under}/predict", self.predict, Access.INFER),
+            ]
+        return rows
 
     async def ask(self, request: Request, model: str = "") -> Response:
         """By the model's task."""
@@ -319,7 +322,8 @@ async def _classes(
 
 def _best(classes: Any, top_k: int | None) -> list[Class]:
     pairs = zip(classes["labels"], classes["scores"], strict=True)
-    return [{"label": label, "score": score} for label, score in pairs][:top_k]
+    found: list[Class] = [{"label": label, "score": score} for label, score in pairs]
+    return found[:top_k]
 
 
 async def _scores(

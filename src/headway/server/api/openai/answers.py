@@ -45,6 +45,22 @@ def chat_head(model: str) -> ChatHead:
     }
 
 
+def chat_completion(
+    head: ChatHead, choices: list[ChatChoice], usage: TokenUsage | None
+) -> ChatCompletion:
+    answer: ChatCompletion = {
+        "id": head["id"],
+        "object": "chat.completion",
+        "created": head["created"],
+        "model": head["model"],
+        "system_fingerprint": head["system_fingerprint"],
+        "choices": choices,
+    }
+    if usage is not None:
+        answer["usage"] = usage
+    return answer
+
+
 class CompletionChoice(TypedDict):
     index: int
     text: str

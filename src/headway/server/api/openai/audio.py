@@ -14,12 +14,11 @@ from headway.errors import InvalidInput
 from headway.server.api.kinds import check_does
 from headway.server.api.openai.forms import Form, read_form
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/audio/transcriptions", "transcriptions"),
-]
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream; charset=utf-8"
 _FIELDS = (
@@ -60,10 +59,17 @@ class VerboseTranscription(TypedDict):
 
 
 class Audio:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "POST", "/v1/audio/transcriptions", self.transcriptions, Access.INFER, Errors.OPENAI
+            )
+        ]
 
     async def transcriptions(self, request: Request) -> Response:
         no_query(request)

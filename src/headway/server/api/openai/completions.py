@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
@@ -24,13 +24,12 @@ from headway.server.api.openai.events import DONE, answered, event_of
 from headway.server.api.openai.logprobs import completion_logprobs
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Answer, Headers, Request, Response
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/completions", "completions"),
-]
 _encode = msgspec.json.Encoder().encode
 _MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
 
@@ -42,10 +41,13 @@ class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Completions:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/v1/completions", self.completions, Access.INFER, Errors.OPENAI)]
 
     async def completions(self, request: Request) -> Answer:
         no_query(request)

@@ -8,13 +8,13 @@ from msgspec import Meta
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import base64_of, check_ids, shortened, texts_of, tokens_in
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
-
-ROUTES: list[tuple[Literal["POST"], str, str]] = [("POST", "/v1/embeddings", "embeddings")]
+from headway.server.routes import Errors, Route
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,10 +47,13 @@ class EmbeddingsAnswer(TypedDict):
 
 
 class Embeddings:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/v1/embeddings", self.embeddings, Access.INFER, Errors.OPENAI)]
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)

@@ -12,13 +12,12 @@ from msgspec import Meta
 
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/images/generations", "generations"),
-]
 MAX_IMAGES = 10  # in one request, as OpenAI has it
 _MAX_SEED = 2**63 - 1 - MAX_IMAGES
 
@@ -55,10 +54,15 @@ class ImagesAnswer(msgspec.Struct, frozen=True):
 
 
 class Images:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/v1/images/generations", self.generations, Access.INFER, Errors.OPENAI)
+        ]
 
     async def generations(self, request: Request) -> Response:
         no_query(request)

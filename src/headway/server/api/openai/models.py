@@ -8,13 +8,10 @@ import msgspec
 from headway.errors import HeadwayError
 from headway.server.api.kinds import task_of
 from headway.server.api.vectors import token_ids_of
+from headway.server.auth.access import Access
 from headway.server.models import Models
 from headway.server.net.messages import Request, Response
-
-ROUTES: list[tuple[Literal["GET"], str, str]] = [
-    ("GET", "/v1/models", "models"),
-    ("GET", "/v1/models/{model}", "model"),
-]
+from headway.server.routes import Errors, Route
 
 
 class ModelEntry(TypedDict):
@@ -37,11 +34,17 @@ class ModelEntries(TypedDict):
 
 
 class ModelList:
-    """The handlers that ROUTES names."""
+    """Its routes and their handlers."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
         self._created = int(time.time())
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/v1/models", self.models, Access.READ, Errors.OPENAI),
+            Route("GET", "/v1/models/{model}", self.model, Access.READ, Errors.OPENAI),
+        ]
 
     async def models(self, request: Request) -> Response:
         data = [self._entry(request, name) for name in self._models.names(request.caller)]

@@ -15,8 +15,8 @@ from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.events import Events
 from headway.server.api.openai.answers import (
     ChatChoice,
-    ChatCompletion,
     ChatMessage,
+    chat_completion,
     chat_head,
 )
 from headway.server.api.openai.events import DONE, error_event, event_of
@@ -60,8 +60,7 @@ async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
         "logprobs": None,
         "finish_reason": "stop",
     }
-    body: ChatCompletion = {**head, "object": "chat.completion", "choices": [choice]}
-    answer = Response(msgspec.json.encode(body))
+    answer = Response(msgspec.json.encode(chat_completion(head, [choice], None)))
     if ask.story is not None:
         answer.headers = ask.story.headers()
     return answer

@@ -11,16 +11,14 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/rerank", "rerank"),
-    ("POST", "/v2/rerank", "rerank"),  # of Cohere's newer client; the answer is the same
-]
 MAX_DOCUMENTS = 2048  # in one request, as many as texts to embed: they wait together
 
 
@@ -57,10 +55,17 @@ class RerankAnswer(TypedDict):
 
 
 class Reranking:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/v1/rerank", self.rerank, Access.INFER, Errors.OPENAI),
+            # Of Cohere's newer client; the answer is the same.
+            Route("POST", "/v2/rerank", self.rerank, Access.INFER),
+        ]
 
     async def rerank(self, request: Request) -> Response:
         no_query(request)

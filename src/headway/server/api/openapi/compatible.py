@@ -78,13 +78,13 @@ def compatible(named: dict[str, Any], urgency: list[Any]) -> dict[str, dict[str,
     }
     embedded = json_of("in the order given", ref("CohereEmbedAnswer"))
     example = {"model": "name of a model", "texts": ["hello"], "input_type": "search_query"}
-    for version, shape in (("v1", "OpenAIError"), ("v2", "Error")):
+    for version in ("v1", "v2"):
         paths[f"/{version}/embed"] = {
             "post": {
                 **operation_of("cohere", f"embed_{version}", "Texts as vectors, as Cohere has it"),
                 "parameters": urgency,
                 "requestBody": body_of(ref("CohereEmbedRequest"), example=example),
-                "responses": {"200": embedded, **errors_of(RUNNING, shape=shape)},
+                "responses": {"200": embedded, **errors_of(RUNNING)},
             }
         }
     predictions = json_of("one for each", ref("Predictions"))

@@ -50,7 +50,8 @@ from headway.server.api.openapi.schemas import Schema, array, closed, ref
 from headway.server.api.v2 import bodies
 from headway.server.api.v2.codec import WireRequest, WireResponse
 from headway.server.api.v2.dtypes import of_tensor
-from headway.server.auth.access import Access, access_of_route
+from headway.server.auth.access import Access
+from headway.server.routes import Errors, Route
 from headway.signature.values import field_hints, is_file
 
 _log = logging.getLogger(__name__)
@@ -74,9 +75,13 @@ ANSWERED: list[Any] = [
 
 
 def document_of(
-    models: Iterable[ServedModel], *, version: str, has_keys: bool = False
+    models: Iterable[ServedModel],
+    rows: Iterable[Route] = (),
+    *,
+    version: str,
+    has_keys: bool = False,
 ) -> dict[str, Any]:
-    """Of these models, as they are now. `has_keys`: every call needs one."""
+    """Of these models, as they are now, on these routes. `has_keys`: every call needs one."""
     served = sorted(models, key=lambda model: model.name)
     components = schemas.COMPONENTS | components_of(WIRE + ANSWERED)
     taken = components_of(TAKEN)
@@ -88,7 +93,8 @@ def document_of(
         components |= own
     paths |= _openai(served) | _rerank(served) | compatible(_named(served), _URGENCY) | _v2(served)
     mark_unanswered(paths, served)
-    document = {
+    _tell_rows(paths, rows, has_keys=has_keys)
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "Headway",
@@ -107,7 +113,10 @@ def document_of(
         "paths": paths,
         "components": {"schemas": components, "parameters": schemas.PARAMETERS},
     }
-    return with_keys(document) if has_keys else document
+    if has_keys:
+        document["components"]["securitySchemes"] = schemas.KEYS
+        document["security"] = [{name: []} for name in schemas.KEYS]
+    return document
 
 
 def components_of(kinds: Iterable[Any]) -> dict[str, Schema]:
@@ -127,19 +136,26 @@ def _shown(model: ServedModel) -> dict[str, Any]:
     return {"name": model.name, "version": model.version, "operation": operation}
 
 
-def with_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """How to send a key, and the answers without one, or with the wrong one."""
-    paths: dict[str, dict[str, Operation]] = document["paths"]
+def _tell_rows(
+    paths: dict[str, dict[str, Operation]], rows: Iterable[Route], *, has_keys: bool
+) -> None:
+    """What a route's row says: how its errors are spelled and, with keys, whether it needs one.
+    A model's own plain route has the table's usual: it needs one, and errors are texts."""
+    known = {(row.method, row.template): row for row in rows}
     for path, operations in paths.items():
         for method, operation in operations.items():
-            if access_of_route(method.upper(), path) is Access.OPEN:
+            row = known.get((method.upper(), path))
+            is_open = row is not None and row.access is Access.OPEN
+            is_object = row is not None and row.errors is Errors.OPENAI
+            failures = [status for status in operation["responses"] if status >= "400"]
+            if has_keys and is_open:
                 operation["security"] = []
-            else:
-                shape = "OpenAIError" if "openai" in operation["tags"] else "Error"
-                refused = errors_of(("401", "403"), shape=shape)
-                operation["responses"] = {**operation["responses"], **refused}
-    components = {**document["components"], "securitySchemes": schemas.KEYS}
-    return {**document, "components": components, "security": [{name: []} for name in schemas.KEYS]}
+            elif has_keys:
+                failures += ["401", "403"]
+            operation["responses"] = {
+                **operation["responses"],
+                **errors_of(failures, shape="OpenAIError" if is_object else "Error"),
+            }
 
 
 # ---- the plain route
@@ -270,8 +286,8 @@ def _as_written(schema: Any) -> Any:
 
 
 def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
-    errors = errors_of(RUNNING, shape="OpenAIError")
-    missing = errors_of(("404",), shape="OpenAIError")
+    errors = errors_of(RUNNING)
+    missing = errors_of(("404",))
     example = {"model": _embedder(served), "input": ["hello", "world"]}
     return {
         "/v1/models": {
@@ -319,13 +335,13 @@ def _rerank(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
                 ),
                 "parameters": _URGENCY,
                 "requestBody": body_of(ref("RerankRequest"), example=example),
-                "responses": {"200": json_of("best first", ref("RerankAnswer")), **errors},
+                "responses": {
+                    "200": json_of("best first", ref("RerankAnswer")),
+                    **errors_of(RUNNING),
+                },
             }
         }
-        for version, name, errors in (
-            ("v1", "rerank", errors_of(RUNNING, shape="OpenAIError")),
-            ("v2", "rerank_v2", errors_of(RUNNING)),
-        )
+        for version, name in (("v1", "rerank"), ("v2", "rerank_v2"))
     }
 
 

@@ -16,38 +16,37 @@ def generating(
     names = [each.name for each in served if each.language is not None]
     model = next(iter(names), "name of a model")
     messages = [{"role": "user", "content": "hello"}]
-    plain = errors_of(("400", "404", "413", "429", "500", "503", "504"))
 
-    def post(name: str, summary: str, kind: str, answer: Any, fails: Any, **example: Any) -> Any:
+    def post(tag: str, name: str, summary: str, kind: str, answer: Any, **example: Any) -> Any:
         return {
             "post": {
-                **operation_of("openai" if fails is errors else "plain", name, summary),
+                **operation_of(tag, name, summary),
                 "parameters": urgency,
                 "requestBody": body_of(ref(kind), example={"model": model, **example}),
-                "responses": {"200": answer, **fails},
+                "responses": {"200": answer, **errors},
             }
         }
 
     return {
         "/v1/chat/completions": post(
-            *("chat", "An answer to a chat's messages", "ChatRequest"),
-            *(_whole("ChatCompletion"), errors),
+            *("openai", "chat", "An answer to a chat's messages", "ChatRequest"),
+            _whole("ChatCompletion"),
             messages=messages,
             max_completion_tokens=64,
         ),
         "/v1/completions": post(
-            *("complete", "Continuations of prompts", "CompletionRequest"),
-            *(_whole("Completion"), errors),
+            *("openai", "complete", "Continuations of prompts", "CompletionRequest"),
+            _whole("Completion"),
             prompt="Once upon a time",
         ),
         "/tokenize": post(
-            *("tokenize", "The tokens of a prompt or of messages", "TokenizeRequest"),
-            *(json_of("their ids", ref("Tokenized")), plain),
+            *("plain", "tokenize", "The tokens of a prompt or of messages", "TokenizeRequest"),
+            json_of("their ids", ref("Tokenized")),
             prompt="hello",
         ),
         "/detokenize": post(
-            *("detokenize", "The text of tokens", "DetokenizeRequest"),
-            *(json_of("it", ref("Detokenized")), plain),
+            *("plain", "detokenize", "The text of tokens", "DetokenizeRequest"),
+            json_of("it", ref("Detokenized")),
             tokens=[1],
         ),
         **_adapters(),
@@ -63,7 +62,7 @@ def _whole(kind: str) -> dict[str, Any]:
 def _adapters() -> dict[str, dict[str, Operation]]:
     """vLLM's routes that load and unload them."""
     done = {"description": "done", "content": {"text/plain": {"schema": _TEXT}}}
-    fails = errors_of(("400", "403", "404", "413", "503"), shape="OpenAIError")
+    fails = errors_of(("400", "403", "404", "413", "503"))
 
     def post(name: str, summary: str, kind: str, **example: Any) -> dict[str, Operation]:
         return {

@@ -53,7 +53,7 @@ def _repository(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
                 "description": "Beside the version that answers, which goes when the new one is "
                 "ready; answers then. `config` is a JSON text of settings of its `model.toml`.",
                 "parameters": [named],
-                "requestBody": _optional("ChangeRequest_LoadParameters_"),
+                "requestBody": _optional("LoadRequest"),
                 "responses": {
                     "200": json_of("it answers now", ref("Loaded")),
                     **errors_of((*_CHANGED, "503")),
@@ -64,7 +64,7 @@ def _repository(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
             "post": {
                 **operation_of("v2", "unload", "Unload a model; what it has begun is finished"),
                 "parameters": [named],
-                "requestBody": _optional("ChangeRequest_UnloadParameters_"),
+                "requestBody": _optional("UnloadRequest"),
                 "responses": {
                     "200": json_of("it is unloaded: no request finds it any more", ref("Unloaded")),
                     **errors_of(_CHANGED),

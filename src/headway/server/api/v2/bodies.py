@@ -36,6 +36,14 @@ class UnloadParameters(Struct, frozen=True, forbid_unknown_fields=True):
     unload_dependents: bool | None = None
 
 
+class LoadRequest(ChangeRequest[LoadParameters], frozen=True, forbid_unknown_fields=True):
+    """As it is described."""
+
+
+class UnloadRequest(ChangeRequest[UnloadParameters], frozen=True, forbid_unknown_fields=True):
+    """Likewise."""
+
+
 class Loaded(Struct, frozen=True):
     name: str
     load: bool
@@ -110,8 +118,7 @@ class AllStatistics(TypedDict):
 
 
 TAKEN: list[Any] = [
-    *(IndexRequest, RegisterRequest, TraceSettings, LogSettings),
-    *(ChangeRequest[LoadParameters], ChangeRequest[UnloadParameters]),
+    *(IndexRequest, RegisterRequest, LoadRequest, UnloadRequest, TraceSettings, LogSettings),
 ]
 ANSWERED: list[Any] = [
     *(IndexEntry, Loaded, Unloaded, Live, Ready, ModelReady, ModelNames, ServerMetadata),
