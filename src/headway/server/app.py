@@ -13,9 +13,9 @@ from headway.server.api.openai.unserved import why_unserved
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.errors import headers_of, is_asked_to_stop, param_of, tell
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.compression import compress_answer, decompress_body
 from headway.server.net.headers import WireHeaders
-from headway.server.net.holding import BodyRoom
 from headway.server.net.messages import Answer, Headers, Refusal, Request, Response
 from headway.server.routes import Asker, Errors, Pending, Route
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import HeadwayError
 from headway.hosting.generation.served import ServedGenerator
-from headway.hosting.home import ModelHome
 from headway.hosting.hosted import Served
-from headway.hosting.kept import Kept
+from headway.hosting.managed import ManagedModel
+from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
 from headway.hosting.statistics import ModelStatistics
-from headway.hosting.timed import TimedServed
+from headway.hosting.time_limit import TimeLimited
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
@@ -42,12 +42,12 @@ from headway.server.app import App
 from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
+from headway.server.garbage import GarbagePauses
 from headway.server.inference import Inference, inference_over
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.server import HttpServer
 from headway.server.net.listener import cannot_listen
 from headway.server.observing import Observing
-from headway.server.pauses import Pauses
 from headway.server.routes import Family, Route
 from headway.server.signals import Signals
 
@@ -117,7 +117,7 @@ async def run(
                     announce(addresses, registry)
                 notify.ready()
 
-            pauses = Pauses(registry)
+            pauses = GarbagePauses(registry)
             watchdog = notify.Watchdog(lambda: registry.is_live)
             front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
@@ -382,11 +382,11 @@ def make_served(
     config: ModelConfig,
     version: str,
     model: AnyModel,
-    home: ModelHome,
+    origin: ModelOrigin,
     *,
     weights: Mapping[str, float] = _NO_WEIGHTS,
     observing: Observing | None = None,
-) -> Kept:
+) -> ManagedModel:
     """One version of one model, with its observers. `weights` are those of the keys'
     tenants; what the model itself says goes first."""
     if isinstance(model, LanguageModel):
@@ -396,8 +396,8 @@ def make_served(
         if observing is not None:
             observing.watch_generator(generator)
         return generator
-    kind = Served if config.timeout_ms is None else TimedServed
-    served = kind(config, model=model, version=version, home=home)
+    kind = Served if config.timeout_ms is None else TimeLimited
+    served = kind(config, model=model, version=version, origin=origin)
     if weights:
         served.weigh(weights)
     served.statistics = statistics = ModelStatistics()

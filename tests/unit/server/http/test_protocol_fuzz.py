@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headway.config import ServerConfig
 from headway.server.app import App, Asker
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.protocol import Connection
 from headway.server.net.messages import Request, Response

@@ -9,8 +9,8 @@ import httptools
 
 from headway.config import ServerConfig
 from headway.server.app import App
+from headway.server.net.body_room import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.headers import request_id
-from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http1 import half_close, wire
 from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.turns import Phase, Received, Refused, Turn
