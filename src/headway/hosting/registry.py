@@ -44,6 +44,10 @@ class Ask:
         if self.allowance is not None:
             self.allowance.take_rows(rows, time.monotonic())
 
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Of its answer: what became of the request, where the caller asked."""
+        return () if self.story is None else self.story.headers()
+
     def after(self, seconds: float) -> "Ask":
         """When so much of the caller's time has been spent. Raises DeadlineExceeded."""
         if self.deadline_ms is None:

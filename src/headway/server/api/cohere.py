@@ -115,8 +115,7 @@ class Cohere:
             "texts": texts,
             "meta": {"billed_units": {"input_tokens": tokens_in(results)}},
         }
-        more = () if ask.story is None else ask.story.headers()
-        return Response(await encode_json(answer, plain_of), headers=more)
+        return Response(await encode_json(answer, plain_of), headers=ask.headers())
 
 
 def _texts(asked: CohereEmbedRequest) -> list[str]:

@@ -293,7 +293,7 @@ async def _draw(request: Request, served: ServedModel) -> Response:
     wishes = {name: value for name, value in given.items() if value is not None}
     ask = ask_of(wishes, request)
     image = await served.predict(asked.inputs, ask)
-    return Response(bytes(image), content_type="image/png", headers=_told(ask))
+    return Response(bytes(image), content_type="image/png", headers=ask.headers())
 
 
 _TASKS: dict[Task, Answering] = {
@@ -403,8 +403,4 @@ async def _file(request: Request, kind: type[Fields]) -> tuple[Fields | None, by
 
 
 async def _answer(value: Any, ask: Ask) -> Response:
-    return Response(await encode_json(value, plain_of), headers=_told(ask))
-
-
-def _told(ask: Ask) -> Any:
-    return () if ask.story is None else ask.story.headers()
+    return Response(await encode_json(value, plain_of), headers=ask.headers())

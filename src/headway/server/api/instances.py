@@ -57,6 +57,5 @@ class Instances:
                 raise too_many_rows(len(asked.instances), most)
             ask = ask_of(asked.parameters or {}, request)
             results = await served.predict_many(asked.instances, ask)
-        more = () if ask.story is None else ask.story.headers()
         answer: Predictions = {"predictions": results}
-        return Response(await encoded(answer, plain_of), headers=more)
+        return Response(await encoded(answer, plain_of), headers=ask.headers())

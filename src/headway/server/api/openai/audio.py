@@ -87,8 +87,7 @@ class Audio:
         with served.held():
             transcript = await served.predict(content, ask)
         answer = encode(transcript)
-        if ask.story is not None:
-            answer.headers = ask.story.headers()
+        answer.headers = ask.headers()
         return answer
 
 

@@ -75,8 +75,7 @@ class Embeddings:
             ],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
-        more = () if ask.story is None else ask.story.headers()
-        return Response(await encode_json(answer, plain_of), headers=more)
+        return Response(await encode_json(answer, plain_of), headers=ask.headers())
 
 
 def _encoded(vector: Any, asked: EmbeddingsRequest) -> Any:

@@ -73,8 +73,7 @@ class Images:
         images = await served.predict_many([asked.prompt] * len(asks), asks)
         data = [Image(base64.b64encode(image).decode("ascii")) for image in images]
         answer = ImagesAnswer(int(time.time()), data)
-        more = () if asks[0].story is None else asks[0].story.headers()
-        return Response(msgspec.json.encode(answer), headers=more)
+        return Response(msgspec.json.encode(answer), headers=asks[0].headers())
 
 
 def _numbers(asked: ImagesRequest) -> range:

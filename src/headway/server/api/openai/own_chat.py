@@ -60,10 +60,8 @@ async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
         "logprobs": None,
         "finish_reason": "stop",
     }
-    answer = Response(msgspec.json.encode(chat_completion(head, [choice], None)))
-    if ask.story is not None:
-        answer.headers = ask.story.headers()
-    return answer
+    body = msgspec.json.encode(chat_completion(head, [choice], None))
+    return Response(body, headers=ask.headers())
 
 
 async def _predicted(served: ServedModel, value: Any, ask: Ask) -> Any:

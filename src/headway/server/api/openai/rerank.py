@@ -87,8 +87,7 @@ class Reranking:
             "results": _results(asked, scores),
             "usage": {"total_tokens": sum(getattr(score, "tokens", 0) for score in scores)},
         }
-        more = () if ask.story is None else ask.story.headers()
-        return Response(await encode_json(answer, plain_of), headers=more)
+        return Response(await encode_json(answer, plain_of), headers=ask.headers())
 
 
 def _texts(asked: RerankRequest) -> list[str]:

@@ -108,7 +108,8 @@ class Plain:
         if len(items) > most:
             raise too_many_rows(len(items), most)
         results = await served.predict_many(items, ask, keep_errors=True)
-        return _told(Response(await encoded({"results": results}, _plain_or_error)), ask)
+        body = await encoded({"results": results}, _plain_or_error)
+        return Response(body, headers=ask.headers())
 
 
 def _is_batch(value: Any) -> bool:
@@ -135,12 +136,8 @@ async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -
         result = await whole(served, value, ask)
     else:
         result = await served.predict(value, ask)
-    return _told(await answer_of(result, served.media_type, as_json=as_json), ask)
-
-
-def _told(answer: Response, ask: Ask) -> Response:
-    if ask.story is not None:
-        answer.headers = ask.story.headers()
+    answer = await answer_of(result, served.media_type, as_json=as_json)
+    answer.headers = ask.headers()
     return answer
 
 

@@ -217,8 +217,7 @@ class V2:
         body = await generating.parse(request, served)
         ask = ask_of(body.parameters, request)
         answer = await generating.answer(served, body, ask)
-        if ask.story is not None:
-            answer.headers = ask.story.headers()
+        answer.headers = ask.headers()
         return answer
 
     async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
@@ -329,7 +328,7 @@ def statistics_of(model: ServedModel) -> TritonStatistics:
 
 def _inferred(encoded: tuple[bytes, str, int | None], ask: Ask) -> Response:
     body, content_type, header_length = encoded
-    more = () if ask.story is None else ask.story.headers()
+    more = ask.headers()
     if header_length is None:
         return Response(body, headers=more)
     return Response(
