@@ -54,13 +54,14 @@ format: $(VENV)/.ready ## put the code in order
 	@touch $@
 
 # Much of it waits (for servers, for timeouts that are being tested): three processes fill two cores.
+# Each takes the next file of tests that none of them has taken yet.
 test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in three processes
-	@logs=$$(mktemp -d); failed=0; pids=; \
+	@logs=$$(mktemp -d); mkdir $$logs/taken; failed=0; pids=; \
 		for k in 1 2 3; do \
-			$(BIN)/python -m pytest -m 'not slow' --shard $$k/3 > $$logs/$$k 2>&1 & pids="$$pids $$!"; \
+			$(BIN)/python -m pytest -m 'not slow' --take-from $$logs/taken > $$logs/$$k.log 2>&1 & pids="$$pids $$!"; \
 		done; \
 		for pid in $$pids; do wait $$pid || failed=1; done; \
-		if [ $$failed = 0 ]; then tail -q -n 1 $$logs/*; else cat $$logs/*; fi; \
+		if [ $$failed = 0 ]; then tail -q -n 1 $$logs/*.log; else cat $$logs/*.log; fi; \
 		rm -rf $$logs; exit $$failed
 
 quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a minute

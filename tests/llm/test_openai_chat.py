@@ -13,6 +13,8 @@ import pytest
 from models import build
 from serving import MOST_S, Serving, serving
 
+from described import check_described
+
 pytestmark = pytest.mark.real_time
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 needs_llguidance = pytest.mark.skipif(
@@ -416,3 +418,21 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="other", messages=HELLO)
     assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("template", "body"),
+    [
+        ("/v1/chat/completions", {"messages": HELLO}),
+        ("/v1/chat/completions", {"messages": HELLO, "logprobs": True, "top_logprobs": 2, "n": 2}),
+        ("/v1/completions", {"prompt": "Hello"}),
+        ("/v1/completions", {"prompt": ["Hello", "a"], "logprobs": 2}),
+        ("/tokenize", {"prompt": "Hello", "return_token_strs": True}),
+        ("/detokenize", {"tokens": [1]}),
+    ],
+)
+def test_answers_are_as_described(served: Serving, template: str, body: dict[str, Any]) -> None:
+    more = {} if "token" in template else {"max_tokens": 3}
+    with httpx.Client(base_url=served.url, timeout=MOST_S) as http:
+        answer = http.post(template, json={"model": "tiny", **more, **body}).raise_for_status()
+        check_described(http, template, answer)

@@ -76,51 +76,68 @@ class Events:
             return
         if self._ended:
             return
-        pumping = Pumping(stream, self._event_of, sink)
-        stream.attach(pumping.advance)
         try:
-            pumping.advance()  # what has come meanwhile
-            await pumping.done
+            await _ToSink(stream, self._event_of, sink).wait_done()
             tail = self._tail_of()
             if tail:
                 sink.write(tail)
         except HeadwayError as error:
             sink.write(self._error_of(error))
-        finally:
-            stream.attach(None)
 
 
 class Pumping:
-    """Moves what has come to the sink, as long as that has room."""
+    """Takes what has come, whenever something does, until the end: no task has a turn for it."""
+
+    def __init__(self, stream: ServedStream, take: Callable[[list[Any]], None]) -> None:
+        self._stream = stream
+        self._take = take
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait_done(self) -> None:
+        """Raises what went wrong."""
+        self._stream.attach(self._advance)
+        try:
+            self._advance()  # what has come meanwhile
+            await self._done
+        finally:
+            self._stream.attach(None)
+
+    def _advance(self) -> None:
+        if self._done.done():
+            return
+        try:
+            self._take(self._stream.take())
+            if self._stream.is_at_end():
+                self._done.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+            self._done.set_exception(error)
+
+
+class _ToSink(Pumping):
+    """As events, as long as the sink has room."""
 
     def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
-        self._stream = stream
+        super().__init__(stream, self._write)
         self._event_of = event_of
         self._sink = sink
         self._is_held_up = False
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def advance(self) -> None:
-        if self.done.done():
-            return
+    def _advance(self) -> None:
         writable = self._sink.writable
-        if writable is not None:  # the client reads too slowly: chunks wait, up to a limit
-            if not self._is_held_up:
-                self._is_held_up = True
-                writable.add_done_callback(self._go_on)
-            return
-        try:
-            events = b"".join([self._event_of(chunk) for chunk in self._stream.take()])
-            if events:  # an empty chunk would end the answer
-                self._sink.write(events)
-            if self._stream.is_at_end():
-                self.done.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
-            self.done.set_exception(error)
+        if writable is None:
+            super()._advance()
+        elif not self._is_held_up:  # the client reads too slowly: chunks wait, up to a limit
+            self._is_held_up = True
+            writable.add_done_callback(self._go_on)
 
     def _go_on(self, _: object) -> None:
         self._is_held_up = False
-        self.advance()
+        self._advance()
+
+    def _write(self, chunks: list[Any]) -> None:
+        events = b"".join([self._event_of(chunk) for chunk in chunks])
+        if events:  # an empty chunk would end the answer
+            self._sink.write(events)
 
 
 async def close(stream: AsyncIterator[Any]) -> None:
