@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve chat demo check format test test-all test-torch test-llm faults chaos soak bench clean
+.PHONY: help setup serve chat demo check format test test-all test-torch test-llm test-kernels faults chaos soak bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -107,6 +107,18 @@ test-llm: .venv-llm/.ready ## the token-level engine, with torch, and the small 
 	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \
 		.venv-llm/bin/python -m pytest tests/llm
 
+.venv-kernels/.ready: pyproject.toml
+	@echo "Setting up $(@D) (once; about 1.5 GB) …"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --no-compile --editable . pytest safetensors \
+		torch==2.13.0 triton==3.6.0 'numpy<2.4'
+	@touch $@
+
+test-kernels: .venv-kernels/.ready ## the GPU's kernels without one: in Triton's interpreter, and compiled
+	@TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest tests/llm/test_kernels.py \
+		tests/llm/test_gpu_runner.py tests/llm/test_kernel_code.py tests/llm/test_tuning.py
+
 $(VENV)/.bench: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'
 	@touch $@
@@ -115,4 +127,4 @@ bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 40 minutes
 	@$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-kserve .venv-clients .venv-llm .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-kserve .venv-clients .venv-llm .venv-kernels .mypy_cache .ruff_cache .hypothesis
