@@ -9,6 +9,7 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
+from headway.runtime.driving.streams import AT_ONCE_BYTES
 from headway.server.net.messages import Sink
 
 
@@ -73,6 +74,8 @@ class Events:
             async for event in self:
                 await sink.wait_writable()
                 sink.write(event)
+                if len(event) > AT_ONCE_BYTES:
+                    await asyncio.sleep(0)  # the next may be there: others have their turn
             return
         if self._ended:
             return
@@ -110,11 +113,14 @@ class Pumping:
                 writable.add_done_callback(self._go_on)
             return
         try:
-            events = b"".join([self._event_of(chunk) for chunk in self._stream.take()])
+            chunks = self._stream.take(AT_ONCE_BYTES)
+            events = b"".join([self._event_of(chunk) for chunk in chunks])
             if events:  # an empty chunk would end the answer
                 self._sink.write(events)
             if self._stream.is_at_end():
                 self.done.set_result(None)
+            elif self._stream.has_chunks():
+                self.done.get_loop().call_soon(self.advance)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self.done.set_exception(error)
 
