@@ -48,9 +48,10 @@ BENCHMARKS: dict[str, Benchmark] = {
     **streams.BENCHMARKS,
     **peers.BENCHMARKS,
     **chat_load.BENCHMARKS,
+    **attacks.ON_DEMAND,
 }
 # They need an environment of their own, `.venv-llm`.
-ON_DEMAND = peers.BENCHMARKS.keys() | chat_load.BENCHMARKS.keys()
+ON_DEMAND = {*peers.BENCHMARKS, *chat_load.BENCHMARKS, *attacks.ON_DEMAND}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

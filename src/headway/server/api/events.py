@@ -9,6 +9,7 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
+from headway.runtime.driving.streams import AT_ONCE_BYTES
 from headway.server.net.messages import Sink
 
 
@@ -73,6 +74,8 @@ class Events:
             async for event in self:
                 await sink.wait_writable()
                 sink.write(event)
+                if len(event) > AT_ONCE_BYTES:
+                    await asyncio.sleep(0)  # the next may be there: others have their turn
             return
         if self._ended:
             return
@@ -106,9 +109,11 @@ class Pumping:
         if self._done.done():
             return
         try:
-            self._take(self._stream.take())
+            self._take(self._stream.take(AT_ONCE_BYTES))
             if self._stream.is_at_end():
                 self._done.set_result(None)
+            elif self._stream.has_chunks():  # others have their turn first
+                self._done.get_loop().call_soon(self._advance)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._done.set_exception(error)
 

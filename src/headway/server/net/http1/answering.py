@@ -256,4 +256,7 @@ class Answering(Lifetime):
         else:
             self._start(turn)
         if not self._waiting:
-            self._transport.resume_reading()
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        self._transport.resume_reading()
