@@ -49,7 +49,7 @@ def _slot_at(shelves: Sequence[Shelf], place: int) -> Slot:
     slots.sort()
     if len(slots) >= place:
         last = slots[place - 1]
-        if all([len(shelf.slots) <= each or last < shelf.slots[each] for shelf in shelves]):
+        if all(len(shelf.slots) <= each or last < shelf.slots[each] for shelf in shelves):
             return last
     return sorted([slot for shelf in shelves for slot in shelf.slots[:place]])[place - 1]
 

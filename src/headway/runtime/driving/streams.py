@@ -158,10 +158,11 @@ class StreamCall:
 
     def take(self) -> list[Any]:
         """All chunks that are there."""
+        pushed_bytes = self._pushed_bytes  # first: a chunk is counted before it can be taken
         chunks, taken = self._chunks, []
         while chunks:
             taken.append(chunks.popleft())
-        self._taken_bytes += sum(map(_bytes_of, taken))
+        self._taken_bytes = pushed_bytes
         return taken
 
     def is_at_end(self) -> bool:
