@@ -160,7 +160,14 @@ class StreamCall:
 
     def take(self, most_bytes: float = math.inf) -> list[Any]:
         """The chunks that are there; the one that goes beyond `most_bytes` is the last."""
-        chunks, taken, stops_at = self._chunks, [], self._taken_bytes + most_bytes
+        pushed_bytes = self._pushed_bytes  # first: a chunk is counted before it can be taken
+        chunks, taken = self._chunks, []
+        if pushed_bytes - self._taken_bytes <= most_bytes:
+            while chunks:
+                taken.append(chunks.popleft())
+            self._taken_bytes = pushed_bytes
+            return taken
+        stops_at = self._taken_bytes + most_bytes
         while chunks and self._taken_bytes < stops_at:
             chunk = chunks.popleft()
             taken.append(chunk)
