@@ -192,9 +192,9 @@ class Rehearsal:
         self.setting = chosen
 
     def _reached(self, setting: Setting, round_: _Round, caps: Sequence[int]) -> Setting:
-        """With the least cap that is the same, as far as was seen: when more come it is lifted, but
-        one that is too large is not lowered."""
-        if setting.cap_rows is None:
+        """In a pool, with the least cap that is the same as far as was seen: when more come it is
+        lifted, but one that is too large is not lowered."""
+        if setting.cap_rows is None or len(self.speeds) == 1:
             return setting
         largest = round(round_.found[setting].largest * self._item_rows)
         least = caps[min(bisect_left(caps, largest), len(caps) - 1)]
