@@ -178,8 +178,12 @@ class Scheduler:
         if self._workers > 1:
             usual_s = self.costs.predict(batch.padded_rows, batch.size)
             if usual_s:
-                pool.observe(batch.worker, ran_s / usual_s)
+                was_unequal = pool.is_unequal
+                is_steady = not pool.is_known and self.costs.is_steady
+                pool.observe(batch.worker, ran_s / usual_s, is_steady=is_steady)
                 self._rehearsal.speeds = pool.speeds
+                if pool.is_unequal != was_unequal:
+                    self._rehearsal.start_over()
             ran_s /= pool.times(batch.worker)
         self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
