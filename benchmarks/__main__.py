@@ -7,7 +7,10 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    chat_deciding,
+    chat_front,
     chat_load,
+    chat_right,
     client_calls,
     composing,
     faults,
@@ -48,9 +51,17 @@ BENCHMARKS: dict[str, Benchmark] = {
     **streams.BENCHMARKS,
     **peers.BENCHMARKS,
     **chat_load.BENCHMARKS,
+    **chat_deciding.BENCHMARKS,
+    **chat_front.BENCHMARKS,
+    **chat_right.BENCHMARKS,
 }
 # They need an environment of their own, `.venv-llm`.
-ON_DEMAND = peers.BENCHMARKS.keys() | chat_load.BENCHMARKS.keys()
+ON_DEMAND = {
+    *peers.BENCHMARKS,
+    *chat_load.BENCHMARKS,
+    *chat_front.BENCHMARKS,
+    *chat_right.BENCHMARKS,
+}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

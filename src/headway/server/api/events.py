@@ -77,7 +77,7 @@ class Events:
         if self._ended:
             return
         pumping = Pumping(stream, self._event_of, sink)
-        stream.attach(pumping.advance)
+        stream.attach(pumping.advance, pumping.write)
         try:
             pumping.advance()  # what has come meanwhile
             await pumping.done
@@ -93,34 +93,56 @@ class Events:
 class Pumping:
     """Moves what has come to the sink, as long as that has room."""
 
+    __slots__ = ("_event_of", "_is_clear", "_sink", "_stream", "done")
+
     def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
         self._stream = stream
         self._event_of = event_of
         self._sink = sink
-        self._is_held_up = False
+        self._is_clear = True  # no chunk waits in the stream for the sink, and it is not done
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def write(self, chunk: Any) -> bool:
+        """The hot path: a chunk goes to the sink without a stay in the stream."""
+        sink = self._sink
+        if not self._is_clear or sink.writable is not None:
+            return False
+        try:
+            event = self._event_of(chunk)
+            if event:  # an empty chunk would end the answer
+                sink.write(event)
+        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+            self._fail(error)
+        return True
 
     def advance(self) -> None:
         if self.done.done():
             return
         writable = self._sink.writable
         if writable is not None:  # the client reads too slowly: chunks wait, up to a limit
-            if not self._is_held_up:
-                self._is_held_up = True
+            if self._is_clear:
+                self._is_clear = False
                 writable.add_done_callback(self._go_on)
             return
         try:
             events = b"".join([self._event_of(chunk) for chunk in self._stream.take()])
-            if events:  # an empty chunk would end the answer
+            if events:
                 self._sink.write(events)
             if self._stream.is_at_end():
+                self._is_clear = False
                 self.done.set_result(None)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
-            self.done.set_exception(error)
+            self._fail(error)
 
     def _go_on(self, _: object) -> None:
-        self._is_held_up = False
-        self.advance()
+        if not self.done.done():
+            self._is_clear = True
+            self.advance()
+
+    def _fail(self, error: BaseException) -> None:
+        self._is_clear = False
+        if not self.done.done():  # it was cancelled: the client has left
+            self.done.set_exception(error)
 
 
 async def close(stream: AsyncIterator[Any]) -> None:
