@@ -103,7 +103,7 @@ chat: .venv-llm/.ready ## a small language model on http://127.0.0.1:8000, with 
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m headway serve chat $(ARGS)
 
-test-llm: .venv-llm/.ready ## the token-level engine, with torch, and the small language model from PyPI
+test-llm: .venv-llm/.ready .venv-clients/.ready ## the token-level engine, with torch, and the small language model from PyPI
 	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \
 		.venv-llm/bin/python -m pytest tests/llm
 

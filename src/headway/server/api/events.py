@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
-from headway.runtime.driving.streams import AT_ONCE_BYTES
+from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
 from headway.server.net.messages import Sink
 
 
@@ -80,7 +80,7 @@ class Events:
         if self._ended:
             return
         try:
-            await _ToSink(stream, self._event_of, sink).wait_done()
+            await ToSink(stream, self._event_of, sink).wait_done()
             tail = self._tail_of()
             if tail:
                 sink.write(tail)
@@ -91,14 +91,20 @@ class Events:
 class Pumping:
     """Takes what has come, whenever something does, until the end: no task has a turn for it."""
 
-    def __init__(self, stream: ServedStream, take: Callable[[list[Any]], None]) -> None:
+    def __init__(
+        self,
+        stream: ServedStream,
+        take: Callable[[list[Any]], None],
+        direct: Direct | None = None,
+    ) -> None:
         self._stream = stream
         self._take = take
+        self._direct = direct
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait_done(self) -> None:
         """Raises what went wrong."""
-        self._stream.attach(self._advance)
+        self._stream.attach(self._advance, self._direct)
         try:
             self._advance()  # what has come meanwhile
             await self._done
@@ -115,29 +121,46 @@ class Pumping:
             elif self._stream.has_chunks():  # others have their turn first
                 self._done.get_loop().call_soon(self._advance)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._done.done():  # else it was cancelled: the client has left
             self._done.set_exception(error)
 
 
-class _ToSink(Pumping):
-    """As events, as long as the sink has room."""
+class ToSink(Pumping):
+    """Writes what comes as events, as long as the sink has room."""
 
     def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
-        super().__init__(stream, self._write)
+        super().__init__(stream, self._write, self._write_one)
         self._event_of = event_of
         self._sink = sink
         self._is_held_up = False
+        self._is_clear = False  # no chunk waits in the stream, and there may be more
 
     def _advance(self) -> None:
         writable = self._sink.writable
         if writable is None:
             super()._advance()
+            self._is_clear = not self._done.done() and not self._stream.has_chunks()
         elif not self._is_held_up:  # the client reads too slowly: chunks wait, up to a limit
-            self._is_held_up = True
+            self._is_held_up, self._is_clear = True, False
             writable.add_done_callback(self._go_on)
 
     def _go_on(self, _: object) -> None:
         self._is_held_up = False
         self._advance()
+
+    def _write_one(self, chunk: Any) -> bool:
+        """The hot path: a chunk goes to the sink without a stay in the stream."""
+        if not self._is_clear or self._sink.writable is not None:
+            return False
+        try:
+            self._write([chunk])
+        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+            self._is_clear = False
+            self._fail(error)
+        return True
 
     def _write(self, chunks: list[Any]) -> None:
         events = b"".join([self._event_of(chunk) for chunk in chunks])
