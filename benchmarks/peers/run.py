@@ -6,6 +6,7 @@ with the model's file in BENCH_GGUF. A peer without one stands in the table as n
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -90,24 +91,28 @@ def _run(command: list[str] | str, rounds: int) -> Ran:
         return Ran(failure=command)
     paths = f"{_ROOT}{os.pathsep}{_ROOT / 'src'}"
     try:
-        done = subprocess.run(
+        party = subprocess.Popen(
             [*command, "--rounds", str(rounds)],
             cwd=_ROOT,
             env={**os.environ, "PYTHONPATH": paths},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=LIMIT_S,
-            check=False,
+            start_new_session=True,
         )
-        said, failure = done.stdout, ""
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["it said nothing"]
-            failure = f"ended with {done.returncode}: {lines[-1][:200]}"
-    except subprocess.TimeoutExpired as late:
-        said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        failure = f"was stopped after {LIMIT_S} s"
     except OSError as error:
         return Ran(failure=str(error))
+    failure = ""
+    try:
+        said, errors = party.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        failure = f"was stopped after {LIMIT_S} s"
+        # With all its processes: vLLM's workers would go on, and take the cores of those after it.
+        os.killpg(party.pid, signal.SIGKILL)
+        said, errors = party.communicate()
+    if party.returncode and not failure:
+        lines = errors.strip().splitlines() or ["it said nothing"]
+        failure = f"ended with {party.returncode}: {lines[-1][:200]}"
     found: dict[str, list[float]] = defaultdict(list)
     for line in said.splitlines():
         if line.startswith('{"party"'):

@@ -51,15 +51,7 @@ class Scheduler:
             error_percentile=policy.slo_percentile,
             batch_sizes=policy.batch_sizes,
         )
-        self._queue = Queue(
-            order=policy.order,
-            weights=policy.tenant_weights,
-            full_rows=policy.max_batch_size,
-            ageing_s=policy.ageing_s,
-            # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
-            may_be_plain=policy.slo_s is None and not policy.batch_sizes,
-            shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
-        )
+        self._queue = _queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._stagger = Stagger(self.costs, policy.max_batch_size)
         self._linger = Linger(policy.workers)
@@ -447,3 +439,15 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         return not (self._running or self._queue or self._suspects.cases or self._refused)
+
+
+def _queue_for(policy: Policy) -> Queue:
+    return Queue(
+        order=policy.order,
+        weights=policy.tenant_weights,
+        full_rows=policy.max_batch_size,
+        ageing_s=policy.ageing_s,
+        # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
+        may_be_plain=policy.slo_s is None and not policy.batch_sizes,
+        shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
+    )
