@@ -100,32 +100,32 @@ class Pumping:
         self._stream = stream
         self._take = take
         self._direct = direct
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait_done(self) -> None:
         """Raises what went wrong."""
-        self._stream.attach(self._advance, self._direct)
+        self._stream.attach(self.advance, self._direct)
         try:
-            self._advance()  # what has come meanwhile
-            await self._done
+            self.advance()  # what has come meanwhile
+            await self.done
         finally:
             self._stream.attach(None)
 
-    def _advance(self) -> None:
-        if self._done.done():
+    def advance(self) -> None:
+        if self.done.done():
             return
         try:
             self._take(self._stream.take(AT_ONCE_BYTES))
             if self._stream.is_at_end():
-                self._done.set_result(None)
+                self.done.set_result(None)
             elif self._stream.has_chunks():  # others have their turn first
-                self._done.get_loop().call_soon(self._advance)
+                self.done.get_loop().call_soon(self.advance)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        if not self._done.done():  # else it was cancelled: the client has left
-            self._done.set_exception(error)
+        if not self.done.done():  # else it was cancelled: the client has left
+            self.done.set_exception(error)
 
 
 class ToSink(Pumping):
@@ -138,18 +138,18 @@ class ToSink(Pumping):
         self._is_held_up = False
         self._is_clear = False  # no chunk waits in the stream, and there may be more
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         writable = self._sink.writable
         if writable is None:
-            super()._advance()
-            self._is_clear = not self._done.done() and not self._stream.has_chunks()
+            super().advance()
+            self._is_clear = not self.done.done() and not self._stream.has_chunks()
         elif not self._is_held_up:  # the client reads too slowly: chunks wait, up to a limit
             self._is_held_up, self._is_clear = True, False
             writable.add_done_callback(self._go_on)
 
     def _go_on(self, _: object) -> None:
         self._is_held_up = False
-        self._advance()
+        self.advance()
 
     def _write_one(self, chunk: Any) -> bool:
         """The hot path: a chunk goes to the sink without a stay in the stream."""

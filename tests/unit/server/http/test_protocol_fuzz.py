@@ -131,8 +131,8 @@ def test_answers_do_not_depend_on_how_the_requests_were_cut(places: list[int]) -
 async def exchanged_at_once(data: bytes) -> tuple[bytes, list[int]]:
     """What is answered to one read, and how many requests waited at each moment."""
     app = App()
-    app.add("POST", "/echo", echo)
-    app.add("POST", "/direct", echo, direct=Pending)
+    app.add(Route("POST", "/echo", echo))
+    app.add(Route("POST", "/direct", echo, direct=Pending))
     loop = asyncio.get_running_loop()
     connection, transport = Connection(app, ServerConfig(), loop, FakeOwner()), FakeTransport()
     connection.connection_made(transport)
