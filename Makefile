@@ -58,7 +58,7 @@ format: $(VENV)/.ready ## put the code in order
 test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in three processes
 	@logs=$$(mktemp -d); mkdir $$logs/taken; failed=0; pids=; \
 		for k in 1 2 3; do \
-			$(BIN)/python -m pytest -m 'not slow' --take-from $$logs/taken > $$logs/$$k.log 2>&1 & pids="$$pids $$!"; \
+			$(BIN)/python -m pytest -m 'not slow' --take-from=$$logs/taken > $$logs/$$k.log 2>&1 & pids="$$pids $$!"; \
 		done; \
 		for pid in $$pids; do wait $$pid || failed=1; done; \
 		if [ $$failed = 0 ]; then tail -q -n 1 $$logs/*.log; else cat $$logs/*.log; fi; \
