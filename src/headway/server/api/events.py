@@ -74,8 +74,8 @@ class Events:
             async for event in self:
                 await sink.wait_writable()
                 sink.write(event)
-                if len(event) > AT_ONCE_BYTES:
-                    await asyncio.sleep(0)  # the next may be there: others have their turn
+                if len(event) > AT_ONCE_BYTES:  # the next may be there, and is encoded first
+                    await turn_of(sink)
             return
         if self._ended:
             return
@@ -120,13 +120,19 @@ class Pumping:
             if self._stream.is_at_end():
                 self.done.set_result(None)
             elif self._stream.has_chunks():
-                self.done.get_loop().call_soon(self.advance)
+                self._sink.call_in_turn(self.advance)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self.done.set_exception(error)
 
     def _go_on(self, _: object) -> None:
         self._is_held_up = False
         self.advance()
+
+
+async def turn_of(sink: Sink) -> None:
+    turn = asyncio.Event()
+    sink.call_in_turn(turn.set)
+    await turn.wait()
 
 
 async def close(stream: AsyncIterator[Any]) -> None:
