@@ -8,7 +8,7 @@ import pytest
 from headway.core.batching.replay import Capped, Replayed, Sustained, Traffic, replay
 
 SECONDS = [0.0, *(0.002 + 0.0004 * items for items in range(1, 33))]
-SUSTAINED = Sustained([(8, 8 / SECONDS[8]), (16, 16 / SECONDS[16]), (32, 32 / SECONDS[32])])
+SUSTAINED = Sustained([(rows, rows / SECONDS[rows], SECONDS[rows]) for rows in (8, 16, 32)])
 NO_SLO = float("inf")
 
 

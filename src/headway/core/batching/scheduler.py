@@ -16,6 +16,7 @@ from headway.core.batching.planning import shelf_of
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
+from headway.core.batching.stagger import Stagger
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.fitting import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
@@ -44,26 +45,14 @@ class Scheduler:
     def __init__(self, policy: Policy | None = None, table: CostTable | None = None) -> None:
         policy = policy or Policy()
         self.policy = policy
-        self.costs = Costs(
-            policy.max_batch_size,
-            table,
-            error_percentile=policy.slo_percentile,
-            batch_sizes=policy.batch_sizes,
-        )
-        self._queue = Queue(
-            order=policy.order,
-            weights=policy.tenant_weights,
-            full_rows=policy.max_batch_size,
-            ageing_s=policy.ageing_s,
-            # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
-            may_be_plain=policy.slo_s is None and not policy.batch_sizes,
-            shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
-        )
+        self.costs = _costs_for(policy, table)
+        self._queue = _queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
+        self._stagger = Stagger(self.costs, policy.max_batch_size)
         self._linger = Linger(policy.workers)
         sizing = Sizing(policy, self.costs, self._linger)
         self._rehearsal = Rehearsal(policy, self.costs, sizing)
-        self._linger.heard = self._rehearsal.arrived
+        self._linger.heard = self._heard
         self._batch_size = BatchSize(
             policy,
             self.costs,
@@ -85,6 +74,7 @@ class Scheduler:
             policy,
             self.costs,
             linger=self._linger,
+            stagger=self._stagger,
             rehearsal=self._rehearsal,
             batch_size=self._batch_size,
             sizing=sizing,
@@ -170,14 +160,25 @@ class Scheduler:
             self._clear(batch)
         if self._learns:
             self._linger.completed(now, now - batch.fired_at)
+            if self._workers == 1:
+                self._stagger.answered(now, len(batch.items))
+
+    def _heard(self, times: Sequence[float]) -> None:
+        """So items arrived."""
+        self._rehearsal.arrived(times)
+        self._stagger.arrived(times)
 
     def _observe(self, batch: Batch, ran_s: float) -> None:
         pool = self._pool
         if self._workers > 1:
             usual_s = self.costs.predict(batch.padded_rows, batch.size)
             if usual_s:
-                pool.observe(batch.worker, ran_s / usual_s)
+                was_unequal = pool.is_unequal
+                is_steady = not pool.is_known and self.costs.is_steady
+                pool.observe(batch.worker, ran_s / usual_s, is_steady=is_steady)
                 self._rehearsal.speeds = pool.speeds
+                if pool.is_unequal != was_unequal:
+                    self._rehearsal.start_over()
             ran_s /= pool.times(batch.worker)
         self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
@@ -437,3 +438,24 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         return not (self._running or self._queue or self._suspects.cases or self._refused)
+
+
+def _costs_for(policy: Policy, table: CostTable | None) -> Costs:
+    return Costs(
+        policy.max_batch_size,
+        table,
+        error_percentile=policy.slo_percentile,
+        batch_sizes=policy.batch_sizes,
+    )
+
+
+def _queue_for(policy: Policy) -> Queue:
+    return Queue(
+        order=policy.order,
+        weights=policy.tenant_weights,
+        full_rows=policy.max_batch_size,
+        ageing_s=policy.ageing_s,
+        # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
+        may_be_plain=policy.slo_s is None and not policy.batch_sizes,
+        shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
+    )

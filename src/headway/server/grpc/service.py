@@ -32,7 +32,7 @@ from headway.server.grpc.calls import Calls
 from headway.server.grpc.spelling import Spelling
 from headway.server.grpc.streams import Asked, Chunks, Streams
 from headway.server.inference import Inference
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2.call import Call
 from headway.signature import Decoded
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Protocol
 
 from headway.errors import Closed
 from headway.hosting.streaming import ServedStream
-from headway.server.api.events import Pumping
+from headway.server.api.events import ToSink
 from headway.server.auth.keys import Caller
 from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
 from headway.server.grpc.spelling import IS_END
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2.call import Call
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
@@ -204,13 +204,7 @@ async def _pump(
     call: Call,
 ) -> None:
     """The rest of the chunks, each as it comes, without a task's turn for it."""
-    pumping = Pumping(stream, lambda chunk: call.frame(message_of(chunk)), _Sink(call))
-    stream.attach(pumping.advance)
-    try:
-        pumping.advance()  # what has come meanwhile
-        await pumping.done
-    finally:
-        stream.attach(None)
+    await ToSink(stream, lambda chunk: call.frame(message_of(chunk)), _Sink(call)).wait_done()
 
 
 async def _parsed(request: Any) -> pb.ModelInferRequest:
