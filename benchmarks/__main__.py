@@ -69,6 +69,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="fewer requests and repeats")
+    parser.add_argument("--seeds", type=int, help="grid: samples of every point; default: 3")
     parser.add_argument("--write", action="store_true", help=f"also into {RESULTS.name}")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in BENCHMARKS]
@@ -77,7 +78,10 @@ def main() -> int:
     missed = 0
     for name in arguments.names or [each for each in BENCHMARKS if each not in ON_DEMAND]:
         started = time.perf_counter()
-        report = BENCHMARKS[name](arguments.quick)
+        if name == "grid":
+            report = grid.grid(arguments.quick, arguments.seeds)
+        else:
+            report = BENCHMARKS[name](arguments.quick)
         missed += sum(not bar.reached for bar in report.bars)
         text = report.to_markdown()
         took = (

@@ -13,6 +13,8 @@ import pytest
 from models import build
 from serving import MOST_S, Serving, serving
 
+from described import check_described
+
 pytestmark = pytest.mark.real_time
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 needs_llguidance = pytest.mark.skipif(
@@ -243,7 +245,7 @@ def test_a_tokenizer_needs_no_name_where_there_is_one_model(served: Serving) -> 
     }.items():
         answer = httpx.post(f"{served.url}/tokenize", json=body)
         assert answer.status_code in (400, 404), answer.text
-        assert field in answer.json()["error"]["message"]
+        assert field in answer.json()["error"]
 
 
 def test_whoever_asks_is_told_what_the_answer_met(served: Serving) -> None:
@@ -441,3 +443,21 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="other", messages=HELLO)
     assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("template", "body"),
+    [
+        ("/v1/chat/completions", {"messages": HELLO}),
+        ("/v1/chat/completions", {"messages": HELLO, "logprobs": True, "top_logprobs": 2, "n": 2}),
+        ("/v1/completions", {"prompt": "Hello"}),
+        ("/v1/completions", {"prompt": ["Hello", "a"], "logprobs": 2}),
+        ("/tokenize", {"prompt": "Hello", "return_token_strs": True}),
+        ("/detokenize", {"tokens": [1]}),
+    ],
+)
+def test_answers_are_as_described(served: Serving, template: str, body: dict[str, Any]) -> None:
+    more = {} if "token" in template else {"max_tokens": 3}
+    with httpx.Client(base_url=served.url, timeout=MOST_S) as http:
+        answer = http.post(template, json={"model": "tiny", **more, **body}).raise_for_status()
+        check_described(http, template, answer)

@@ -7,7 +7,8 @@ import pytest
 
 from headway.core import CostTable, Policy, probe_rows
 from headway.core.batching.linger import Linger
-from headway.core.batching.rehearsal import Rehearsal, Setting, Sustained, rows_to_take
+from headway.core.batching.rehearsal import Rehearsal, Setting
+from headway.core.batching.replay import Sustained, rows_to_take
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 
@@ -138,8 +139,44 @@ def test_the_work_of_a_rehearsal_is_bounded_by_the_time(workers: int) -> None:
     for at in times:
         rehearsal.arrived([at])
         rehearsal.step(at)
-    spent_s = rehearsal.replayed_batches * 2e-6
-    assert 0.02 <= spent_s <= 0.1 + 0.01 * times[-1] + 0.05
+    assert 0.02 <= rehearsal.spent_s <= 0.1 + 0.01 * times[-1] + 0.05
+
+
+def test_steady_traffic_is_rehearsed_less_often() -> None:
+    rehearsal = new_rehearsal(Policy(), Costs(64, table(gpu)))
+    spent_s = []
+    times = poisson(3_000, 40_000)
+    for number, at in enumerate(times):
+        rehearsal.arrived([at])
+        rehearsal.step(at)
+        if number % 10_000 == 9_999:
+            spent_s.append(rehearsal.spent_s)
+    steady_s = (spent_s[-1] - spent_s[0]) / (times[-1] - times[10_000])
+    assert 0.0 < steady_s < 0.004, "far below the share that it may take"
+
+
+@pytest.mark.parametrize(("times_faster", "is_rehearsed"), [(1.0, False), (2.0, True), (0.5, True)])
+def test_when_more_or_fewer_come_it_is_rehearsed_at_once(
+    times_faster: float, is_rehearsed: bool
+) -> None:
+    rehearsal = new_rehearsal(Policy(), Costs(64, table(gpu)))
+    now = 0.0
+
+    def come(count: int, every_s: float) -> float:
+        """Arrivals a fixed time apart; answers what was spent meanwhile."""
+        nonlocal now
+        before_s = rehearsal.spent_s
+        for _ in range(count):
+            now += every_s
+            rehearsal.arrived([now])
+            rehearsal.step(now)
+        return rehearsal.spent_s - before_s
+
+    come(20_000, 1 / 3_000)
+    while come(64, 1 / 3_000) == 0.0:  # until the next round, which changes nothing, …
+        pass
+    come(512, 1 / 3_000)  # … is over
+    assert (come(1_100, 1 / 3_000 / times_faster) > 0.0) is is_rehearsed
 
 
 def test_a_model_that_nobody_has_timed_is_not_rehearsed_with() -> None:

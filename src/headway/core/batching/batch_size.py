@@ -8,7 +8,8 @@ that vary), that one is used.
 import math
 
 from headway.core.batching.linger import Linger
-from headway.core.batching.rehearsal import Rehearsal, Setting, rows_to_take
+from headway.core.batching.rehearsal import Rehearsal, Setting
+from headway.core.batching.replay import rows_to_take
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
@@ -37,6 +38,7 @@ class BatchSize:
         self._max_cost = policy.max_batch_cost or math.inf
         self._is_given = policy.firing is not Firing.AUTO
         self.workers = policy.workers
+        self.group_rows = 0  # of callers in step that leave together; 0: they are not
 
     @property
     def most_rows(self) -> int:
@@ -55,6 +57,8 @@ class BatchSize:
         return rows
 
     def _rows_auto(self, lane: Lane, running_batches: int) -> int:
+        if self.group_rows:
+            return min(self.group_rows, self._max_rows)
         setting, size = self._rehearsed(), lane.mean_size
         if setting is not None and setting.cap_rows is not None and not size:
             best = self._costs.best_rows(size)

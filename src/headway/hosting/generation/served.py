@@ -27,7 +27,7 @@ from headway.hosting.generation.engine import EngineModel
 from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
-from headway.hosting.holding import Holding
+from headway.hosting.in_use import InUse
 from headway.hosting.registry import Array, Ask, WorkerLine
 from headway.hosting.statistics import ModelStatistics
 from headway.hosting.streaming import ServedStream
@@ -57,7 +57,7 @@ _SIGNATURE = Signature(side_of(_INPUTS, str), side_of(_OUTPUTS, str), str, str)
 _MOST_WAITING = 30.0  # seconds for the step that runs when it is closed
 
 
-class ServedGenerator(Holding):
+class ServedGenerator(InUse):
     """`load()` before, `close()` after."""
 
     inputs: Sequence[Tensor] = _INPUTS
@@ -284,6 +284,10 @@ class ServedGenerator(Holding):
         return AdaptedModel(self, name)
 
     # ---- calling
+
+    def read(self, value: Any) -> Any:
+        """It takes texts, which are checked when they are asked for."""
+        return value
 
     def takes_parameter(self, name: str) -> bool:
         return name in NAMES

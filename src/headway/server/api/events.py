@@ -9,6 +9,7 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
+from headway.runtime.driving.streams import Direct
 from headway.server.net.messages import Sink
 
 
@@ -76,33 +77,64 @@ class Events:
             return
         if self._ended:
             return
-        pumping = Pumping(stream, self._event_of, sink)
-        stream.attach(pumping.advance, pumping.write)
         try:
-            pumping.advance()  # what has come meanwhile
-            await pumping.done
+            await _ToSink(stream, self._event_of, sink).wait_done()
             tail = self._tail_of()
             if tail:
                 sink.write(tail)
         except HeadwayError as error:
             sink.write(self._error_of(error))
-        finally:
-            stream.attach(None)
 
 
 class Pumping:
-    """Moves what has come to the sink, as long as that has room."""
+    """Takes what has come, whenever something does, until the end: no task has a turn for it."""
 
-    __slots__ = ("_event_of", "_is_clear", "_sink", "_stream", "done")
+    def __init__(
+        self,
+        stream: ServedStream,
+        take: Callable[[list[Any]], None],
+        direct: Direct | None = None,
+    ) -> None:
+        """`direct` may take a chunk before it comes into the stream's queue."""
+        self._stream = stream
+        self._take = take
+        self._direct = direct
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait_done(self) -> None:
+        """Raises what went wrong."""
+        self._stream.attach(self._advance, self._direct)
+        try:
+            self._advance()  # what has come meanwhile
+            await self._done
+        finally:
+            self._stream.attach(None)
+
+    def _advance(self) -> None:
+        if self._done.done():
+            return
+        try:
+            self._take(self._stream.take())
+            if self._stream.is_at_end():
+                self._done.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._done.done():  # it was cancelled: the client has left
+            self._done.set_exception(error)
+
+
+class _ToSink(Pumping):
+    """As events, as long as the sink has room."""
 
     def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
-        self._stream = stream
+        super().__init__(stream, self._write_all, self._write)
         self._event_of = event_of
         self._sink = sink
-        self._is_clear = True  # no chunk waits in the stream for the sink, and it is not done
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_clear = True  # nothing went wrong, and no chunk waits in the stream for the sink
 
-    def write(self, chunk: Any) -> bool:
+    def _write(self, chunk: Any) -> bool:
         """The hot path: a chunk goes to the sink without a stay in the stream."""
         sink = self._sink
         if not self._is_clear or sink.writable is not None:
@@ -115,34 +147,27 @@ class Pumping:
             self._fail(error)
         return True
 
-    def advance(self) -> None:
-        if self.done.done():
-            return
+    def _advance(self) -> None:
         writable = self._sink.writable
-        if writable is not None:  # the client reads too slowly: chunks wait, up to a limit
-            if self._is_clear:
-                self._is_clear = False
-                writable.add_done_callback(self._go_on)
-            return
-        try:
-            events = b"".join([self._event_of(chunk) for chunk in self._stream.take()])
-            if events:
-                self._sink.write(events)
-            if self._stream.is_at_end():
-                self._is_clear = False
-                self.done.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
-            self._fail(error)
+        if writable is None:
+            super()._advance()
+        elif self._is_clear:  # the client reads too slowly: chunks wait, up to a limit
+            self._is_clear = False
+            writable.add_done_callback(self._go_on)
 
     def _go_on(self, _: object) -> None:
-        if not self.done.done():
+        if not self._done.done():
             self._is_clear = True
-            self.advance()
+            self._advance()
 
     def _fail(self, error: BaseException) -> None:
         self._is_clear = False
-        if not self.done.done():  # it was cancelled: the client has left
-            self.done.set_exception(error)
+        super()._fail(error)
+
+    def _write_all(self, chunks: list[Any]) -> None:
+        events = b"".join([self._event_of(chunk) for chunk in chunks])
+        if events:
+            self._sink.write(events)
 
 
 async def close(stream: AsyncIterator[Any]) -> None:

@@ -31,7 +31,7 @@ from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
 from headway.server.grpc.streams import Asked, Streams
 from headway.server.inference import Inference
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2.call import Call
 from headway.signature import Decoded
 

@@ -11,7 +11,7 @@ from headway.server.auth.keys import Caller
 from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from headway.config import ServerConfig
 from headway.server.app import App, Asker
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.protocol import Connection
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Route
 from headway.testing.virtual_time import run
 
 REQUESTS = (
@@ -97,9 +98,9 @@ class Other(Pending):
 
 async def exchange(pieces: list[bytes], heads: Heads | None = None) -> bytes:
     app = App()
-    app.add("POST", "/echo", echo)
-    app.add("POST", "/direct", echo, direct=Pending)
-    app.add("POST", "/other", echo, direct=Other)
+    app.add(Route("POST", "/echo", echo))
+    app.add(Route("POST", "/direct", echo, direct=Pending))
+    app.add(Route("POST", "/other", echo, direct=Other))
     loop = asyncio.get_running_loop()
     config = ServerConfig(max_header_bytes=256, max_body_bytes=100)
     connection, transport = Connection(app, config, loop, FakeOwner(heads)), FakeTransport()

@@ -1,6 +1,6 @@
 """`/tokenize` and `/detokenize`, as vLLM has them."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -9,14 +9,12 @@ from headway.hosting.generation.language import Language
 from headway.server.api.openai.asking import language_of
 from headway.server.api.openai.chat import checked_messages
 from headway.server.api.v2.asking import find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/tokenize", "tokenize"),
-    ("POST", "/detokenize", "detokenize"),
-]
 _MOST_TOKENS = 2**20
 
 
@@ -48,10 +46,16 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/tokenize", self.tokenize, Access.INFER),
+            Route("POST", "/detokenize", self.detokenize, Access.INFER),
+        ]
 
     async def tokenize(self, request: Request) -> Response:
         no_query(request)

@@ -10,7 +10,7 @@ import grpc
 from headway.config import ServerConfig
 from headway.server.auth.keys import Caller
 from headway.server.grpc.calls import Refusal
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import Account, Budget
 from headway.server.net.http2.call_state import CallState
