@@ -29,7 +29,7 @@ from headway.engine.runner import Runner, load
 VOCABULARY = 270  # every byte, and some special tokens
 SPECIALS = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>"]
 TEMPLATE = """{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}\
-{% endfor %}<|assistant|>"""
+{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,

@@ -163,7 +163,9 @@ class ToSink(Pumping):
         if not self._is_clear or self._sink.writable is not None:
             return False
         try:
-            self._write([chunk])
+            event = self._event_of(chunk)
+            if event:  # an empty chunk would end the answer
+                self._sink.write(event)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._is_clear = False
             self._fail(error)
@@ -171,7 +173,7 @@ class ToSink(Pumping):
 
     def _write(self, chunks: list[Any]) -> None:
         events = b"".join([self._event_of(chunk) for chunk in chunks])
-        if events:  # an empty chunk would end the answer
+        if events:
             self._sink.write(events)
 
 
