@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from headway.core.generation.limits import Limits
+from headway.engine.cpu.building import compiled
 from headway.engine.runner import Runner, load
 from headway.engine.weights import read_config
 from headway.errors import ConfigError
@@ -31,13 +32,14 @@ class EngineOptions:
     block_size: int = 16
     threads: int | None = None
     use_transformers: bool = False
-    quantization: str = "none"  # fp8: on a GPU, the layers' weights in 8-bit floats
+    quantization: str = "none"  # fp8, on a GPU: the layers' weights; int8, on a CPU: all products'
     adapter_slots: int | None = None  # None: 8, but on a GPU only with `adapters`
     max_adapter_rank: int | None = None  # None: 64, on a GPU 16
     adapters: bool = False  # some will be loaded: a GPU keeps memory and graphs for them
     device: str = "auto"  # cpu or cuda; auto: cuda where there is one
     # For benchmarks.
     random_weights: bool = False  # no file of weights is read
+    kernels: str = "auto"  # torch: not our own for this CPU
     chunking: bool = True  # False: a prompt is computed in one step, and all others wait
 
 
@@ -46,7 +48,7 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         from headway.engine.gpu.starting import start_on_gpu
 
         return start_on_gpu(folder, options, _context(folder, options))
-    if options.quantization != "none":
+    if options.quantization == "fp8":
         raise ConfigError("fp8 weights need a GPU", field="quantization")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -58,6 +60,8 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         max_context=context,
         use_transformers=options.use_transformers,
         random_weights=options.random_weights,
+        kernels=compiled() if options.kernels == "auto" else None,
+        is_rounded=options.quantization == "int8",
     )
     wanted = options.kv_cache_gib
     free = _free_bytes() // 4
