@@ -158,9 +158,12 @@ class Runner:
 
     def run(self, step: Step) -> Sampled:
         """The tokens in the order of `step.sampled`."""
+        kernels = self._decoder.kernels
+        if kernels is not None:
+            kernels.begin_step()
         with torch.inference_mode():
             inputs = inputs_of(step, self._tables, self.limits.block_size)
-            attention = PlainAttention(self._cache, inputs, self._tables, self._decoder.kernels)
+            attention = PlainAttention(self._cache, inputs, self._tables, kernels)
             adapting = self.adapters.begin(step)
             logits = self._decoder(
                 inputs.ids, inputs.positions, attention, inputs.sampled, adapting

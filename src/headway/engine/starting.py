@@ -20,6 +20,7 @@ _GIB = 1 << 30
 _SEQUENCES = 64  # at once: a step of more decodes takes a CPU too long
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DTYPES = ("auto", *_DTYPES)
+QUANTIZATIONS = ("none", "fp8", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class EngineOptions:
     block_size: int = 16
     threads: int | None = None
     use_transformers: bool = False
-    quantization: str = "none"  # fp8, on a GPU: the layers' weights; int8, on a CPU: all products'
+    quantization: str = "none"  # fp8, on a GPU: the layers' weights; int8, on a CPU: the head's too
     adapter_slots: int | None = None  # None: 8, but on a GPU only with `adapters`
     max_adapter_rank: int | None = None  # None: 64, on a GPU 16
     adapters: bool = False  # some will be loaded: a GPU keeps memory and graphs for them
@@ -44,7 +45,12 @@ class EngineOptions:
 
 
 def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
+    if options.quantization not in QUANTIZATIONS:
+        known = ", ".join(QUANTIZATIONS)
+        raise ConfigError(f"{options.quantization!r} is not one of {known}", field="quantization")
     if _device_of(options) == "cuda":
+        if options.quantization == "int8":
+            raise ConfigError("int8 weights are for a CPU; a GPU has fp8", field="quantization")
         from headway.engine.gpu.starting import start_on_gpu
 
         return start_on_gpu(folder, options, _context(folder, options))

@@ -1,10 +1,11 @@
 """Attention over pages in plain torch: for the CPU, and as the reference for kernels.
 
 Where there are kernels for this CPU, decodes read their pages where they lie. Else they are one
-batch, as they are where some share a long beginning, which is then read for all at once. Long stretches of the cache are read where they lie (`segments`), the other
-pages gathered, and the two put together. All queries that share a key head are rows of one product,
-so each key is read once. A prompt's chunk is attended to by itself: a fresh prompt on the keys just
-computed, a later chunk on gathered pages.
+batch, and also where some share a long beginning, which is then read for all of them at once. Long
+stretches of the cache are read where they lie (`segments`), the other pages gathered, and the two
+put together. All queries that share a key head are rows of one product, so each key is read once. A
+prompt's chunk is attended to by itself: a fresh prompt on the keys just computed, a later chunk on
+gathered pages.
 """
 
 import math

@@ -9,7 +9,6 @@ import hashlib
 import logging
 import os
 import platform
-import re
 import shutil
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ import torch
 from headway.engine.cpu.kernels import Kernels
 
 _SOURCE = Path(__file__).with_name("kernels.c")
-_FLAGS = ("-std=gnu11", "-O3", "-mavx2", "-mfma", "-mf16c", "-fno-math-errno", "-shared", "-fPIC")
+_FLAGS = ("-std=gnu11", "-O3", "-mavx2", "-mfma", "-mf16c", "-fno-math-errno", "-pthread")
 _LIMIT_S = 120.0  # a compilation takes a second or two
 _log = logging.getLogger(__name__)
 
@@ -28,8 +27,7 @@ _log = logging.getLogger(__name__)
 @functools.cache
 def compiled() -> Kernels | None:
     """The kernels, compiled now if they never were; None: not on this machine."""
-    runtime = _openmp()
-    if not _runs_here() or runtime is None:
+    if not _runs_here():
         return None
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     try:
@@ -37,7 +35,6 @@ def compiled() -> Kernels | None:
         if library is None:
             _log.info("no C compiler was found: answers come more slowly than they could")
             return None
-        ctypes.CDLL(runtime, mode=ctypes.RTLD_GLOBAL)  # the kernels' threads are torch's
         return Kernels(ctypes.CDLL(str(library)))
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or error
@@ -48,16 +45,6 @@ def compiled() -> Kernels | None:
 def _runs_here() -> bool:
     has_avx2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     return has_avx2 and platform.system() == "Linux" and platform.machine() == "x86_64"
-
-
-def _openmp() -> str | None:
-    """The OpenMP runtime that torch has loaded. A second one would have threads of its own."""
-    try:
-        maps = Path("/proc/self/maps").read_text()
-    except OSError:
-        return None
-    found = re.search(r"/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so\S*", maps)
-    return None if found is None else found[0]
 
 
 def _library(compiler: str | None, folder: Path | None = None) -> Path | None:
@@ -74,7 +61,8 @@ def _library(compiler: str | None, folder: Path | None = None) -> Path | None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         unfinished = Path(work) / library.name
-        command = [compiler, *_FLAGS, "-o", str(unfinished), str(_SOURCE), "-lm"]
+        command = [compiler, *_FLAGS, "-shared", "-fPIC"]
+        command += ["-o", str(unfinished), str(_SOURCE), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_LIMIT_S)
         os.replace(unfinished, library)
     return library

@@ -5,34 +5,144 @@
 // function here has its plain torch twin, and its tests compare the two.
 //
 // Sums have one order, whatever else is in the step: a row's numbers do not depend on its company.
-// Threads are those of the OpenMP runtime that torch has loaded: there is no second pool.
 
+#define _GNU_SOURCE
 #include <immintrin.h>
+#include <linux/futex.h>
 #include <math.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
-extern void GOMP_parallel(void (*work)(void *), void *given, unsigned threads, unsigned flags);
-extern int omp_get_thread_num(void);
-extern int omp_get_num_threads(void);
+// ---- threads
+//
+// They meet some hundred times a step. Who waits looks again and again for a while, which is quick,
+// and then sleeps. How long it looks is for the caller to say (`look_for`): where other processes
+// want the cores, a thread that only looks keeps from them the very thread that it waits for.
 
-enum { LEAST = 1 << 15 };  // multiplications: for fewer, other threads are not worth waking
+typedef void (*work_t)(void *given, long thread, long threads);
 
-static void on_threads(void (*work)(void *), void *given, long cost, int threads)
+enum { MOST_THREADS = 256, LEAST = 1 << 15 };  // multiplications that are worth another thread
+
+static struct {
+    pthread_mutex_t busy;
+    long workers;  // that were started
+    work_t work;
+    void *given;
+    long threads;      // of this turn, with the caller's
+    uint32_t asleep;   // workers
+    uint32_t awaited;  // does the caller sleep?
+    int64_t patience;  // cycles
+    long missed;       // how often the caller looked in vain
+    uint32_t since[MOST_THREADS];                // the turn before a worker's first
+    uint32_t turn __attribute__((aligned(64)));  // how many there were
+    uint32_t left __attribute__((aligned(64)));  // workers that have not ended this turn
+} team = {.busy = PTHREAD_MUTEX_INITIALIZER};
+
+static void sleep_while(uint32_t *word, uint32_t value)
 {
-    if (cost < LEAST || threads == 1)
-        work(given);
-    else
-        GOMP_parallel(work, given, threads, 0);
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void wake(uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, MOST_THREADS, NULL, NULL, 0);
+}
+
+INLINE uint32_t read_now(uint32_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
+
+// Has the word another value before patience ends?
+INLINE int changes(uint32_t *word, uint32_t value)
+{
+    const int64_t until = (int64_t)__rdtsc() + __atomic_load_n(&team.patience, __ATOMIC_RELAXED);
+    do {
+        if (read_now(word) != value) return 1;
+        _mm_pause();
+    } while ((int64_t)__rdtsc() < until);
+    return 0;
+}
+
+static void *be_worker(void *number)
+{
+    const long thread = (long)(intptr_t)number;
+    uint32_t seen = team.since[thread];
+    for (;;) {
+        if (!changes(&team.turn, seen)) {
+            __atomic_add_fetch(&team.asleep, 1, __ATOMIC_SEQ_CST);
+            while (read_now(&team.turn) == seen) sleep_while(&team.turn, seen);
+            __atomic_sub_fetch(&team.asleep, 1, __ATOMIC_SEQ_CST);
+        }
+        seen = read_now(&team.turn);
+        if (thread < team.threads) team.work(team.given, thread, team.threads);
+        if (!__atomic_sub_fetch(&team.left, 1, __ATOMIC_SEQ_CST) && read_now(&team.awaited))
+            wake(&team.left);
+    }
+    return NULL;
+}
+
+// In a child of fork() there is only the thread that called it.
+static void forget_workers(void)
+{
+    team.workers = team.turn = team.left = team.asleep = team.awaited = 0;
+    pthread_mutex_init(&team.busy, NULL);
+}
+
+static void start_workers(long threads)
+{
+    while (team.workers < threads - 1) {
+        pthread_t started;
+        const long thread = team.workers + 1;
+        team.since[thread] = team.turn;
+        if (pthread_create(&started, NULL, be_worker, (void *)(intptr_t)thread)) return;
+        pthread_detach(started);
+        team.workers = thread;
+    }
+}
+
+static void on_threads(work_t work, void *given, long cost, long threads)
+{
+    threads = threads < MOST_THREADS ? threads : MOST_THREADS;
+    if (cost < LEAST || threads < 2 || pthread_mutex_trylock(&team.busy)) {
+        work(given, 0, 1);  // or another engine of this process has the threads
+        return;
+    }
+    if (team.workers < threads - 1) start_workers(threads);
+    team.work = work, team.given = given;
+    team.threads = threads <= team.workers + 1 ? threads : team.workers + 1;
+    __atomic_store_n(&team.left, team.workers, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&team.turn, 1, __ATOMIC_SEQ_CST);
+    if (read_now(&team.asleep)) wake(&team.turn);
+    work(given, 0, team.threads);
+    for (uint32_t left = read_now(&team.left); left; left = read_now(&team.left))
+        if (!changes(&team.left, left)) {
+            team.missed++;
+            __atomic_store_n(&team.awaited, 1, __ATOMIC_SEQ_CST);
+            left = read_now(&team.left);
+            if (left) sleep_while(&team.left, left);
+            __atomic_store_n(&team.awaited, 0, __ATOMIC_SEQ_CST);
+        }
+    pthread_mutex_unlock(&team.busy);
+}
+
+// How many cycles a thread looks for what it waits for before it sleeps.
+void look_for(long cycles) { __atomic_store_n(&team.patience, cycles, __ATOMIC_RELAXED); }
+
+// How often the caller has looked in vain: its work was done, and another thread had no core.
+long missed(void) { return team.missed; }
+
+__attribute__((constructor)) static void prepare(void)
+{
+    pthread_atfork(NULL, NULL, forget_workers);
 }
 
 // This thread's share of `count`.
-INLINE void share(long count, long *begin, long *end)
+INLINE void share(long count, long thread, long threads, long *begin, long *end)
 {
-    long thread = omp_get_thread_num(), threads = omp_get_num_threads();
     *begin = count * thread / threads;
     *end = count * (thread + 1) / threads;
 }
@@ -169,10 +279,11 @@ INLINE void many_rows(const enum kind kind, const struct product *given, long be
     }
 }
 
-INLINE void multiply_share(const enum kind kind, const struct product *given)
+INLINE void multiply_share(const enum kind kind, const struct product *given, long thread,
+                           long threads)
 {
     long begin, end;
-    share(given->outputs / WIDTH, &begin, &end);
+    share(given->outputs / WIDTH, thread, threads, &begin, &end);
     switch (given->rows) {
     case 1: few_rows(kind, 1, 4, given, begin, end); break;
     case 2: few_rows(kind, 2, 2, given, begin, end); break;
@@ -181,18 +292,18 @@ INLINE void multiply_share(const enum kind kind, const struct product *given)
     }
 }
 
-static void multiply_on_thread(void *work)
+static void multiply_on_thread(void *work, long thread, long threads)
 {
     const struct product *given = work;
     switch (given->kind) {
-    case HALF: multiply_share(HALF, given); break;
-    case BRAIN: multiply_share(BRAIN, given); break;
-    case INT8: multiply_share(INT8, given); break;
+    case HALF: multiply_share(HALF, given, thread, threads); break;
+    case BRAIN: multiply_share(BRAIN, given, thread, threads); break;
+    case INT8: multiply_share(INT8, given, thread, threads); break;
     }
 }
 
 void multiply(const char *weights, const float *scales, const float *x, float *y, long rows,
-              long outputs, long inputs, int kind, int threads)
+              long outputs, long inputs, int kind, long threads)
 {
     struct product given = {weights, scales, x, y, rows, outputs, inputs, kind};
     on_threads(multiply_on_thread, &given, rows * outputs * inputs, threads);
@@ -207,11 +318,11 @@ struct rows {
     float epsilon;
 };
 
-static void normalize_on_thread(void *work)
+static void normalize_on_thread(void *work, long thread, long threads)
 {
     const struct rows *given = work;
     long begin, end, width = given->width;
-    share(given->rows, &begin, &end);
+    share(given->rows, thread, threads, &begin, &end);
     for (long row = begin; row < end; row++) {
         const float *x = given->x + row * width;
         float *y = given->y + row * width;
@@ -231,17 +342,17 @@ static void normalize_on_thread(void *work)
 
 // Root mean square normalisation.
 void normalize(const float *x, const float *weight, float *y, long rows, long width, float epsilon,
-               int threads)
+               long threads)
 {
     struct rows given = {x, weight, y, rows, width, width, 0, epsilon};
     on_threads(normalize_on_thread, &given, rows * width, threads);
 }
 
-static void gate_on_thread(void *work)
+static void gate_on_thread(void *work, long thread, long threads)
 {
     const struct rows *given = work;
     long begin, end, width = given->width;
-    share(given->rows, &begin, &end);
+    share(given->rows, thread, threads, &begin, &end);
     const __m256 one = _mm256_set1_ps(1.0f), zero = _mm256_setzero_ps();
     for (long row = begin; row < end; row++) {
         const float *gate = given->x + 2 * row * width, *up = gate + width;
@@ -256,17 +367,17 @@ static void gate_on_thread(void *work)
 }
 
 // silu(gate) * up, which lie beside each other in a row.
-void gate(const float *gate_up, float *y, long rows, long width, int threads)
+void gate(const float *gate_up, float *y, long rows, long width, long threads)
 {
     struct rows given = {gate_up, NULL, y, rows, width, 2 * width, 0, 0};
     on_threads(gate_on_thread, &given, 4 * rows * width, threads);
 }
 
-static void rotate_on_thread(void *work)
+static void rotate_on_thread(void *work, long thread, long threads)
 {
     const struct rows *given = work;
     long begin, end, width = given->width;
-    share(given->rows, &begin, &end);
+    share(given->rows, thread, threads, &begin, &end);
     for (long row = begin; row < end; row++) {
         const float *by = given->by + row * width;
         for (long head = 0; head < given->count; head++) {
@@ -284,7 +395,7 @@ static void rotate_on_thread(void *work)
 
 // Each row's first `count` heads, in place, by that row's complex numbers.
 void rotate(float *heads, const float *by, long rows, long count, long width, long stride,
-            int threads)
+            long threads)
 {
     struct rows given = {NULL, by, heads, rows, width, stride, count, 0};
     on_threads(rotate_on_thread, &given, rows * count * width, threads);
@@ -385,9 +496,10 @@ static void attend_head(const struct attention *given, long sequence, long head)
         for (long i = 0; i < features; i++) out[q * features + i] /= totals[q];
 }
 
-static void attend_on_thread(void *work)
+static void attend_on_thread(void *work, long thread, long threads)
 {
-    struct attention *given = work;
+    struct attention *given = work;  // whoever is free takes the next head
+    (void)thread, (void)threads;
     const long count = given->sequences * given->heads;
     for (;;) {
         long item = __atomic_fetch_add(&given->next, 1, __ATOMIC_RELAXED);
@@ -399,7 +511,7 @@ static void attend_on_thread(void *work)
 void attend(const float *queries, const float *keys, const float *values, const int64_t *tables,
             const int64_t *slots, const int64_t *lengths, float *out, long sequences, long heads,
             long group, long features, long page, long stride, long columns, float scale,
-            int threads)
+            long threads)
 {
     struct attention given = {queries, keys,     values, tables, slots,  lengths, out,   sequences,
                               heads,   group, features, page,   stride, columns, scale, 0};

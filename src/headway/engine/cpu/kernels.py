@@ -5,13 +5,17 @@ from typing import Any
 
 import torch
 
+from headway.engine.cpu.patience import Patience
+
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 _ARGUMENTS = {
-    "multiply": [*[_POINTER] * 4, *[_LONG] * 3, _INT, _INT],
-    "normalize": [*[_POINTER] * 3, _LONG, _LONG, _FLOAT, _INT],
-    "gate": [*[_POINTER] * 2, _LONG, _LONG, _INT],
-    "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _INT],
-    "attend": [*[_POINTER] * 7, *[_LONG] * 7, _FLOAT, _INT],
+    "multiply": [*[_POINTER] * 4, *[_LONG] * 3, _INT, _LONG],
+    "normalize": [*[_POINTER] * 3, _LONG, _LONG, _FLOAT, _LONG],
+    "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
+    "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
+    "attend": [*[_POINTER] * 7, *[_LONG] * 7, _FLOAT, _LONG],
+    "look_for": [_LONG],
+    "missed": [],
 }
 _KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
 _LANES = 8  # floats that are computed together
@@ -21,9 +25,16 @@ _MOST_PAGE = 256  # tokens
 
 class Kernels:
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._multiply, self._normalize, self._gate, self._rotate, self._attend = (
-            _function(library, name) for name in _ARGUMENTS
-        )
+        functions = {name: _function(library, name) for name in _ARGUMENTS}
+        self._multiply, self._normalize = functions["multiply"], functions["normalize"]
+        self._gate, self._rotate = functions["gate"], functions["rotate"]
+        self._attend, self._look_for = functions["attend"], functions["look_for"]
+        self._missed = functions["missed"]
+        self._patience = Patience()
+
+    def begin_step(self) -> None:
+        """Before a step: its threads wait for each other as long as the machine allows."""
+        self._look_for(self._patience.cycles(self._missed()))
 
     def multiply(
         self, x: torch.Tensor, panels: torch.Tensor, scales: torch.Tensor | None
@@ -141,5 +152,6 @@ def is_whole(width: int) -> bool:
 
 def _function(library: ctypes.CDLL, name: str) -> Any:
     function = getattr(library, name)
-    function.argtypes, function.restype = _ARGUMENTS[name], None
+    function.argtypes = _ARGUMENTS[name]
+    function.restype = _LONG if name == "missed" else None
     return function
