@@ -110,7 +110,7 @@ test-llm: .venv-llm/.ready ## the token-level engine, with torch, and the small 
 	@echo "Setting up $(@D) (once; about 1.5 GB) …"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install -qq --no-compile --editable . pytest safetensors \
+	@$(@D)/bin/python -m pip install -qq --no-compile --editable . pytest safetensors transformers \
 		torch==2.13.0 triton==3.6.0 'numpy<2.4'
 	@touch $@
 
