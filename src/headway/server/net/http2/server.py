@@ -9,14 +9,15 @@ from typing import Any, NamedTuple, Protocol
 from headway.config import ServerConfig
 from headway.server.auth.keys import Caller
 from headway.server.grpc.calls import Refusal
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.connections import client_of
-from headway.server.net.holding import BodyRoom
 from headway.server.net.http2.budget import Budget, address_budget
 from headway.server.net.http2.connection import Connection
 from headway.server.net.http2.heads import Metadata
 from headway.server.net.http2.lifetime import Lifetime
 from headway.server.net.http2.method import Direct, Method
 from headway.server.net.port import Port
+from headway.server.net.round_robin import RoundRobin
 
 _MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
 _MOST_ADDRESSES = 4096  # with a remembered budget, the latest ones
@@ -58,6 +59,7 @@ class H2Server(Port[Lifetime]):
         self._handlers: list[Any] = []
         self._direct: dict[str, Direct] = {}
         self._methods: dict[str, Method | None] = {}
+        self.turns = RoundRobin()
         self.unpacking = asyncio.Semaphore(_UNPACKED_AT_ONCE)
         self._entrance = entrance
         self._budgets: dict[str, Budget] = {}  # by client, the latest last
