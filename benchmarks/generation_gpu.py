@@ -4,17 +4,18 @@ Stages: `right` (small model in float32 against transformers), `decode` (one ste
 engine, context 512), `jobs` (256 requests at once); `logits`, `adapters-right`, `adapters`,
 `fp8-tune` and `fp8` are in `generation_gpu_adapters.py`, `adapters-swap` and `adapters-burst` in
 `generation_gpu_tenants.py`, `profile` (where the time of a step goes) in
-`generation_gpu_profile.py`, `crash` (an error of the device) in `generation_gpu_faults.py`. Each
-builds, checks and times; a few minutes. vLLM's figures are of vLLM 0.24.0 on the same kind of
-machine (H200), taken apart.
+`generation_gpu_profile.py`, `attention-tune` in `generation_gpu_tuning.py`, `crash` (an error of
+the device) in `generation_gpu_faults.py`. Each builds, checks and times; a few minutes. vLLM's
+figures are of vLLM 0.24.0 on the same kind of machine (H200), taken apart.
 """
 
 import argparse
 import asyncio
+import dataclasses
 import random
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -22,6 +23,7 @@ from benchmarks import generation_gpu_adapters as more
 from benchmarks import generation_gpu_faults as faults
 from benchmarks import generation_gpu_profile as profiling
 from benchmarks import generation_gpu_tenants as tenants
+from benchmarks import generation_gpu_tuning as tuning
 from benchmarks.llama_shapes import SHAPES as ALL_SHAPES
 from benchmarks.report import Bar, Report, machine
 from headway.core.generation.limits import Limits
@@ -133,22 +135,13 @@ def jobs(name: str) -> Report:
     run_job(runner, limits, *_mixed(9, 64))
     rows, bars = [], []
     for kind, requests in (("mixed", _mixed(0)), ("mixed", _mixed(1)), ("long", _long())):
-        tokens, seconds, steps, busy_s = run_job(runner, limits, *requests)
-        rate, vllm, asked = tokens / seconds, VLLM[name][kind], ASKED[name][kind]
-        rows.append(
-            [
-                kind,
-                f"{rate:,.0f}",
-                f"{rate / vllm:.2f}×",
-                steps,
-                f"{seconds:.2f} s",
-                f"{busy_s:.2f} s",
-            ]
-        )
+        job = run_job(runner, limits, *requests)
+        rate, vllm, asked = job.tokens / job.seconds, VLLM[name][kind], ASKED[name][kind]
+        rows.append([kind, f"{rate:,.0f}", f"{rate / vllm:.2f}×", *job.told()])
         bars.append(Bar(f"{name}, {kind} job: ≥ {asked:,} tok/s", f"{rate:,.0f}", rate >= asked))
     return Report(
         f"Generation on a GPU: 256 requests at once, {name} shape, bf16",
-        ["job", "tok/s", "÷ vLLM", "steps", "time", "of it the scheduler"],
+        ["job", "tok/s", "÷ vLLM", *Job.HEAD],
         rows,
         bars,
         [
@@ -158,41 +151,66 @@ def jobs(name: str) -> Report:
     )
 
 
+@dataclasses.dataclass(slots=True)
+class Job:
+    """What one took, and of that the device's steps with prompts and without, and deciding."""
+
+    HEAD: ClassVar = [
+        *("steps", "time", "device, with prompts", "device, without", "of it the scheduler"),
+    ]
+    tokens: int = 0
+    seconds: float = 0.0
+    steps: int = 0
+    prompts_s: float = 0.0
+    decodes_s: float = 0.0
+    deciding_s: float = 0.0
+
+    def note(self, running: Running) -> None:
+        if running.step.prefill:
+            self.prompts_s += running.seconds or 0.0
+        else:
+            self.decodes_s += running.seconds or 0.0
+
+    def told(self) -> list[object]:
+        seconds = (self.seconds, self.prompts_s, self.decodes_s, self.deciding_s)
+        return [self.steps, *(f"{each:.2f} s" for each in seconds)]
+
+
 def run_job(
     runner: GpuRunner,
     limits: Limits,
     prompts: list[list[int]],
     outputs: list[int],
     sampling: Sampling | None = None,
-) -> tuple[int, float, int, float]:
-    """Tokens, seconds, steps, and the seconds that were spent deciding."""
+) -> Job:
+    job = Job()
     scheduler = GenerationScheduler(limits)
     started = time.perf_counter()
     for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
         scheduler.submit(Sequence(number, 0.0, tuple(prompt), output))
         runner.add(number, tuple(prompt), sampling or Sampling(temperature=0.0))
     under_way: list[Running] = []
-    tokens = steps = 0
-    busy_s = 0.0
     while True:
         before = time.perf_counter()
         action = scheduler.next_step(before)
-        busy_s += time.perf_counter() - before
+        job.deciding_s += time.perf_counter() - before
         if isinstance(action, Step) and action.has_work:
             under_way.append(runner.start(action))
-            steps += 1
+            job.steps += 1
             if len(under_way) < runner.depth:
                 continue
         if not under_way:
             break
         running = under_way.pop(0)
         sampled = running.result().tokens
-        tokens += len(sampled)
+        job.note(running)
+        job.tokens += len(sampled)
         before = time.perf_counter()
         for ended in scheduler.complete(running.step, sampled):
             runner.drop(ended.sequence)
-        busy_s += time.perf_counter() - before
-    return tokens, time.perf_counter() - started, steps, busy_s
+        job.deciding_s += time.perf_counter() - before
+    job.seconds = time.perf_counter() - started
+    return job
 
 
 def _mixed(seed: int, count: int = 256) -> tuple[list[list[int]], list[int]]:
@@ -338,6 +356,8 @@ def reports_of(stage: str, shapes: list[str]) -> Iterator[Report]:  # noqa: C901
             yield tenants.burst(decoder_of("8B"), SHAPES["8B"])
         case "crash":
             yield asyncio.run(faults.crash())
+        case "attention-tune":
+            yield from (tuning.attention_tune(name, SHAPES[name]) for name in shapes)
         case "fp8-tune":
             yield more.fp8_tune(SHAPES["8B"])
         case "fp8":

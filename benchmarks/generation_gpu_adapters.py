@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.generation_gpu_tuning import graph_us
 from benchmarks.report import Bar, Report
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
@@ -19,17 +20,16 @@ from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
 from headway.engine.adapters.peft import LowRank
 from headway.engine.decoders.llama import modules_of
-from headway.engine.gpu.adapters import PRODUCTS, DeviceAdapters, Tuning
+from headway.engine.gpu.adapters import DeviceAdapters
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.kernels.eight_bit import (
-    TUNED,
     RowScaled,
-    Tiles,
     multiply_few,
     quantise_rows,
     quantised,
 )
 from headway.engine.gpu.runner import GpuRunner
+from headway.engine.gpu.tuning import PRODUCTS, AdapterTiles, Tiles, this_device, tuned_for
 
 RANK, SLOTS, REGISTERED = 16, 8, 64
 MOST_COST = 0.15  # of the tokens a second
@@ -97,7 +97,7 @@ def _our_logits(
         running = runner.start(step)
         tokens = running.result().tokens
         for row, (sequence, token) in enumerate(zip(step.sampled, tokens, strict=True)):
-            found[sequence].append(running._logits[row].float().clone())
+            found[sequence].append(runner._logits[row].float().clone())
             texts[sequence].append(token)
         scheduler.complete(step, tokens)
     return [torch.stack(each) for each in found], texts
@@ -294,26 +294,26 @@ def _give(adapters: DeviceAdapters, count: int, *, has_adapters: bool) -> None:
     adapters._on_device[:count] = torch.tensor(slots, dtype=torch.int32).cuda()
 
 
-def _tunings() -> list[Tuning]:
+def _tunings() -> list[AdapterTiles]:
     none, mlp = frozenset[str](), frozenset(["gate_up", "down"])
     return [
         *(
-            Tuning(splits=splits, block=128, beside=beside)
+            AdapterTiles(splits=splits, block=128, beside=beside)
             for splits in (4, 8, 16)
             for beside in (none, mlp, frozenset(PRODUCTS))
         ),
-        Tuning(splits=8, block=64),
-        Tuning(splits=8, block=256),
-        Tuning(splits=8, block=256, beside=none),
+        AdapterTiles(splits=8, block=64),
+        AdapterTiles(splits=8, block=256),
+        AdapterTiles(splits=8, block=256, beside=none),
     ]
 
 
-def _spelled(tuning: Tuning) -> str:
+def _spelled(tuning: AdapterTiles) -> str:
     beside = "+".join(each for each in PRODUCTS if each in tuning.beside) or "nothing"
     return f"{tuning.splits} splits, blocks of {tuning.block}, beside: {beside}"
 
 
-def _tried(item: tuple[Tuning, float]) -> str:
+def _tried(item: tuple[AdapterTiles, float]) -> str:
     return f"{_spelled(item[0])} {item[1] * 1e3:.3f}"
 
 
@@ -377,7 +377,7 @@ def fp8_tune(config: dict[str, Any], rows: int = 32) -> Report:
             except Exception as error:  # noqa: BLE001  more shared memory than there is
                 print(f"{tiles}: {type(error).__name__}")
         best_us, best = min(timed)
-        TUNED[width, inner] = best
+        tuned_for(this_device().name).products[width, inner] = best
         rate = width * inner / best_us / 1e6
         lines.append(
             [f"{width} × {inner}", str(tuple(best)), f"{best_us:.1f} µs", f"{rate:.2f} TB/s"]
@@ -408,20 +408,7 @@ def _product_us(x: Any, scales: Any, weights: list[Any], tiles: Tiles) -> float:
         for weight, weight_scales in weights:
             multiply_few(x, scales, weight, weight_scales, torch.bfloat16, tiles)
 
-    once()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        once()
-    times = []
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return min(times) * 1e3 / len(weights)
+    return graph_us(once) / len(weights)
 
 
 def _states(decoder: GpuDecoder, ids: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ from headway.server.app import App
 from headway.server.net.asgi import AsgiApp
 from headway.server.net.http1.server import HttpServer, run
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Route
 
 PATH = "/v2/models/double/infer"
 BODY = msgspec.json.encode([number + 0.5 for number in range(16)])
@@ -39,7 +40,7 @@ def make_app(*, is_echo: bool = False) -> App:
         return Response(request.body if is_echo else double(request.body))
 
     app = App()
-    app.add("POST", "/v2/models/{model}/infer", infer)
+    app.add(Route("POST", "/v2/models/{model}/infer", infer))
     return app
 
 

@@ -1,9 +1,14 @@
+import gc
+import itertools
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+TESTS = Path(__file__).parent
 pytest_plugins = ["headway.testing.pytest_plugin"]
 
 # CI looks at the same examples every time; a developer's run looks further, and `make test-all`
@@ -18,19 +23,52 @@ _cache = tempfile.TemporaryDirectory(prefix="headway-tests-")
 os.environ["XDG_CACHE_HOME"] = _cache.name
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> None:
+    """Garbage collections look at what this file makes, and not at the thousands of tests that are
+    collected: some tests have hundreds of full collections."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--shard", metavar="K/N", help="only every N-th file, from the K-th on: N runs at once"
+        "--take-from",
+        type=Path,
+        metavar="FOLDER",
+        help="run only files that no other run with this folder has taken: several runs at once "
+        "share the tests",
     )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Whole files go to one shard: what they share (a server, mostly) is started once."""
-    shard = config.getoption("--shard")
-    if shard is None:
-        return
-    number, count = (int(part) for part in shard.split("/"))
-    files = sorted({item.path for item in items})
-    chosen = set(files[number - 1 :: count])
-    config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
-    items[:] = [item for item in items if item.path in chosen]
+def pytest_runtestloop(session: pytest.Session) -> object:
+    """Where `--take-from` is given, in the place of pytest's own loop."""
+    folder = session.config.getoption("--take-from")
+    if folder is None or session.testsfailed or session.config.option.collectonly:
+        return None
+    items = itertools.chain.from_iterable(_taken(session.items, folder))
+    item = next(items, None)
+    while item is not None:
+        following = next(items, None)  # known before, as it decides which fixtures end
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    return True
+
+
+def _taken(items: Iterable[pytest.Item], folder: Path) -> Iterator[list[pytest.Item]]:
+    """The tests of each file that this run gets: the first to make its mark has it. Files are taken
+    whole, as their tests share a server; those of integration first, as they are the longest."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    for path in sorted(files, key=lambda path: ("integration" not in path.parts, path)):
+        mark = folder / str(path.relative_to(TESTS)).replace(os.sep, ".")
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        yield files[path]

@@ -1,11 +1,12 @@
 """Runs every party in turn, and sets their tokens a second beside each other.
 
-A peer's Python is named by an environment variable: HEADWAY_PEER_VLLM, and HEADWAY_PEER_LLAMA_CPP
-with the model's file in HEADWAY_PEER_GGUF. A peer without one stands in the table as not installed.
+A peer's Python is named by an environment variable: BENCH_VLLM_PYTHON, and BENCH_LLAMA_CPP_PYTHON
+with the model's file in BENCH_GGUF. A peer without one stands in the table as not installed.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -18,7 +19,7 @@ from benchmarks.peers.loads import SHORTEST as LEAST
 from benchmarks.report import Bar, Benchmark, Report
 
 _ROOT = Path(__file__).parents[2]
-LIMIT_S = 200  # for one party; vLLM takes most of it to start
+LIMIT_S = 300  # for one party; vLLM takes minutes to start
 LOADS = (*(str(count) for count in AT_ONCE), "mixed")
 # Whole tokens a second on two cores with AVX-512 (bf16, VNNI), seen before.
 SEEN = {
@@ -68,18 +69,18 @@ def _commands(folder: str) -> dict[str, list[str] | str]:
     here = [sys.executable, "-m"]
     engine = [*here, "benchmarks.peers.engine", "--folder", folder]
     own = [*here, "benchmarks.peers.transformers_batches", "--folder", folder, "--kind"]
-    vllm = os.environ.get("HEADWAY_PEER_VLLM")
-    llama, file = (os.environ.get(f"HEADWAY_PEER_{each}") for each in ("LLAMA_CPP", "GGUF"))
+    vllm = os.environ.get("BENCH_VLLM_PYTHON")
+    llama, file = (os.environ.get(f"BENCH_{each}") for each in ("LLAMA_CPP_PYTHON", "GGUF"))
     return {
         "Headway, in process": engine,
         "Headway, over HTTP": [*here, "benchmarks.peers.over_http"],
         "Headway's engine, static batches": [*engine, "--static"],
         "llama.cpp": [llama, "-m", "benchmarks.peers.llama_cpp_batches", "--file", file]
         if llama and file
-        else "not installed (HEADWAY_PEER_LLAMA_CPP, HEADWAY_PEER_GGUF)",
+        else "not installed (BENCH_LLAMA_CPP_PYTHON, BENCH_GGUF)",
         "vLLM": [vllm, "-m", "benchmarks.peers.vllm_batches", "--folder", folder]
         if vllm
-        else "not installed (HEADWAY_PEER_VLLM)",
+        else "not installed (BENCH_VLLM_PYTHON)",
         "transformers, continuous batching": [*own, "continuous"],
         "transformers, static batches": [*own, "static"],
     }
@@ -90,24 +91,28 @@ def _run(command: list[str] | str, rounds: int) -> Ran:
         return Ran(failure=command)
     paths = f"{_ROOT}{os.pathsep}{_ROOT / 'src'}"
     try:
-        done = subprocess.run(
+        party = subprocess.Popen(
             [*command, "--rounds", str(rounds)],
             cwd=_ROOT,
             env={**os.environ, "PYTHONPATH": paths},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=LIMIT_S,
-            check=False,
+            start_new_session=True,
         )
-        said, failure = done.stdout, ""
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["it said nothing"]
-            failure = f"ended with {done.returncode}: {lines[-1][:200]}"
-    except subprocess.TimeoutExpired as late:
-        said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        failure = f"was stopped after {LIMIT_S} s"
     except OSError as error:
         return Ran(failure=str(error))
+    failure = ""
+    try:
+        said, errors = party.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        failure = f"was stopped after {LIMIT_S} s"
+        # With all its processes: vLLM's workers would go on, and take the cores of those after it.
+        os.killpg(party.pid, signal.SIGKILL)
+        said, errors = party.communicate()
+    if party.returncode and not failure:
+        lines = errors.strip().splitlines() or ["it said nothing"]
+        failure = f"ended with {party.returncode}: {lines[-1][:200]}"
     found: dict[str, list[float]] = defaultdict(list)
     for line in said.splitlines():
         if line.startswith('{"party"'):

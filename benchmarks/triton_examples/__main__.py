@@ -185,7 +185,8 @@ def _report(outcomes: Sequence[Outcome]) -> Report:
         ],
         [
             "two programs send a query (`?test_1=1`) with an inference, which is refused by name: "
-            "what is not understood is never dropped; tensors do not stream without a batch axis",
+            "what is not understood is never dropped; one looks for words of the message in the "
+            "status code; tensors do not stream without a batch axis",
             "`python -m benchmarks.triton_examples FOLDER`, where FOLDER is `src/python/examples` "
             "of triton-inference-server/client",
         ],

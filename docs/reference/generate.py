@@ -7,7 +7,6 @@
 
 import argparse
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,12 @@ from headway.config import (
 )
 from headway.flags import described
 from headway.hosting.registry import Registry
+from headway.observe.metrics import Metrics
 from headway.server.api import metrics
 from headway.server.api.openapi.document import document_of
-from headway.server.auth.access import access_of_route
 from headway.server.inference import Inference
-from headway.server.run import families_of
+from headway.server.routes import Route
+from headway.server.run import routes_of
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by docs/reference/generate.py: change the code, then run it. -->"
@@ -56,24 +56,20 @@ def http() -> str:
         "Where the server has keys, each route takes one with the right named here; `open` takes "
         "none, `read` any key. `/openapi.json` describes bodies and answers, `/docs` shows them.",
     ]
-    described_ = document_of([], version="0")["paths"]
+    described_ = document_of([], _routes(), version="0")["paths"]
     found: dict[str, list[str]] = {tag: [] for tag in TAGS}
-    for method, path, handler in _routes():
-        operation = described_.get(path, {}).get(method.lower())
-        tag, summary = _told(operation, path, handler)
-        right = access_of_route(method, path).value
-        found[tag].append(f"| `{method} {path}` | {right} | {summary} |")
+    for row in _routes():
+        operation = described_.get(row.template, {}).get(row.method.lower())
+        tag, summary = _told(operation, row.template, row.handler)
+        found[tag].append(f"| `{row.method} {row.template}` | {row.access.value} | {summary} |")
     for tag, title in TAGS.items():
         lines += [f"## {title}", "| route | right | |\n|---|---|---|\n" + "\n".join(found[tag])]
     return _joined(lines)
 
 
-def _routes() -> Iterator[tuple[str, str, Any]]:
-    for routes, handlers in families_of(Inference(Registry())):
-        for method, path, name in routes:
-            yield method, path, getattr(handlers, name)
-    for method, path, name in metrics.ROUTES:
-        yield method, path, getattr(metrics.MetricsPage, name)
+def _routes() -> list[Route]:
+    page = metrics.MetricsPage(Metrics(), version="0")
+    return routes_of(Inference(Registry())) + page.routes()
 
 
 def _told(operation: Any, path: str, handler: Any) -> tuple[str, str]:

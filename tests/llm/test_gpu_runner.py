@@ -1,7 +1,9 @@
 """The GPU's runner against the CPU's. On a GPU, or anywhere with TRITON_INTERPRET=1."""
 
 import os
+from typing import Any
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -22,6 +24,12 @@ from headway.engine.gpu.runner import GpuRunner  # noqa: E402
 from headway.engine.runner import Runner  # noqa: E402
 from headway.engine.weights import random_tensors  # noqa: E402
 
+# Triton's interpreter works with numpy before 2.4, which warns; and what only fills a step is
+# computed from memory as it was found.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONFIG = {
     "model_type": "llama",
@@ -39,13 +47,17 @@ PROMPTS = [tuple(range(3, 3 + count)) for count in (5, 21, 1, 30, 12)]
 OUTPUTS = (4, 3, 5, 2, 4)
 
 
-def texts_of(runner: "Runner | GpuRunner", limits: Limits) -> dict[int, list[int]]:
+def texts_of(
+    runner: "Runner | GpuRunner",
+    limits: Limits,
+    samplings: tuple[Sampling, ...] = (Sampling(temperature=0.0),),
+) -> dict[int, list[int]]:
     """Steps are handed over as deep as the runner goes, as a server does it."""
     scheduler = GenerationScheduler(limits)
     texts: dict[int, list[int]] = {number: [] for number in range(len(PROMPTS))}
     for number, (prompt, count) in enumerate(zip(PROMPTS, OUTPUTS, strict=True)):
         scheduler.submit(Sequence(number, 0.0, prompt, count))
-        runner.add(number, prompt, Sampling(temperature=0.0))
+        runner.add(number, prompt, samplings[number % len(samplings)])
     under_way = []
     while True:
         step = scheduler.next_step(0.0)
@@ -68,17 +80,25 @@ def tensors() -> "list[tuple[str, torch.Tensor]]":
     return [(name, each * 10 if each.ndim == 2 else each) for name, each in drawn]
 
 
-@pytest.mark.parametrize("step_tokens", [12, 64])
-def test_steps_of_any_size_give_the_texts_that_the_cpu_gives(step_tokens: int) -> None:
-    limits = Limits(
-        blocks=24, block_size=8, max_context=48, max_sequences=5, step_tokens=step_tokens
-    )
+def limits_of(step_tokens: int) -> Limits:
+    return Limits(blocks=24, block_size=8, max_context=48, max_sequences=5, step_tokens=step_tokens)
+
+
+def runners(limits: Limits) -> tuple[Runner, GpuRunner]:
+    """Of the same weights."""
     given = tensors()
     plain = LlamaDecoder(CONFIG, iter(given), dtype=torch.float32, max_context=48)
     decoder = GpuDecoder(CONFIG, iter(given), dtype=torch.float32, device=DEVICE, max_context=48)
     runner = GpuRunner(decoder, limits)
     runner.warm_up()
-    wanted = texts_of(Runner(plain, limits), limits)
+    return Runner(plain, limits), runner
+
+
+@pytest.mark.parametrize("step_tokens", [12, 64])
+def test_steps_of_any_size_give_the_texts_that_the_cpu_gives(step_tokens: int) -> None:
+    limits = limits_of(step_tokens)
+    plain, runner = runners(limits)
+    wanted = texts_of(plain, limits)
     assert len({tuple(text) for text in wanted.values()}) > 2  # the weights do tell prompts apart
     assert texts_of(runner, limits) == wanted
 
@@ -123,3 +143,48 @@ def test_what_a_step_does_not_fill_asks_nothing_of_anybody() -> None:
     assert joined == [[2, 2, 11], [1, 0, 12], [1, 1, 13], [3, 1, 14]]
     assert lengths == [1, 2, 3, 2]
     assert sizes_of(step) == MixedSizes(7, 2, 2)
+
+
+def test_tokens_are_drawn_as_on_the_cpu_and_nobody_waits_for_the_host() -> None:
+    """Those of top-k, top-p and min-p; penalties, biases and logprobs are the host's."""
+    limits = limits_of(64)
+    plain, runner = runners(limits)
+    drawn = (
+        Sampling(temperature=3.0, top_p=0.9, seed=1),
+        Sampling(temperature=0.0, top_p=0.9, top_k=5),
+        Sampling(temperature=4.0, top_k=7, seed=(1 << 64) - 1),
+        Sampling(temperature=2.0, min_p=0.05, top_p=0.95, seed=-3),
+    )
+    settled: list[int] = []
+    choose = runner.choose
+    runner.choose = lambda *given: settled.append(1) or choose(*given)  # type: ignore[func-returns-value, method-assign, assignment]
+    assert texts_of(runner, limits, drawn) == texts_of(plain, limits, drawn)
+    assert not settled
+    by_host = (*drawn, Sampling(temperature=2.0, top_p=0.9, repetition_penalty=1.3, seed=4))
+    assert texts_of(runner, limits, by_host) == texts_of(plain, limits, by_host)
+    assert settled
+
+
+class EveryThird:
+    """A grammar: of the tokens, those that are as many as were said, by three."""
+
+    def allowed(self, generated: "list[int]") -> "numpy.ndarray[Any, Any]":
+        return numpy.arange(CONFIG["vocab_size"]) % 3 == len(generated) % 3
+
+
+def test_answers_of_a_given_form_are_the_cpus() -> None:
+    limits = limits_of(64)
+    plain, runner = runners(limits)
+    samplings = (
+        Sampling(temperature=0.0, grammar="every third"),
+        Sampling(temperature=0.0),
+        Sampling(temperature=3.0, top_p=0.9, seed=2, grammar="every third"),
+    )
+    for each in (plain, runner):
+        each.matcher_of = lambda _grammar: EveryThird()
+    texts = texts_of(runner, limits, samplings)
+    assert texts == texts_of(plain, limits, samplings)
+    for number in (0, 2, 3):
+        assert [token % 3 for token in texts[number]] == [
+            place % 3 for place in range(len(texts[number]))
+        ]

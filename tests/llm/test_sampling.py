@@ -1,11 +1,14 @@
 """How tokens are chosen, against what the options say."""
 
+import dataclasses
 from collections import Counter
 
 import pytest
 import torch
 
 from headway.core.generation.sampling import Sampling
+from headway.engine import sampling as host
+from headway.engine.gpu.drawing import CutDraws, Draw
 from headway.engine.sampling import Row, chance, sample
 
 PROBABILITIES = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
@@ -91,3 +94,83 @@ def test_chance_is_spread_evenly_and_depends_on_both() -> None:
     assert min(values) >= 0.0
     assert max(values) < 1.0
     assert sum(values) / len(values) == pytest.approx(0.5, abs=0.02)
+
+
+CUTS = [
+    Sampling(top_p=0.9),
+    Sampling(top_p=0.3, temperature=0.7),
+    Sampling(top_k=1),
+    Sampling(top_k=40, temperature=1.3),
+    Sampling(top_k=40, top_p=0.8),
+    Sampling(top_k=700, top_p=0.95),
+    Sampling(top_k=1 << 30),
+    Sampling(min_p=0.1),
+    Sampling(min_p=0.001, top_p=0.9),
+    Sampling(min_p=0.02, top_k=9, top_p=0.5, temperature=2.0),
+    Sampling(min_p=1.0),
+]
+
+
+def on_device(logits: torch.Tensor, rows: list[Row]) -> list[int]:
+    """As a step does it: each row has a slot, and the slots lie in another order."""
+    count = len(rows)
+    draws = [
+        Draw(number, count - 1 - number, row.position, row.sampling)
+        for number, row in enumerate(rows)
+    ]
+    tokens = torch.full((count + 2,), -1, dtype=torch.int32)
+    last = torch.full((count + 1,), -1)
+    CutDraws(count, logits.shape[1], in_flight=2, is_pinned=False)(draws, logits, tokens, last)
+    assert tokens[count:].tolist() == [-1, -1]
+    assert last[:count].flip(0).tolist() == tokens[:count].tolist()
+    found: list[int] = tokens[:count].tolist()
+    return found
+
+
+@pytest.mark.parametrize("vocabulary", [5, 300, 3000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # of bf16's many are equal
+def test_a_device_draws_what_the_host_draws(vocabulary: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = torch.randn(70, vocabulary, generator=generator).mul(3.0).to(dtype)
+    for cut in CUTS:
+        rows = [
+            Row(dataclasses.replace(cut, seed=number % 3 + (1 << 63)), 7 + number, (), ())
+            for number in range(len(logits))
+        ]
+        assert on_device(logits, rows) == sample(logits, rows).tokens, cut
+
+
+def test_rows_with_other_wishes_are_drawn_together() -> None:
+    logits = torch.randn(len(CUTS), 500, generator=torch.Generator().manual_seed(1))
+    rows = [Row(cut, number, (), ()) for number, cut in enumerate(CUTS)]
+    assert on_device(logits, rows) == [
+        sample(line[None], [row]).tokens[0] for line, row in zip(logits, rows, strict=True)
+    ]
+
+
+def test_a_device_survives_what_is_not_a_number() -> None:
+    rows = [Row(cut, 0, (), ()) for cut in CUTS]
+    found = on_device(torch.full((len(CUTS), 50), torch.nan), rows)
+    assert all(0 <= token < 50 for token in found)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_what_is_drawn_does_not_depend_on_how_many_are_looked_at_first(
+    cut: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = torch.randn(40, 2000, generator=torch.Generator().manual_seed(2)).bfloat16()
+    rows = [Row(cut, position, (), ()) for position in range(40)]
+    wanted = sample(logits, rows).tokens
+    for candidates in (1, 8, 2000):
+        monkeypatch.setattr(host, "_CANDIDATES", candidates)
+        assert sample(logits, rows).tokens == wanted
+
+
+@pytest.mark.parametrize("cut", [Sampling(), Sampling(top_k=3)])
+def test_the_highest_chance_draws_no_token_that_is_forbidden(
+    cut: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "chance", lambda seed, position: 1 - 2.0**-40)
+    allowed = torch.tensor([True, True, False, False, False])
+    row = Row(cut, 0, (), (), allowed)
+    assert sample(PROBABILITIES.log()[None], [row]).tokens == [1]

@@ -166,7 +166,7 @@ async def until_in_loop(condition: Callable[[], bool]) -> None:
 
 @kinds
 def test_a_loop_that_only_waits_is_woken_though_the_batcher_has_moved(kind: str) -> None:
-    """The first loop's call is pending when a second loop calls: the home moves between them."""
+    """The first loop's call is pending when a second loop calls, which then drives the batcher."""
     gate, double = _gate(kind)
     first = in_loop_of_its_own(double, 1)
     assert gate.started.wait(PATIENCE_S)

@@ -102,8 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Output") -> int:
     from headway.cli.map_generation import answer_of, generator_of
-    from headway.hosting.home import ModelHome
     from headway.hosting.hosted import Served
+    from headway.hosting.origin import ModelOrigin
     from headway.hosting.tables import cache_dir_of
     from headway.models import catalogue
     from headway.offline.lines import lines_of
@@ -114,7 +114,9 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
         served = generator_of(config)
         answer = answer_of(served)
     else:
-        served = Served(config, home=ModelHome(cache_dir=cache_dir_of("")), adjust=_for_throughput)
+        served = Served(
+            config, origin=ModelOrigin(cache_dir=cache_dir_of("")), adjust=_for_throughput
+        )
         answer = _answer_of(served)
     batches = _Batches()
     await served.start()

@@ -1,9 +1,9 @@
 """Runs steps, in order, on one device. Decides nothing: the step says what to compute."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -17,17 +17,10 @@ from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Shape, Tables
 from headway.engine.decoders import llama
 from headway.engine.inputs import inputs_of
+from headway.engine.known import Known, MatcherOf, known_of, places_of
 from headway.engine.sampling import Row, Sampled, sample
 from headway.engine.weights import random_tensors, read_config, read_tensors
 from headway.errors import ConfigError
-
-
-class Matcher(Protocol):
-    """How far one answer has come in its grammar."""
-
-    def allowed(self, generated: Sequence[int]) -> Any:
-        """Which tokens may follow, as an array of booleans; None: any."""
-        ...
 
 
 class Decoder(Protocol):
@@ -74,20 +67,6 @@ def load(
     return TransformersDecoder(folder, dtype=dtype)
 
 
-@dataclass(slots=True)
-class _Known:
-    """A sequence as the engine knows it."""
-
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    generated: list[int] = field(default_factory=list)
-    matcher: Matcher | None = None
-
-    def allowed(self) -> torch.Tensor | None:
-        found = None if self.matcher is None else self.matcher.allowed(self.generated)
-        return None if found is None else torch.from_numpy(found)
-
-
 @dataclass(frozen=True, slots=True)
 class _Done:
     sampled: Sampled
@@ -108,14 +87,14 @@ class Runner:
         self.vocabulary = decoder.vocabulary
         self._cache = KvCache(decoder.shape, limits, dtype=decoder.dtype, device=device)
         self._tables = Tables(limits, device=device)
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, Known] = {}
         self.adapters = AdapterTable(
             decoder,
             slots=limits.adapter_slots,
             sequences=limits.max_sequences,
             max_rank=max_adapter_rank,
         )
-        self.matcher_of: Callable[[str], Matcher] | None = None  # for answers of a given form
+        self.matcher_of: MatcherOf | None = None  # for answers of a given form
 
     def add(
         self,
@@ -126,11 +105,7 @@ class Runner:
         generated: Iterable[int] = (),
     ) -> None:
         """A sequence that a step will name; some of its tokens may come from an earlier engine."""
-        matcher = None
-        if sampling.grammar:
-            assert self.matcher_of is not None, "the door lets no grammar in"
-            matcher = self.matcher_of(sampling.grammar)
-        self._known[sequence] = _Known(prompt, sampling, list(generated), matcher)
+        self._known[sequence] = known_of(prompt, sampling, generated, self.matcher_of)
 
     def drop(self, sequence: int) -> None:
         """It has ended. Harmless if it is not known."""
@@ -160,19 +135,11 @@ class Runner:
         return sampled
 
     def _rows(self, step: Step) -> list[Row]:
-        places = [(each.sequence, each.position + 1) for each in step.decode]
-        places += [
-            (each.sequence, each.position + len(each.tokens))
-            for each in step.prefill
-            if each.is_last
-        ]
         rows = []
-        for sequence, position in places:
-            known = self._known.get(sequence)
+        for place in places_of(step):
+            known = self._known.get(place.sequence)
             if known is None:  # it ended while this step was on its way
-                rows.append(Row(Sampling(temperature=0.0), position, (), ()))
+                rows.append(Row(Sampling(temperature=0.0), place.position, (), ()))
             else:
-                rows.append(
-                    Row(known.sampling, position, known.prompt, known.generated, known.allowed())
-                )
+                rows.append(known.row(place.position))
         return rows

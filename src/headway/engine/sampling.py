@@ -91,7 +91,8 @@ def _adjust(logits: torch.Tensor, row: Row) -> None:
 
 def _draw(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     logits = logits / torch.tensor([[row.sampling.temperature] for row in rows])
-    chances = torch.tensor([[chance(row.sampling.seed, row.position)] for row in rows])
+    own = [[chance(row.sampling.seed, row.position)] for row in rows]
+    chances = torch.tensor(own, dtype=torch.float64)  # float32 would round some of them up to 1
     chosen = torch.empty(len(rows), dtype=torch.int64)
     plain = [index for index, row in enumerate(rows) if not _is_cut(row.sampling)]
     if plain:
@@ -116,33 +117,43 @@ def _is_cut(sampling: Sampling) -> bool:
 
 
 def _cut(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
-    """What min-p, then top-k, then top-p leave: probabilities and tokens, likeliest first."""
+    """What min-p, then top-k, then top-p leave: probabilities and tokens, the likeliest first, and
+    of equals the one with the lower id. `gpu/drawing.py` does the same for many rows."""
     total = logits.logsumexp(-1)
     candidates = min(_CANDIDATES, len(logits))
     while True:
-        values, tokens = logits.topk(candidates)
+        values, tokens = _likeliest(logits, candidates)
         weights = (values - total).exp()
-        kept, is_whole = _keep(weights, sampling)
-        if is_whole or candidates == len(logits):
+        kept = _keep(weights, sampling, len(logits))
+        # An equal of the last kept may be among those that were not looked at.
+        if kept is not None and (
+            candidates == len(logits) or values[kept - 1] > values[-1] or not weights[kept - 1]
+        ):
             return weights[:kept], tokens[:kept]
         candidates = min(candidates * 16, len(logits))
 
 
-def _keep(weights: torch.Tensor, sampling: Sampling) -> tuple[int, bool]:
-    """How many of the likeliest are kept, and whether that is known without seeing more."""
-    kept, is_whole = len(weights), False
+def _likeliest(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = logits.topk(count).indices.sort().values
+    values, order = logits[tokens].sort(descending=True, stable=True)
+    return values, tokens[order]
+
+
+def _keep(weights: torch.Tensor, sampling: Sampling, vocabulary: int) -> int | None:
+    """How many of the likeliest are kept; None: more must be seen to know."""
+    seen = len(weights)
+    bound = min(sampling.top_k or vocabulary, vocabulary)
     if sampling.min_p:
-        kept = int((weights >= sampling.min_p * weights[0]).sum())
-        is_whole = kept < len(weights)
-    if sampling.top_k and sampling.top_k <= kept:
-        kept, is_whole = sampling.top_k, True
-    if sampling.top_p < 1.0:
-        sums = weights[:kept].double().cumsum(-1)
-        whole = sums[-1] if is_whole else 1.0
-        enough = int((sums < sampling.top_p * whole).sum()) + 1
-        if enough <= kept:
-            kept, is_whole = enough, True
-    return max(kept, 1), is_whole
+        passing = int((weights >= sampling.min_p * weights[0]).sum())
+        if passing == seen < bound:
+            return None
+        bound = min(bound, passing)
+    if sampling.top_p == 1.0 or seen < bound < vocabulary:
+        return bound if bound <= seen else None
+    sums = weights[:bound].double().cumsum(-1)
+    whole = sums[-1] if bound < vocabulary else 1.0
+    enough = min(int((sums < sampling.top_p * whole).sum()) + 1, bound)
+    return enough if enough <= seen else None
 
 
 def _logprobs(logits: torch.Tensor, token: int, count: int) -> Logprobs:

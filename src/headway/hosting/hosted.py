@@ -27,8 +27,7 @@ from headway.hosting.batch_axis import (
     without_rows,
 )
 from headway.hosting.explaining import Told
-from headway.hosting.holding import Holding
-from headway.hosting.home import ModelHome
+from headway.hosting.in_use import InUse
 from headway.hosting.making import (
     batcher_of,
     check_dtypes,
@@ -36,6 +35,7 @@ from headway.hosting.making import (
     read_signature,
     with_decorator,
 )
+from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
 from headway.hosting.rows import as_row, rows_of, samples_for
 from headway.hosting.streaming import ServedStream
@@ -70,7 +70,7 @@ class RequestStatistics(Protocol):
     def record_request(self, *, rows: int, seconds: float, error: BaseException | None) -> None: ...
 
 
-class Served(Holding):
+class Served(InUse):
     """One model being served. `start()` before, `close()` after."""
 
     language = None
@@ -81,12 +81,12 @@ class Served(Holding):
         *,
         model: Model[Any, Any] | TensorModel | None = None,
         version: str = "1",
-        home: ModelHome | None = None,
+        origin: ModelOrigin | None = None,
         adjust: Callable[[ModelConfig], ModelConfig] | None = None,  # after the decorator's say
     ) -> None:
         super().__init__()
-        self._home = home or ModelHome()
-        model, make = _made(config, model, self._home.make)
+        self._origin = origin or ModelOrigin()
+        model, make = _made(config, model, self._origin.make)
         self.model = model
         self._has_rows = getattr(model, "batch_axis", True)
         config = with_decorator(config, self.model)
@@ -442,8 +442,8 @@ class Served(Holding):
     async def _warm_up(self, beside: Beside | None) -> None:
         decode = self.signature.input.decode if self.signature is not None else self._row
         samples: Sequence[Any]
-        if self._home.samples is not None:
-            samples = await run_in_thread(samples_from, self._home.samples, decode)
+        if self._origin.samples is not None:
+            samples = await run_in_thread(samples_from, self._origin.samples, decode)
         else:
             samples = samples_for(
                 self.model, self.signature, self.inputs, only_streams=self.only_streams
@@ -451,8 +451,8 @@ class Served(Holding):
         plan = WarmUp(
             samples,
             self.config.warm_up_s,
-            self._home.table_store(self.config, self.model, self.max_batch_size),
-            is_strict=self._home.samples is not None,
+            self._origin.table_store(self.config, self.model, self.max_batch_size),
+            is_strict=self._origin.samples is not None,
             beside=beside,
         )
         warmth = await plan.run(self.name, self.batcher, self.max_batch_size or 1)

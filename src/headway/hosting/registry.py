@@ -44,6 +44,10 @@ class Ask:
         if self.allowance is not None:
             self.allowance.take_rows(rows, time.monotonic())
 
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Of its answer: what became of the request, where the caller asked."""
+        return () if self.story is None else self.story.headers()
+
     def after(self, seconds: float) -> "Ask":
         """When so much of the caller's time has been spent. Raises DeadlineExceeded."""
         if self.deadline_ms is None:
@@ -143,6 +147,11 @@ class ServedModel(Protocol):
         """The values of one request, with what is asked for all or for each: fed to the queue as
         it has room. The first error withdraws the rest and is raised; with `keep_errors` it stands
         in its value's place. Whether the request is accepted is known by its first value."""
+        ...
+
+    def read(self, value: Any) -> Any:
+        """What JSON has, as the model takes it, for `predict`: in a thread, as that may take a
+        while. One that is wrong is refused there."""
         ...
 
     def takes_parameter(self, name: str) -> bool:

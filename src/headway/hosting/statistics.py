@@ -3,12 +3,42 @@ but for the batch sizes seen."""
 
 import asyncio
 import time
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from headway.errors import ModelFailed, Unavailable
 from headway.runtime.events import BatchFinished, Event
 
-Stat: TypeAlias = dict[str, int]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Stat(TypedDict):
+    count: Count
+    ns: Count
+
+
+class BatchStatistics(TypedDict):
+    """Of the batches of one size."""
+
+    batch_size: Count
+    compute_input: Stat
+    compute_infer: Stat
+    compute_output: Stat
+
+
+class TritonStatistics(TypedDict):
+    """Of one model, as Triton spells them. `/openapi.json` describes these types."""
+
+    name: str
+    version: str
+    last_inference: Count  # milliseconds since 1970
+    inference_count: Count
+    execution_count: Count
+    inference_stats: dict[str, Stat]
+    response_stats: dict[str, Any]
+    batch_stats: list[BatchStatistics]
+    memory_usage: list[Any]
 
 
 class ModelStatistics:
@@ -68,7 +98,7 @@ class ModelStatistics:
         """On the wall clock; 0: never."""
         return self._last_ms / 1000
 
-    def as_triton(self, name: str, version: str) -> dict[str, Any]:
+    def as_triton(self, name: str, version: str) -> TritonStatistics:
         """perf_analyzer reads every field unchecked: all there, whole, compute counts equal."""
         count = self._successes
         return {
@@ -93,7 +123,7 @@ class ModelStatistics:
                 {
                     "batch_size": rows,
                     "compute_input": _stat(batch["count"]),
-                    "compute_infer": dict(batch),
+                    "compute_infer": batch.copy(),
                     "compute_output": _stat(batch["count"]),
                 }
                 for rows, batch in sorted(self._batches.items())

@@ -33,8 +33,8 @@ def is_code(target: str) -> bool:
 
 
 def maker_at(target: str) -> Callable[..., Any]:
-    """The class, the function as a class, or a copy of the instance. Raises ConfigError, which says
-    what is there and what to write."""
+    """The class, the function as a class, or a copy of the instance. Raises ConfigError, which
+    lists the names that the module has, and says what to write."""
     place, name = _parted(target)
     module = _module_of(place, target)
     if not name and not place.endswith(".py"):

@@ -46,7 +46,7 @@ BATCH_RERUNS = Family(
     "headway_batch_reruns_total", "counter", "Model calls spent on finding a culprit.", _MODEL
 )
 BATCHES_LOST = Family(
-    "headway_batches_lost_total", "counter", "Batches whose worker was lost under them.", _MODEL
+    "headway_batches_lost_total", "counter", "Batches that a worker held when it died.", _MODEL
 )
 OUT_OF_MEMORY = Family(
     "headway_out_of_memory_total", "counter", "Batches that did not fit into memory.", _MODEL

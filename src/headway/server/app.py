@@ -2,51 +2,24 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
-
-import msgspec
 
 from headway.config import MAX_BODY_BYTES
 from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
-from headway.server.api.openai.errors import openai_error
 from headway.server.api.openai.unserved import why_unserved
-from headway.server.api.v2.triton_words import in_tritons_words
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
 from headway.server.errors import headers_of, is_asked_to_stop, param_of, tell
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.compression import compress_answer, decompress_body
 from headway.server.net.headers import WireHeaders
-from headway.server.net.holding import BodyRoom
 from headway.server.net.messages import Answer, Headers, Refusal, Request, Response
+from headway.server.routes import Asker, Errors, Pending, Route
 
 Handle: TypeAlias = Callable[[Request], Coroutine[Any, Any, Answer]]
-Handler: TypeAlias = Callable[..., Awaitable[Answer]]  # (request, **params)
-
-
-class Pending(Protocol):
-    """An answer on its way."""
-
-    def cancel(self) -> object: ...
-
-
-class Asker(Protocol):
-    """Takes the one answer, in the event loop."""
-
-    def answer(self, body: bytes) -> None:
-        """JSON, 200."""
-        ...
-
-    def fail(self, error: BaseException) -> None: ...
-
-
-# (body, asker, caller, tenant, **params): starts the commonest kind of request without a task, or
-# gives None.
-DirectHandler: TypeAlias = Callable[..., Pending | None]
-# Whether headers wish for nothing that only the general way gives.
-IsDirect: TypeAlias = Callable[[dict[bytes, bytes]], bool]
 # Headers that wish for more than the body says: such requests are never direct. (Nor are those with
 # headers of our own, but for a tenant.)
 WISHES = frozenset(
@@ -56,14 +29,6 @@ WISHES = frozenset(
     ]
 )
 _MOST_REMEMBERED = 4096  # paths; a client that makes names up costs no more than this
-
-
-class Route(NamedTuple):
-    handler: Handler
-    may_compress: bool
-    direct: DirectHandler | None
-    template: str
-    is_direct: IsDirect | None = None  # None: whatever the headers
 
 
 class Found(NamedTuple):
@@ -106,24 +71,9 @@ class App:
         self._found: dict[tuple[str, str], Found] = {}
         self._found_direct: dict[bytes, Found | None] = {}
 
-    def add(
-        self,
-        method: str,
-        template: str,
-        handler: Handler,
-        *,
-        may_compress: bool | None = None,
-        direct: DirectHandler | None = None,
-        is_direct: IsDirect | None = None,
-    ) -> None:
-        """Answer `method` on `template`, e.g. `/v2/models/{model}/infer`.
-
-        Answers are compressed on request where `may_compress`; by default, inferences and metrics.
-        """
-        if may_compress is None:
-            may_compress = template.endswith(("/infer", "/metrics"))
-        route = Route(handler, may_compress, direct, template, is_direct)
-        self._routes_of(template)[method] = route
+    def add(self, *routes: Route) -> None:
+        for route in routes:
+            self._routes_of(route.template)[route.method] = route
         self._found.clear()
         self._found_direct.clear()
 
@@ -167,13 +117,10 @@ class App:
         return found.route.template if isinstance(found, Found) else ""
 
     @property
-    def routes(self) -> list[tuple[str, str]]:
-        """Every method and template there is."""
-        return [
-            (method, route.template)
-            for routes in (*self._exact.values(), *(each.routes for each in self._templates))
-            for method, route in routes.items()
-        ]
+    def routes(self) -> list[Route]:
+        """Every row that there is."""
+        tables = (*self._exact.values(), *(each.routes for each in self._templates))
+        return [route for routes in tables for route in routes.values()]
 
     @property
     def paths_remembered(self) -> int:
@@ -215,14 +162,27 @@ class App:
     def answer_error(self, request: Request, error: BaseException) -> Response:
         """What the caller is told, as its route spells errors."""
         told = tell(error, self.errors, debug=self._debug, path=request.path, id=request.id)
-        return refuse(
-            request.path,
+        found = self._found.get((request.method, request.path))
+        errors = self._errors_of(request.path) if found is None else found.route.errors
+        return errors.refusal(
             told.status.http,
             told.message,
             code=told.code,
             param=param_of(told.error),
             headers=headers_of(told.error),
         )
+
+    def refuse(
+        self, path: str, status: int, message: str, *, code: str, headers: Headers = ()
+    ) -> Refusal:
+        """A request that comes to no handler."""
+        return self._errors_of(path).refusal(status, message, code=code, headers=headers)
+
+    def _errors_of(self, path: str) -> Errors:
+        """Of the path's routes; under `/v1/`, where there is none, OpenAI's clients have asked."""
+        for routes, _ in self._candidates(path):
+            return next(iter(routes.values())).errors
+        return Errors.OPENAI if path.startswith("/v1/") else Errors.TEXT
 
     def _routes_of(self, template: str) -> dict[str, Route]:
         if "{" not in template:
@@ -242,12 +202,12 @@ class App:
         if not allowed:
             self.errors.count("not_found")
             message = why_unserved(request.path) or "Not Found; /docs lists the routes"
-            return refuse(request.path, 404, message, code="not_found")
+            return self.refuse(request.path, 404, message, code="not_found")
         if "GET" in allowed:
             allowed.add("HEAD")
         headers = (("Allow", ", ".join(sorted(allowed))),)
         self.errors.count("method_not_allowed")
-        return refuse(
+        return self.refuse(
             request.path,
             405,
             f"Method Not Allowed; this route takes {' or '.join(sorted(allowed))}",
@@ -295,32 +255,43 @@ class App:
         return found
 
 
+class AppWrapper(App):
+    """Around another app: it answers as that one does, but for what a subclass changes."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__()
+        self._app = app
+        self.errors = app.errors
+
+    async def handle(self, request: Request) -> Answer:
+        return await self._app.handle(request)
+
+    def start_direct(
+        self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
+    ) -> Pending | None:
+        return self._app.start_direct(url, body, asker, headers)
+
+    def template_of(self, request: Request) -> str:
+        return self._app.template_of(request)
+
+    @property
+    def routes(self) -> list[Route]:
+        return self._app.routes
+
+    def answer_error(self, request: Request, error: BaseException) -> Response:
+        return self._app.answer_error(request, error)
+
+    def refuse(
+        self, path: str, status: int, message: str, *, code: str, headers: Headers = ()
+    ) -> Refusal:
+        return self._app.refuse(path, status, message, code=code, headers=headers)
+
+
 def _identify(keys: KeyRing, request: Request) -> None:
     """Raises Unauthenticated."""
     request.caller = keys.find(request.headers)
     if request.caller is NOBODY:
         request.body = b""  # nothing is unpacked for an unknown caller
-
-
-def refuse(
-    path: str,
-    status: int,
-    message: str,
-    *,
-    code: str,
-    param: str | None = None,
-    headers: Headers = (),
-) -> Refusal:
-    """An error as the API family of `path` spells it."""
-    # A model's words may hold what no encoding can carry: half of a surrogate pair.
-    message = message.encode("utf-8", "replace").decode()
-    if path.startswith("/v2/models/"):
-        message = in_tritons_words(code, message)
-    error: Any = message
-    is_openai = path.startswith("/v1/") and not path.startswith("/v1/predict/")
-    if is_openai and not path.endswith(":predict"):  # which is KServe's
-        error = openai_error(status, message, code=code, param=param)
-    return Refusal(msgspec.json.encode({"error": error}), status, code=code, headers=headers)
 
 
 def _compile(template: str) -> re.Pattern[str]:

@@ -15,10 +15,10 @@ from headway.core.queueing.quota import Allowance
 from headway.hosting.registry import ServedModel
 from headway.runtime.driving.calls import DirectCall
 from headway.server.api.v2.tensors import TensorSignature
-from headway.server.app import Asker
 from headway.server.auth.keys import Caller
 from headway.server.inference import Inference
 from headway.server.net.background import AT_ONCE, Steps, background
+from headway.server.routes import Asker
 
 DirectRequest: TypeAlias = tuple[str, Any]  # its id, and its arrays or its value
 Message = TypeVar("Message", contravariant=True)  # bytes of JSON, or a message of protobuf

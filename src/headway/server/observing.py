@@ -18,9 +18,10 @@ from headway.observe.tally import ErrorTally
 from headway.observe.triton import RequestFigures
 from headway.runtime.batcher import Batcher
 from headway.server.api.metrics import MetricsPage
-from headway.server.app import App, Asker, Handle, Pending
+from headway.server.app import App, AppWrapper, Handle
 from headway.server.errors import status_of
-from headway.server.net.messages import Answer, Refusal, Request, Response, StreamResponse
+from headway.server.net.messages import Answer, Refusal, Request, StreamResponse
+from headway.server.routes import Asker, Pending
 
 if TYPE_CHECKING:
     from headway.observe.tracing import Tracing
@@ -94,20 +95,15 @@ class Observing:
         return errors
 
 
-class ObservedApp(App):
+class ObservedApp(AppWrapper):
     """Every request of another app passes through the layers, the last one first. None takes the
     direct way, of which nothing is told."""
 
     def __init__(self, app: App, layers: Iterable[Layer]) -> None:
-        super().__init__()
-        self._app = app
-        self.errors = app.errors
+        super().__init__(app)
         self._handle: Handle = app.handle
         for layer in layers:
             self._handle = layer(self._handle)
-
-    def template_of(self, request: Request) -> str:
-        return self._app.template_of(request)
 
     def start_direct(
         self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]
@@ -116,9 +112,6 @@ class ObservedApp(App):
 
     async def handle(self, request: Request) -> Answer:
         return await self._handle(request)
-
-    def answer_error(self, request: Request, error: BaseException) -> Response:
-        return self._app.answer_error(request, error)
 
 
 def _logged() -> Layer:

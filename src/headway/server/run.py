@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
 from headway.errors import HeadwayError
 from headway.hosting.generation.served import ServedGenerator
-from headway.hosting.home import ModelHome
 from headway.hosting.hosted import Served
-from headway.hosting.kept import Kept
+from headway.hosting.managed import ManagedModel
+from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Registry
 from headway.hosting.repository.keeper import Keeper
 from headway.hosting.statistics import ModelStatistics
-from headway.hosting.timed import TimedServed
+from headway.hosting.time_limit import TimeLimited
 from headway.models.catalogue import AnyModel
 from headway.models.chat.model import LanguageModel
 from headway.server import notify
-from headway.server.api import admin, cohere, draining, huggingface, instances, metrics
+from headway.server.api import admin, cohere, draining, huggingface, instances
 from headway.server.api.chat_page import handlers as chat_page
 from headway.server.api.openai import (
     adapters,
@@ -39,16 +39,16 @@ from headway.server.api.plain import handlers as plain
 from headway.server.api.v2 import handlers as v2
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.app import App
-from headway.server.auth.access import access_of_route
 from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
+from headway.server.garbage import GarbagePauses
 from headway.server.inference import Inference, inference_over
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.server import HttpServer
 from headway.server.net.listener import cannot_listen
 from headway.server.observing import Observing
-from headway.server.pauses import Pauses
+from headway.server.routes import Family, Route
 from headway.server.signals import Signals
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ async def run(
                     announce(addresses, registry)
                 notify.ready()
 
-            pauses = Pauses(registry)
+            pauses = GarbagePauses(registry)
             watchdog = notify.Watchdog(lambda: registry.is_live)
             front_ends: list[FrontEnd] = [http] if grpc is None else [http, grpc]
             reloader = Reloader(config, keys, weights, guard, front_ends, keeper)
@@ -232,45 +232,40 @@ def make_app(
     has_keys = guard.keys is not None
     gate = http_gate(config, has_keys=has_keys)
     inference = inference_over(models, config, version=VERSION)
-    families = families_of(inference, has_keys=has_keys)
+    rows = routes_of(inference, has_keys=has_keys)
     if observing is not None and observing.page is not None:
-        families.append((metrics.ROUTES, observing.page))
-    for routes, handlers in families:
-        for method, template, name in routes:
-            handler = gate(access_of_route(method, template), getattr(handlers, name))
-            # The direct way goes past the gate: the app checks the key, the call counts.
-            direct = getattr(handlers, f"{name}_direct", None)
-            is_direct = getattr(handlers, f"{name}_is_direct", None)
-            app.add(method, template, handler, direct=direct, is_direct=is_direct)
+        rows += observing.page.routes()
+    for row in rows:
+        # The direct way goes past the gate: the app checks the key, the call counts.
+        app.add(row._replace(handler=gate(row.access, row.handler)))
     return guard.around(app)
 
 
-def families_of(
-    inference: Inference, *, has_keys: bool = False
-) -> list[tuple[Sequence[tuple[str, str, str]], object]]:
-    """The families of routes, each with its handlers."""
+def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
+    """The table of all routes: each family has its rows, and they say the rest."""
     models = inference.models
-    described = openapi.OpenAPI(models, version=inference.version, has_keys=has_keys)
-    return [
-        (v2.ROUTES, v2.V2(inference)),
-        (model_list.ROUTES, model_list.ModelList(models)),
-        (embeddings.ROUTES, embeddings.Embeddings(inference)),
-        (chat.ROUTES, chat.Chat(inference)),
-        (chat_page.ROUTES, chat_page.ChatPage()),
-        (completions.ROUTES, completions.Completions(inference)),
-        (tokens.ROUTES, tokens.Tokens(inference)),
-        (adapters.ROUTES, adapters.LoraAdapters(models)),
-        (rerank.ROUTES, rerank.Reranking(inference)),
-        (audio.ROUTES, audio.Audio(inference)),
-        (images.ROUTES, images.Images(inference)),
-        (cohere.ROUTES, cohere.Cohere(inference)),
-        (huggingface.ROUTES, huggingface.HuggingFace(inference)),
-        (instances.ROUTES, instances.Instances(inference)),
-        (plain.ROUTES, plain.Plain(inference)),
-        (openapi.ROUTES, described),
-        (admin.ROUTES, admin.Admin(models)),
-        (draining.ROUTES, draining.Draining(models.registry)),
+    families: list[Family] = [
+        v2.V2(inference),
+        model_list.ModelList(models),
+        embeddings.Embeddings(inference),
+        chat.Chat(inference),
+        chat_page.ChatPage(),
+        completions.Completions(inference),
+        tokens.Tokens(inference),
+        adapters.LoraAdapters(models),
+        rerank.Reranking(inference),
+        audio.Audio(inference),
+        images.Images(inference),
+        cohere.Cohere(inference),
+        huggingface.HuggingFace(inference),
+        instances.Instances(inference),
+        plain.Plain(inference),
+        admin.Admin(models),
+        draining.Draining(models.registry),
     ]
+    rows = [row for family in families for row in family.routes()]
+    described = openapi.OpenAPI(models, rows, version=inference.version, has_keys=has_keys)
+    return rows + described.routes()
 
 
 def make_grpc(
@@ -387,11 +382,11 @@ def make_served(
     config: ModelConfig,
     version: str,
     model: AnyModel,
-    home: ModelHome,
+    origin: ModelOrigin,
     *,
     weights: Mapping[str, float] = _NO_WEIGHTS,
     observing: Observing | None = None,
-) -> Kept:
+) -> ManagedModel:
     """One version of one model, with its observers. `weights` are those of the keys'
     tenants; what the model itself says goes first."""
     if isinstance(model, LanguageModel):
@@ -401,8 +396,8 @@ def make_served(
         if observing is not None:
             observing.watch_generator(generator)
         return generator
-    kind = Served if config.timeout_ms is None else TimedServed
-    served = kind(config, model=model, version=version, home=home)
+    kind = Served if config.timeout_ms is None else TimeLimited
+    served = kind(config, model=model, version=version, origin=origin)
     if weights:
         served.weigh(weights)
     served.statistics = statistics = ModelStatistics()

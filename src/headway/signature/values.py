@@ -311,28 +311,39 @@ def _closed(schema: Schema, names: Sequence[str]) -> Schema:
 
 def takes_object_with(schema: Schema, key: str) -> bool:
     """Whether an object that has this key may be a value of that description."""
-    return _takes(schema, key, schema.get("$defs", {}))
+
+    def has_key(kind: Schema) -> bool:
+        properties = kind.get("properties", {})
+        more = kind.get("additionalProperties", not properties)
+        return "object" in _types(kind) and (key in properties or bool(more))
+
+    return _takes(schema, has_key, {})
 
 
-def _takes(schema: Any, key: str, definitions: Schema) -> bool:
+def takes_list(schema: Schema) -> bool:
+    """Whether a list may be a value of that description."""
+    return _takes(schema, lambda kind: "array" in _types(kind), {})
+
+
+def _takes(schema: Any, fits: Callable[[Schema], bool], definitions: Schema) -> bool:
+    """Whether one of its kinds of value fits."""
     if schema is True or schema == {}:
         return True
     if not isinstance(schema, dict):
         return False
     definitions = {**definitions, **schema.get("$defs", {})}
     if "$ref" in schema:
-        found = definitions.get(schema["$ref"].rpartition("/")[2], {})
-        return _takes(found, key, definitions)
-    choices = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    if choices or "allOf" in schema:
-        return any(_takes(each, key, definitions) for each in (*choices, *schema.get("allOf", ())))
+        return _takes(definitions.get(schema["$ref"].rpartition("/")[2], {}), fits, definitions)
+    choices = [schema.get(name, ()) for name in ("anyOf", "oneOf", "allOf") if name in schema]
+    if choices:
+        return any(_takes(each, fits, definitions) for choice in choices for each in choice)
     if "type" not in schema and "properties" not in schema:
         return not ({"const", "enum"} & schema.keys())
-    if "object" not in _listed(schema.get("type", "object")):
-        return False
-    properties = schema.get("properties", {})
-    more = schema.get("additionalProperties", not properties)
-    return key in properties or bool(more)
+    return fits(schema)
+
+
+def _types(schema: Schema) -> list[Any]:
+    return _listed(schema.get("type", "object"))
 
 
 def _listed(value: Any) -> list[Any]:

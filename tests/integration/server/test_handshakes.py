@@ -17,6 +17,7 @@ from headway.server.net.http1.server import HttpServer
 from headway.server.net.http2.server import H2Server
 from headway.server.net.messages import Request, Response
 from headway.server.net.tls import Certificates
+from headway.server.routes import Route
 
 AUTHORITY = trustme.CA()
 
@@ -42,7 +43,7 @@ def secure(folder: Path, **settings: Any) -> ServerConfig:
 @asynccontextmanager
 async def serving(config: ServerConfig) -> AsyncIterator[HttpServer]:
     app = App()
-    app.add("GET", "/x", answer)
+    app.add(Route("GET", "/x", answer))
     async with HttpServer(app, config, tls=Certificates(config).context) as server:
         yield server
 

@@ -17,9 +17,10 @@ from headway.hosting.registry import Registry
 from headway.server.app import App
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.server import HttpServer
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Route
 
 MIB = 2**20
 CONFIG = ServerConfig(
@@ -36,7 +37,7 @@ class Held:
         self.go_on = asyncio.Event()
         self.room = BodyRoom(CONFIG)
         self.app = App(max_body_bytes=CONFIG.max_body_bytes, room=self.room)
-        self.app.add("POST", "/x", self._answer)
+        self.app.add(Route("POST", "/x", self._answer))
 
     async def _answer(self, request: Request) -> Response:
         self.entered.put_nowait(len(request.body))

@@ -9,6 +9,7 @@ from http_client import Client, on_both_loops, serving
 
 from headway.server.app import App
 from headway.server.net.messages import Request, Response, StreamResponse
+from headway.server.routes import Route
 
 
 class Probe:
@@ -20,12 +21,12 @@ class Probe:
         self.release = asyncio.Event()
         self.calls = 0
         self.app = App()
-        self.app.add("POST", "/echo", self.echo)
-        self.app.add("GET", "/path/{name}", self.name)
-        self.app.add("GET", "/wait", self.wait)
-        self.app.add("GET", "/stream", self.stream)
-        self.app.add("GET", "/flood", self.flood)
-        self.app.add("GET", "/broken", self.broken)
+        self.app.add(Route("POST", "/echo", self.echo))
+        self.app.add(Route("GET", "/path/{name}", self.name))
+        self.app.add(Route("GET", "/wait", self.wait))
+        self.app.add(Route("GET", "/stream", self.stream))
+        self.app.add(Route("GET", "/flood", self.flood))
+        self.app.add(Route("GET", "/broken", self.broken))
 
     async def echo(self, request: Request) -> Response:
         self.calls += 1

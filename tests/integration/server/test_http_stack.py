@@ -16,6 +16,7 @@ from headway.server.app import App
 from headway.server.net.asgi import AsgiApp, Message
 from headway.server.net.http1.server import run
 from headway.server.net.messages import Answer, Request, Response, StreamResponse
+from headway.server.routes import Errors, Route
 
 LIMIT = 10_000
 LONG = json.dumps({"outputs": list(range(1000))}).encode()
@@ -110,13 +111,13 @@ class Probe:
         self.started = asyncio.Event()
         self.ended = asyncio.Event()
         self.app = App(max_body_bytes=LIMIT)
-        self.app.add("POST", "/v2/models/{model}/infer", self.infer)
-        self.app.add("POST", "/v2/echo", self.echo)
-        self.app.add("GET", "/v2/long", self.long)
-        self.app.add("GET", "/v2/full", self.full)
-        self.app.add("GET", "/v1/models/{model}", self.unknown)
-        self.app.add("GET", "/wait", self.wait)
-        self.app.add("GET", "/stream", self.stream)
+        self.app.add(Route("POST", "/v2/models/{model}/infer", self.infer, may_compress=True))
+        self.app.add(Route("POST", "/v2/echo", self.echo))
+        self.app.add(Route("GET", "/v2/long", self.long))
+        self.app.add(Route("GET", "/v2/full", self.full))
+        self.app.add(Route("GET", "/v1/models/{model}", self.unknown, errors=Errors.OPENAI))
+        self.app.add(Route("GET", "/wait", self.wait))
+        self.app.add(Route("GET", "/stream", self.stream))
 
     async def infer(self, request: Request, model: str) -> Answer:
         return Response(request.body + b"|" + model.encode() + b"|" + LONG)
@@ -274,7 +275,7 @@ async def test_leaving_cancels_the_handler(stack: Stack) -> None:
 @pytest.mark.real_time
 async def test_leaving_closes_an_asgi_stream() -> None:
     probe = Probe()
-    probe.app.add("GET", "/endless", _with_header(probe.stream))
+    probe.app.add(Route("GET", "/endless", _with_header(probe.stream)))
     async with asyncio.timeout(2):
         await AsgiStack(probe).leave_after("/endless", probe.started)
     assert probe.ended.is_set()

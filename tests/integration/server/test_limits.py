@@ -14,6 +14,7 @@ from real_server import Server, served
 
 from headway.server.app import App
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Route
 
 TOML = """
 [server]
@@ -143,7 +144,7 @@ async def answer(request: Request) -> Response:
 
 def small_app() -> App:
     app = App()
-    app.add("GET", "/x", answer)
+    app.add(Route("GET", "/x", answer))
     return app
 
 

@@ -99,7 +99,9 @@ def test_every_route_is_described(server: Server) -> None:
         for method in operations
     }
     app = make_app(Registry(), ServerConfig())
-    routes = {(method, path) for method, path in app.routes if not others.fullmatch(path)}
+    routes = {
+        (row.method, row.template) for row in app.routes if not others.fullmatch(row.template)
+    }
     assert routes - known == set()
     assert {each for each in known - routes if "/v1/predict/" not in each[1]} == set()
 

@@ -12,8 +12,8 @@ from headway import ModelFailed, Tensor
 from headway.config import ModelConfig
 from headway.core import CostTable
 from headway.errors import ConfigError
-from headway.hosting.home import ModelHome
 from headway.hosting.hosted import Served
+from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Ask
 from headway.hosting.warm_up import Beside
 from headway.testing import now
@@ -50,16 +50,16 @@ class Rows(headway.TensorModel):
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> ModelHome:
+def origin(tmp_path: Path) -> ModelOrigin:
     folder = tmp_path / "1"
     folder.mkdir()
     (folder / "weights").write_bytes(b"1")
-    return ModelHome(folder=folder, files=(folder / "weights",))
+    return ModelOrigin(folder=folder, files=(folder / "weights",))
 
 
-async def started(model: Any, home: ModelHome, **settings: Any) -> Served:
+async def started(model: Any, origin: ModelOrigin, **settings: Any) -> Served:
     config = ModelConfig(name="m", target="tests:None", **settings)
-    served = Served(config, model=model, home=home)
+    served = Served(config, model=model, origin=origin)
     await served.start()
     return served
 
@@ -68,22 +68,24 @@ class Other(Counting):
     """Another model in the same file."""
 
 
-async def test_another_model_of_the_same_file_and_name_is_measured_anew(home: ModelHome) -> None:
-    served = await started(Counting(), home, max_batch_size=8)
+async def test_another_model_of_the_same_file_and_name_is_measured_anew(
+    origin: ModelOrigin,
+) -> None:
+    served = await started(Counting(), origin, max_batch_size=8)
     await served.close()
     other = Other()
-    again = await started(other, home, max_batch_size=8)
+    again = await started(other, origin, max_batch_size=8)
     assert max(other.batches) == 8
     await again.close()
 
 
-async def test_a_second_start_uses_what_the_first_measured(home: ModelHome) -> None:
+async def test_a_second_start_uses_what_the_first_measured(origin: ModelOrigin) -> None:
     first = Counting()
-    served = await started(first, home, max_batch_size=8)
+    served = await started(first, origin, max_batch_size=8)
     assert max(first.batches) == 8
     await served.close()
     second = Counting()
-    again = await started(second, home, max_batch_size=8)
+    again = await started(second, origin, max_batch_size=8)
     assert set(second.batches) == {1}  # no more than what a first call builds
     assert again.costs is not None
     assert served.costs is not None
@@ -92,42 +94,44 @@ async def test_a_second_start_uses_what_the_first_measured(home: ModelHome) -> N
     await again.close()
 
 
-async def test_other_weights_or_settings_are_measured_again(home: ModelHome) -> None:
-    await (await started(Counting(), home, max_batch_size=8)).close()
-    home.files[0].write_bytes(b"2")
+async def test_other_weights_or_settings_are_measured_again(origin: ModelOrigin) -> None:
+    await (await started(Counting(), origin, max_batch_size=8)).close()
+    origin.files[0].write_bytes(b"2")
     for settings in ({"max_batch_size": 8}, {"max_batch_size": 4}):
         model = Counting()
-        await (await started(model, home, **settings)).close()
+        await (await started(model, origin, **settings)).close()
         assert max(model.batches) == settings["max_batch_size"]
 
 
-async def test_what_does_not_fit_into_memory_caps_the_batches(home: ModelHome) -> None:
+async def test_what_does_not_fit_into_memory_caps_the_batches(origin: ModelOrigin) -> None:
     model = Counting(most_rows=5)
-    served = await started(model, home, max_batch_size=32)
+    served = await started(model, origin, max_batch_size=32)
     assert served.max_batch_size == 5
     model.batches.clear()
     answers = await asyncio.gather(*(served.predict(number, ASK) for number in range(20)))
     assert answers == list(range(20))
     assert max(model.batches) <= 5
     await served.close()
-    assert not (home.folder / "warm-up.json").exists()  # type: ignore[operator]  # for the moment
+    assert not (origin.folder / "warm-up.json").exists()  # type: ignore[operator]  # for the moment
 
 
-async def test_a_model_without_warm_up_is_ready_at_once_and_keeps_nothing(home: ModelHome) -> None:
+async def test_a_model_without_warm_up_is_ready_at_once_and_keeps_nothing(
+    origin: ModelOrigin,
+) -> None:
     model = Counting()
-    served = await started(model, home, warm_up=False)
+    served = await started(model, origin, warm_up=False)
     assert served.is_ready
     assert model.batches == []
     await served.close()
 
 
 async def test_samples_beside_the_model_are_what_it_is_timed_with(
-    home: ModelHome, tmp_path: Path
+    origin: ModelOrigin, tmp_path: Path
 ) -> None:
     samples = tmp_path / "samples.jsonl"
     samples.write_text('{"x": [1, 2, 3]}\n\n[4, 5]\n')
-    home = ModelHome(folder=home.folder, files=home.files, samples=samples)
-    served = await started(Rows(), home, max_batch_size=4)
+    origin = ModelOrigin(folder=origin.folder, files=origin.files, samples=samples)
+    served = await started(Rows(), origin, max_batch_size=4)
     assert served.costs is not None
     assert served.costs.rows == (1, 2, 4)
     await served.close()
@@ -142,13 +146,13 @@ async def test_samples_beside_the_model_are_what_it_is_timed_with(
     ],
 )
 async def test_a_sample_that_was_given_must_work(
-    home: ModelHome, tmp_path: Path, text: str, error: type[Exception], message: str
+    origin: ModelOrigin, tmp_path: Path, text: str, error: type[Exception], message: str
 ) -> None:
     samples = tmp_path / "samples.jsonl"
     samples.write_text(text)
-    home = ModelHome(folder=home.folder, files=home.files, samples=samples)
+    origin = ModelOrigin(folder=origin.folder, files=origin.files, samples=samples)
     with pytest.raises(error, match=message):
-        await started(Rows(), home)
+        await started(Rows(), origin)
 
 
 # ---- beside others who are served
@@ -225,7 +229,7 @@ class Slow(headway.Model[int, int]):
 
 
 async def test_a_retired_model_answers_everyone_who_has_found_it() -> None:
-    served = await started(Slow(), ModelHome(), warm_up=False, max_batch_size=1, max_queue=1000)
+    served = await started(Slow(), ModelOrigin(), warm_up=False, max_batch_size=1, max_queue=1000)
     name = served.inputs[0].name
     many = {name: numpy.arange(10)}  # more than are queued at a time
 
@@ -250,7 +254,7 @@ async def test_a_retired_model_answers_everyone_who_has_found_it() -> None:
 
 
 async def test_who_never_leaves_is_not_waited_for_longer_than_the_drain() -> None:
-    served = await started(Slow(), ModelHome(), warm_up=False)
+    served = await started(Slow(), ModelOrigin(), warm_up=False)
     with served.held():
         await served.retire(drain_s=2.0)
     assert not served.is_ready

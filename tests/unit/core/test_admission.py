@@ -1,5 +1,7 @@
+import heapq
 import itertools
 import math
+import random
 from contextlib import suppress
 
 import pytest
@@ -226,6 +228,58 @@ def test_in_a_rush_of_one_tenant_another_within_its_share_is_let_in() -> None:
             scheduler.submit(Item(10**8 + number, 2.0, tenant="flood"))
     for number in range(12):
         scheduler.submit(Item(10**9 + number, 2.0, tenant="quiet"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_refusal_that_is_remembered_is_the_one_that_would_be_reckoned(
+    seed: int, workers: int
+) -> None:
+    """The same flood, of two tenants, with callers that leave: at one door with a memory, and at
+    one that is made to forget before each item."""
+
+    def story(*, forgets: bool) -> list[tuple[int, str]]:
+        policy = Policy(max_batch_size=32, slo_s=0.2, workers=workers)
+        scheduler, draw = Scheduler(policy, SLEEPY), random.Random(seed)
+        told: list[tuple[int, str]] = []
+        ends: list[tuple[float, int, Batch]] = []
+        now = 0.0
+        for number in range(4_000):
+            now += draw.expovariate(workers * 32 / 0.036 * 3)
+            while ends and ends[0][0] <= now:
+                end, _, batch = heapq.heappop(ends)
+                scheduler.finish(batch, end, ran_s=end - batch.fired_at)
+                told += _obeyed(scheduler, end, ends)
+            tenant = "loud" if draw.random() < 0.9 else "quiet"
+            if draw.random() < 0.02:
+                scheduler.cancel(number - draw.randrange(1, 50))
+            if forgets:
+                scheduler.weigh({})
+            try:
+                scheduler.submit(Item(number, now, tenant=tenant))
+            except Shed as shed:
+                told.append((number, str(shed)))
+            told += _obeyed(scheduler, now, ends)
+        return told
+
+    remembered = story(forgets=False)
+    assert remembered == story(forgets=True)
+    assert len(remembered) > 1_000
+
+
+def _obeyed(
+    scheduler: Scheduler, now: float, ends: list[tuple[float, int, Batch]]
+) -> list[tuple[int, str]]:
+    """What is told to whom."""
+    told: list[tuple[int, str]] = []
+    while not isinstance(action := scheduler.next_action(now), Wait):
+        if isinstance(action, Run):
+            batch = action.batch
+            heapq.heappush(ends, (now + (batch.predicted_s or 0.0), batch.id, batch))
+            told += [(item.id, "runs") for item in batch.items]
+        else:
+            told += [(each.item.id, each.reason.value) for each in action.refusals]
+    return told
 
 
 def test_the_workers_never_run_out_of_work_for_a_strict_door() -> None:

@@ -8,7 +8,7 @@ that vary), that one is used.
 import math
 
 from headway.core.batching.linger import Linger
-from headway.core.batching.rehearsal import Rehearsal, Setting, rows_to_take
+from headway.core.batching.rehearsal import Rehearsal, Setting
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
@@ -37,6 +37,7 @@ class BatchSize:
         self._max_cost = policy.max_batch_cost or math.inf
         self._is_given = policy.firing is not Firing.AUTO
         self.workers = policy.workers
+        self.group_rows = 0  # of callers in step that leave together; 0: they are not
 
     @property
     def most_rows(self) -> int:
@@ -55,17 +56,16 @@ class BatchSize:
         return rows
 
     def _rows_auto(self, lane: Lane, running_batches: int) -> int:
+        if self.group_rows:
+            return min(self.group_rows, self._max_rows)
         setting, size = self._rehearsed(), lane.mean_size
         if setting is not None and setting.cap_rows is not None and not size:
             best = self._costs.best_rows(size)
             if not self._costs.is_trial(best, size):
-                return rows_to_take(
-                    lane.rows,
-                    setting.cap_rows,
-                    best,
-                    workers=self.workers,
-                    sustained_rows=self._rehearsal.sustained_rows(),
+                rows = self._rehearsal.rows_to_take(
+                    lane.rows, setting.cap_rows, workers=self.workers
                 )
+                return min(rows, best)
         free = 1 if setting is not None else self.workers - running_batches
         return self._sizing.rows_to_take(lane.rows, size, free)
 
@@ -80,6 +80,8 @@ class BatchSize:
             return FireReason.FULL
         setting = self._rehearsed()
         cap_rows = None if setting is None else setting.cap_rows
+        if cap_rows is not None and rows >= cap_rows:
+            cap_rows = self._rehearsal.cap_now(cap_rows)
         if rows >= (cap_rows or self._costs.best_rows(lane.mean_size)):
             return FireReason.KNEE
         if lane.size_rows >= self._max_cost:

@@ -1,7 +1,7 @@
 """Which items share a batch where sizes differ: the one around the next item that wastes least."""
 
 import math
-from operator import attrgetter
+from operator import itemgetter
 
 from headway.core.batching.composition import Composition
 from headway.core.batching.filling import Filling
@@ -12,7 +12,7 @@ from headway.core.items import FireReason, Item
 from headway.core.policy import Compose, Policy
 from headway.core.queueing.queue import FairLane, Line, Queue
 
-_size, _deadline, _arrived = attrgetter("size"), attrgetter("deadline"), attrgetter("arrived_at")
+_size, _deadline, _arrived = itemgetter(3), itemgetter(6), itemgetter(1)  # of an item
 
 
 class PlannedComposer:

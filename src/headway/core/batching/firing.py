@@ -12,16 +12,18 @@ from headway.core.batching.linger import Linger
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
+from headway.core.batching.stagger import Stagger
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item
 from headway.core.policy import Firing, Policy
 from headway.core.queueing.queue import Lane, Queue
 
-WORTH_A_WAIT = 0.25  # of the time of all together is saved: less is not worth a wait
+WORTH_A_WAIT = 0.25  # of the time of all together is saved: less is little
 LIKELY = 85.0  # percent of batches take no longer than a batch that is held reckons with
 
 LEAST_WAIT_S = 1e-5  # less is no wait
-SOON = 0.7  # of the longest wait: how long to hold until all callers are here
+SOON = 0.7  # of what is saved: how long to hold until all callers are here, …
+SOON_FOR_LITTLE = 0.35  # … and where that is little: no batch is held for some of them then
 
 
 class Fire(NamedTuple):
@@ -106,6 +108,7 @@ class AutoRule:
         costs: Costs,
         *,
         linger: Linger,
+        stagger: Stagger,
         rehearsal: Rehearsal,
         batch_size: BatchSize,
         sizing: Sizing,
@@ -120,6 +123,7 @@ class AutoRule:
         self._max_rows = policy.max_batch_size
         self._costs = costs
         self._linger = linger
+        self._stagger = stagger
         self._rehearsal = rehearsal
         self._batch_size = batch_size
         self._sizing = sizing
@@ -138,8 +142,12 @@ class AutoRule:
             faster_at = self._faster_at(queue, lane, now)
             if now < faster_at:
                 return HoldUntil(faster_at)
+        group = self._group(lane) if may_wait and self.workers == 1 else 0
+        self._batch_size.group_rows = group
         if full is not None or not may_wait:
             return Fire(lane, full or FireReason.IDLE)
+        if group:
+            return self._hold_for_group(queue, lane, now, idle_since)
         if not self._linger.is_closed:
             return self._window(queue, lane, now, idle_since)
         if self.workers - self.running_batches > 1:
@@ -147,6 +155,28 @@ class AutoRule:
         if lane.items + self.running_items >= self._linger.everyone:
             return Fire(lane, FireReason.EVERYONE)
         return self._hold_for_returns(queue, lane, now, idle_since)
+
+    def _group(self, lane: Lane) -> int:
+        """How many callers in step leave together; 0: they are not in step, or not alike."""
+        if not self._stagger.may_be_in_step or lane.rows != lane.items or lane.mean_size:
+            return 0
+        self._linger.learn_arrivals()
+        return self._stagger.group(lane.items + self.running_items)
+
+    def _hold_for_group(
+        self, queue: Queue, lane: Lane, now: float, idle_since: float
+    ) -> Fire | HoldUntil:
+        oldest = lane.oldest()
+        assert oldest is not None
+        self.linger_cap_s = min(self._stagger.together_s, self._max_wait_s)
+        if lane.items >= self._batch_size.group_rows:
+            return Fire(lane, FireReason.EVERYONE)
+        due = min(
+            oldest.arrived_at + self.linger_cap_s, now + self._slack_s(queue, lane, oldest, now)
+        )
+        if now < due:
+            return HoldUntil(due)
+        return Fire(lane, FireReason.LINGER if idle_since < now else FireReason.IDLE)
 
     def _window(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> Fire | HoldUntil:
         """Until the oldest has waited as long as the rehearsal says."""
@@ -166,7 +196,8 @@ class AutoRule:
         setting = self._rehearsal.setting
         if setting is not None:
             return setting.window_s
-        if not self.running_batches or self._saved_s(lane, 1) <= 0.0:
+        saved_s, together_s = self._saved_s(lane, 1)
+        if not self.running_batches or not together_s or saved_s < WORTH_A_WAIT * together_s:
             return 0.0
         # Workers that all start with one item each would leave all other items behind.
         alone_s = self._costs.predict(1, lane.mean_size) or 0.0
@@ -202,32 +233,34 @@ class AutoRule:
     def _return_wait(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
         missing = self._linger.everyone - lane.items - self.running_items
         oldest = lane.oldest()
-        saved_s = self._saved_s(lane, missing)
+        saved_s, together_s = self._saved_s(lane, missing)
         if missing <= 0 or saved_s <= 0.0 or oldest is None:
             return 0.0
         idle_s, max_wait_s = now - idle_since, self._max_wait_s
         slack_s = self._slack_s(queue, lane, oldest, now)
+        is_much = saved_s >= WORTH_A_WAIT * together_s
+        soon = SOON if is_much else SOON_FOR_LITTLE
+        # An item that just missed a batch waits no longer than that one ran: it sets the p99.
+        patient_s = saved_s - (now - oldest.arrived_at) if is_much else 0.0
         return self._linger.return_wait(
             now,
             lane.items,
             missing,
-            most_s=min(min(SOON * saved_s, max_wait_s) - idle_s, slack_s),
-            # An item that just missed a batch waits no longer than that one ran: it sets the p99.
-            patient_s=min(saved_s - (now - oldest.arrived_at), max_wait_s - idle_s, slack_s),
+            most_s=min(min(soon * saved_s, max_wait_s) - idle_s, slack_s),
+            patient_s=min(patient_s, max_wait_s - idle_s, slack_s),
             saved_s=saved_s,
         )
 
-    def _saved_s(self, lane: Lane, joining: int) -> float:
-        """What is saved where so many join instead of running by themselves; 0 where that is
-        little beside what a batch takes: then nobody is worth a wait."""
+    def _saved_s(self, lane: Lane, joining: int) -> tuple[float, float]:
+        """What is saved where so many join instead of running by themselves, and what all of them
+        take together; 0 where it is not known."""
         costs, size, rows = self._costs, lane.mean_size, lane.rows
         joining = max(1, min(joining, self._max_rows))
         apart_s, alone_s = costs.predict(joining, size), costs.predict(rows, size)
         together_s = costs.predict(min(rows + joining, self._max_rows), size)
         if apart_s is None or alone_s is None or together_s is None:
-            return 0.0
-        saved_s = apart_s + alone_s - together_s
-        return saved_s if saved_s >= WORTH_A_WAIT * together_s else 0.0
+            return 0.0, 0.0
+        return apart_s + alone_s - together_s, together_s
 
     def _slack_s(self, queue: Queue, lane: Lane, oldest: Item, now: float) -> float:
         """How long the batch can be held with every deadline and the SLO still met."""

@@ -6,6 +6,7 @@ and `returns` says when they come back. All other arrivals do not depend on what
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from headway.core.batching.returns import Returns
@@ -14,10 +15,13 @@ _WINDOW = 16  # batches over which the most items at once are remembered
 _NEARLY = 0.5  # times the square root of their number are missing: nearly all callers are here
 _CLOSED = 0.7  # of the batches had nearly all callers here before they ended: a closed loop
 _PEAK_RATE = 0.05  # of each batch goes into that share
-_UNSURE = 1  # batch without: what that share starts with
+_UNSURE = 1  # batch without: what that share starts with …
+_SURER = 0.5  # … where none of several callers was ever missing
+_SEVERAL = 4
 _LOAD_RATE = 0.02  # of each batch goes into how busy the workers are, and how many come
 _MOST_CAME = 96  # arrivals after one answer that are looked at: a batch and a half
-_MOST_NOTED = 32  # arrivals that wait to be learned from
+_MOST_NOTED = 32  # arrivals that wait to be learned from, …
+_BATCHES_NOTED = 128  # … and batches with those who came after them: older ones hardly count
 
 
 class Linger:
@@ -33,6 +37,7 @@ class Linger:
         self._peaks = 0
         self._known = 0  # `_everyone` at the last peak
         self._at_peak = 0.0
+        self._is_exact = True  # was everyone here at every peak?
         self.is_closed = False  # do callers wait for their answers before they ask again?
         self.batches = 0
         self._first_arrival = math.inf
@@ -41,6 +46,8 @@ class Linger:
         self._returns = Returns()  # after an answer …
         self._followers = Returns()  # … and after the first caller that comes then
         self._came_since: list[float] = []  # since the last completion
+        # Only a closed loop asks when callers come back: until then, nothing is counted.
+        self._uncounted: deque[tuple[float, list[float]]] = deque(maxlen=_BATCHES_NOTED)
         # Arrivals are noted one by one, and learned from together, when a result is needed.
         self._noted: list[float] = []
         self._noted_here = 0  # the most, with any of them
@@ -57,16 +64,17 @@ class Linger:
         if here > self._noted_here:
             self._noted_here = here
         if len(noted) >= _MOST_NOTED:
-            self._learn_arrivals()
+            self.learn_arrivals()
 
     def arrived_together(self, times: Sequence[float], here: int) -> None:
         """As `arrived` for each of several in a row; `here`: before the first of them."""
         self._noted += times
         self._noted_here = max(self._noted_here, here + len(times))
         if len(self._noted) >= _MOST_NOTED:
-            self._learn_arrivals()
+            self.learn_arrivals()
 
-    def _learn_arrivals(self) -> None:
+    def learn_arrivals(self) -> None:
+        """From those that were only noted."""
         times = self._noted
         if not times:
             return
@@ -86,13 +94,10 @@ class Linger:
             self._everyone = max(self._everyone, here)
 
     def completed(self, now: float, ran_s: float) -> None:
-        self._learn_arrivals()
+        self.learn_arrivals()
         since, self._last_completion = self._last_completion, now
         if since > -math.inf:
-            came = self._came_since
-            self._returns.learn(since, came)
-            if came:
-                self._followers.learn(came[0], came[1:])
+            self._uncounted.append((since, self._came_since))
         self._came_since = []
         self.batches += 1
         if self._peak and self.batches % self.workers == 0:
@@ -109,6 +114,13 @@ class Linger:
             self._most_here_before, self._most_here = self._most_here, 0
             self._everyone = self._most_here_before
 
+    def _learn_returns(self) -> None:
+        for ended_at, came in self._uncounted:
+            self._returns.learn(ended_at, came)
+            if came:
+                self._followers.learn(came[0], came[1:])
+        self._uncounted.clear()
+
     def _learn_peak(self) -> None:
         """The callers of a closed loop are so and so many, and nearly all are here time and again.
         Of independent ones, the most at once are a rare coincidence."""
@@ -117,7 +129,9 @@ class Linger:
         if not known:
             return
         self._peaks += 1
-        rate = max(_PEAK_RATE, 1.0 / (self._peaks + _UNSURE))
+        self._is_exact &= peak == known
+        unsure = _SURER if self._is_exact and known >= _SEVERAL else _UNSURE
+        rate = max(_PEAK_RATE, 1.0 / (self._peaks + unsure))
         nearly = self._everyone - _NEARLY * math.sqrt(self._everyone)
         is_at_peak = known > 1 and nearly <= min(peak, known)
         self._at_peak += (is_at_peak - self._at_peak) * rate
@@ -130,15 +144,20 @@ class Linger:
     @property
     def everyone(self) -> int:
         """The most items seen at once lately."""
-        self._learn_arrivals()
+        self.learn_arrivals()
         return self._everyone
+
+    @property
+    def callers(self) -> int:
+        """How many there are in a closed loop; 0: it is none, or another has come."""
+        return self._everyone if self.is_closed and self._everyone == self._known else 0
 
     @property
     def rate_rps(self) -> float:
         """Arrivals a second, lately."""
         if self._elapsed_s:
             return self._came / self._elapsed_s
-        self._learn_arrivals()
+        self.learn_arrivals()
         seen_s = self._last_arrival - self._first_arrival
         return (self._arrivals - 1) / seen_s if seen_s > 0.0 and self._arrivals > 2 else 0.0
 
@@ -158,7 +177,8 @@ class Linger:
         saved_s: float,
     ) -> float:
         """How long to hold for callers that come back after their answers."""
-        self._learn_arrivals()
+        self.learn_arrivals()
+        self._learn_returns()
         limits = {"most_s": most_s, "patient_s": patient_s, "saved_s": saved_s}
         wait = self._returns.best_wait(now - self._last_completion, items, missing, **limits)
         if not self._came_since:

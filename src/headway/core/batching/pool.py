@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from headway.core.items import Batch
 
 _RATE = 0.1  # of each batch goes into its worker's speed; at first, the mean of all
-_KNOWN = 4  # batches on every worker before they are told apart
+_KNOWN = 4  # batches on every worker before they are told apart, …
+_KNOWN_STEADY = 1  # … and where batches of one size always take the same
 _OUTLIER = 2.0  # one batch counts as if it were no further off than this factor
 _OVERDUE = 0.1  # of the time it has run: how much longer a batch that is overdue is given
 _UNEQUAL = 1.3  # between the slowest and the fastest: less is noise, and all count as alike
@@ -41,15 +42,24 @@ class Pool:
     def times(self, number: int) -> float:
         return self._times.get(number, 1.0) if self._is_unequal else 1.0
 
-    def observe(self, number: int, ratio: float) -> None:
-        """A batch took so many times as long as one does on average."""
+    @property
+    def is_known(self) -> bool:
+        """Has every worker run as many batches as it takes, steady or not?"""
+        return self._least_seen() >= _KNOWN
+
+    def _least_seen(self) -> int:
+        return min(self._seen.get(each, 0) for each in self._numbers)
+
+    def observe(self, number: int, ratio: float, *, is_steady: bool = False) -> None:
+        """A batch took so many times as long as one does on average. `is_steady`: batches of one
+        size always take the same, as far as is known."""
         if len(self._numbers) < 2:
             return
         known = self._times.get(number, 1.0)
         seen = self._seen[number] = self._seen.get(number, 0) + 1
         ratio = min(max(ratio / known, 1 / _OUTLIER), _OUTLIER)
         self._times[number] = known * (1.0 + max(_RATE, 1.0 / seen) * (ratio - 1.0))
-        if min(self._seen.get(each, 0) for each in self._numbers) < _KNOWN:
+        if self._least_seen() < (_KNOWN_STEADY if is_steady else _KNOWN):
             return
         times = [self._times.get(each, 1.0) for each in self._numbers]
         mean = math.exp(sum(map(math.log, times)) / len(times))

@@ -16,6 +16,7 @@ from headway.core.batching.planning import shelf_of
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
+from headway.core.batching.stagger import Stagger
 from headway.core.costs import Costs, CostTable
 from headway.core.faults.fitting import Fitting, Misfit
 from headway.core.faults.suspects import Suspects
@@ -44,26 +45,14 @@ class Scheduler:
     def __init__(self, policy: Policy | None = None, table: CostTable | None = None) -> None:
         policy = policy or Policy()
         self.policy = policy
-        self.costs = Costs(
-            policy.max_batch_size,
-            table,
-            error_percentile=policy.slo_percentile,
-            batch_sizes=policy.batch_sizes,
-        )
-        self._queue = Queue(
-            order=policy.order,
-            weights=policy.tenant_weights,
-            full_rows=policy.max_batch_size,
-            ageing_s=policy.ageing_s,
-            # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
-            may_be_plain=policy.slo_s is None and not policy.batch_sizes,
-            shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
-        )
+        self.costs = _costs_for(policy, table)
+        self._queue = _queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
+        self._stagger = Stagger(self.costs, policy.max_batch_size)
         self._linger = Linger(policy.workers)
         sizing = Sizing(policy, self.costs, self._linger)
         self._rehearsal = Rehearsal(policy, self.costs, sizing)
-        self._linger.heard = self._rehearsal.arrived
+        self._linger.heard = self._heard
         self._batch_size = BatchSize(
             policy,
             self.costs,
@@ -85,6 +74,7 @@ class Scheduler:
             policy,
             self.costs,
             linger=self._linger,
+            stagger=self._stagger,
             rehearsal=self._rehearsal,
             batch_size=self._batch_size,
             sizing=sizing,
@@ -147,9 +137,7 @@ class Scheduler:
             rows = request_rows or item.rows
             full = self._queue.rows + rows > self._max_queue
             if full or self._may_shed or item.deadline != math.inf:
-                self._refused += self._admission.admit(
-                    item, rows, self.cap_rows, self._running.values()
-                )
+                self._refused += self._admission.admit(item, rows, self.cap_rows)
         if item.size and self._buckets is not None:
             item = item._replace(bucket=self._buckets.bucket_of(item.size))
         self._queue.push(item, min(item.deadline, item.arrived_at + self._slo_s))
@@ -172,14 +160,25 @@ class Scheduler:
             self._clear(batch)
         if self._learns:
             self._linger.completed(now, now - batch.fired_at)
+            if self._workers == 1:
+                self._stagger.answered(now, len(batch.items))
+
+    def _heard(self, times: Sequence[float]) -> None:
+        """So items arrived."""
+        self._rehearsal.arrived(times)
+        self._stagger.arrived(times)
 
     def _observe(self, batch: Batch, ran_s: float) -> None:
         pool = self._pool
         if self._workers > 1:
             usual_s = self.costs.predict(batch.padded_rows, batch.size)
             if usual_s:
-                pool.observe(batch.worker, ran_s / usual_s)
+                was_unequal = pool.is_unequal
+                is_steady = not pool.is_known and self.costs.is_steady
+                pool.observe(batch.worker, ran_s / usual_s, is_steady=is_steady)
                 self._rehearsal.speeds = pool.speeds
+                if pool.is_unequal != was_unequal:
+                    self._rehearsal.start_over()
             ran_s /= pool.times(batch.worker)
         self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
@@ -218,6 +217,7 @@ class Scheduler:
     def _leave_worker(self, batch: Batch) -> None:
         assert batch.id in self._running, f"batch {batch.id} is not running"
         del self._running[batch.id]
+        self._admission.left(batch)
         self._running_items -= len(batch.items)
         self._auto.running_batches -= 1
         self._auto.running_items = self._running_items
@@ -232,6 +232,7 @@ class Scheduler:
         self._linger.workers = count
         self._rehearsal.speeds = (1.0,) * count
         self._admission.workers = self._auto.workers = self._batch_size.workers = count
+        self._admission.reconsider()
 
     def drain(self) -> None:
         """From now on wait for nobody: whatever is queued leaves as soon as a worker is free."""
@@ -240,10 +241,12 @@ class Scheduler:
     def learn(self, table: CostTable) -> None:
         """Warm-up is over: from now on this is what batches cost."""
         self.costs.adopt(table)
+        self._admission.reconsider()
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Tenants share by these from now on; absent: 1."""
         self._queue.weigh(weights)
+        self._admission.reconsider()
 
     # ---- what to do
 
@@ -255,7 +258,7 @@ class Scheduler:
     def next_action(self, now: float) -> Action:
         """Call until it answers `Wait`, after every event and at the moment it names."""
         queue = self._queue
-        if self._refused or (queue.has_deadlines and queue.has_expired(now)):
+        if self._refused or queue.has_expired(now):
             return self._refuse(now)
         if self._suspects.cases:
             action = self._retry(now)
@@ -274,7 +277,8 @@ class Scheduler:
         self._idle_since = None
         if self._learns:
             self._rehearsal.step(now)
-        return self._wait_for_deadline()
+        deadline = self._next_deadline()
+        return _NOTHING_TO_DO if deadline == math.inf else Wait(deadline)
 
     def _retry(self, now: float) -> Run | Refuse | None:
         """Items of a lost worker keep their place: before all but higher classes."""
@@ -357,6 +361,7 @@ class Scheduler:
             worker,
         )
         self._running[batch.id] = batch
+        self._admission.started(batch)
         self._running_items += len(items)
         self._auto.running_items = self._running_items
         self._auto.running_batches += 1
@@ -388,10 +393,6 @@ class Scheduler:
             self._refused.append(Refusal(item, reason, retry_after_s))
         if shed:
             self._admission.saw_late(shed, now, made.late_before)
-
-    def _wait_for_deadline(self) -> Wait:
-        deadline = self._next_deadline()
-        return _NOTHING_TO_DO if deadline == math.inf else Wait(deadline)
 
     def _next_deadline(self) -> float:
         deadline = self._queue.next_deadline()
@@ -437,3 +438,24 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         return not (self._running or self._queue or self._suspects.cases or self._refused)
+
+
+def _costs_for(policy: Policy, table: CostTable | None) -> Costs:
+    return Costs(
+        policy.max_batch_size,
+        table,
+        error_percentile=policy.slo_percentile,
+        batch_sizes=policy.batch_sizes,
+    )
+
+
+def _queue_for(policy: Policy) -> Queue:
+    return Queue(
+        order=policy.order,
+        weights=policy.tenant_weights,
+        full_rows=policy.max_batch_size,
+        ageing_s=policy.ageing_s,
+        # An SLO asks of each item whether it is late, fixed sizes how many there are to be.
+        may_be_plain=policy.slo_s is None and not policy.batch_sizes,
+        shelf_of=shelf_of(policy.pad_sizes) if needs_shelves(policy) else None,
+    )

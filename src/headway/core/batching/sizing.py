@@ -27,7 +27,8 @@ class Sizing:
         self._max_rows = policy.max_batch_size
         self._costs = costs
         self._linger = linger
-        self._version = -1
+        self._version: tuple[int, int] = (-1, 0)  # of the costs, and how many callers
+        self._edition = -1
         self._taken: dict[tuple[int, int], int] = {}
         self._ladders: dict[int, list[int]] = {}
         self._steps = _steps(self._max_rows)
@@ -44,8 +45,14 @@ class Sizing:
         return taken
 
     def _forget_if_changed(self) -> None:
-        if self._version != self._costs.version or len(self._taken) > _REMEMBERED:
-            self._version = self._costs.version
+        costs = self._costs
+        version = (costs.version, self._linger.callers)
+        if self._version == version and len(self._taken) <= _REMEMBERED:
+            return
+        is_new = self._edition != costs.edition or self._version[1] != version[1]
+        self._version = version
+        if is_new or costs.has_trial or len(self._taken) > _REMEMBERED:
+            self._edition = costs.edition
             self._taken.clear()
             self._ladders.clear()
 
@@ -62,8 +69,10 @@ class Sizing:
         # Rows that arrive meanwhile join the rows that stay; on a worker that is often idle they
         # may as well come later.
         busy = self._linger.busy
-        coming = self._linger.rate_rps * all_s * scale * busy
-        rows += min(int(coming), self._max_rows)
+        coming = min(int(self._linger.rate_rps * all_s * scale * busy), self._max_rows)
+        if rows == self._linger.callers:
+            coming = 0  # all of a closed loop are here
+        rows += coming
         choices: list[tuple[float, float, int]] = []
         hand_over_s = HAND_OVER_S / scale
         for take in self._candidates(most, size):

@@ -90,6 +90,8 @@ class Costs:
         self._strays: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._observed = 0
         self.version = 0  # of what is derived from the cells: anew whenever they are looked at
+        self.edition = 0  # likewise, of what may be a little older: plans, choices
+        self._errors_at: dict[float, float] = {}  # by percentile
         self._scale = 1.0  # how much slower the model is now than the cells say, at any size
         self._curve: list[float | None] = []  # the one of size 0: where nothing varies
         self._curve_by_size: dict[int, list[float | None]] = {}
@@ -110,16 +112,15 @@ class Costs:
         self._rows, self._sizes = (*table.rows, *beyond), table.sizes
         self._was_probed = True
         self._errors = deque(table.errors, maxlen=_ERRORS_KEPT)
-        self._ordered_errors = []
-        is_steady = self.spread < _STEADY
-        samples = _PROBED_SAMPLES if is_steady else _UNSTEADY_SAMPLES
+        self._forget_errors()
+        samples = _PROBED_SAMPLES if self.is_steady else _UNSTEADY_SAMPLES
         self._cells = {
             (table.rows[i], j): _Cell(seconds, samples, self._observed)
             for i, row in enumerate(table.seconds)
             for j, seconds in enumerate(row)
         }
         self._scale = 1.0
-        self._curves.clear()
+        self._redraw()
         self._forget_derived()
 
     def predict(self, rows: int, size: int = 0) -> float | None:
@@ -147,12 +148,16 @@ class Costs:
     def error_at(self, percent: float) -> float:
         """The relative error of predictions at that percentile: 0.1 where a batch took 10 % longer
         than predicted; 0 while too little is known."""
-        ordered = self._ordered_errors
-        if not ordered:
-            ordered = self._ordered_errors = sorted(self._errors)
-        if len(ordered) < 2:
-            return 0.0
-        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+        error = self._errors_at.get(percent)
+        if error is None:
+            ordered = self._ordered_errors
+            if not ordered:
+                ordered = self._ordered_errors = sorted(self._errors)
+            if len(ordered) < 2:
+                return 0.0
+            error = ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+            self._errors_at[percent] = error
+        return error
 
     def mean_ratio(self) -> float:
         """What batches took lately, to what was predicted, on average: stragglers count."""
@@ -165,6 +170,11 @@ class Costs:
             return sorted(self._strays)[len(self._strays) // 2]
         return (self.error_at(84.0) - self.error_at(16.0)) / 2
 
+    @property
+    def is_steady(self) -> bool:
+        """Do like batches always take the same?"""
+        return self.spread < _STEADY
+
     def margin_s(self, rows: int, size: int = 0) -> float:
         """What to add so that a prediction holds at the percentile asked for."""
         spread = self.error_at(self._percentile) - self.error_at(50.0)
@@ -176,11 +186,17 @@ class Costs:
         A larger one that has not been seen for long is named instead, for a few batches: a table
         that was measured on a busy machine must not stay wrong for ever.
         """
-        size = size_class(size)
+        if size:
+            size = size_class(size)
         best = self._best.get(size)
         if best is None:
             best = self._best[size] = self._find_best(size)
         return best
+
+    @property
+    def has_trial(self) -> bool:
+        """Is a size to be run although it looks bad?"""
+        return self._trial is not None
 
     def is_trial(self, rows: int, size: int = 0) -> bool:
         """Is this size to be run although it looks bad, because it was not run for long?"""
@@ -215,7 +231,7 @@ class Costs:
         if size and self._sizes is None and not self._was_probed:
             self._sizes = _DEFAULT_SIZES
             self._cells.clear()
-            self._curves.clear()
+            self._redraw()
             self._forget_derived()
         predicted = self.predict(rows, size)
         at, j = self._cell_at(rows, predicted), self._size_index(size)
@@ -271,9 +287,17 @@ class Costs:
     def _note_observed(self, *, is_news: bool) -> None:
         self._observed += 1
         if is_news or self._observed % _REDRAW_EVERY == 0:
-            self._curves.clear()
+            self._redraw()
         if is_news or self._observed % _REBUILD_EVERY == 0:
             self._forget_derived()
+
+    def _redraw(self) -> None:
+        self.edition += 1
+        self._curves.clear()
+
+    def _forget_errors(self) -> None:
+        self._ordered_errors = []
+        self._errors_at.clear()
 
     def _forget_derived(self) -> None:
         self.version += 1
@@ -282,7 +306,7 @@ class Costs:
         self._predicted.clear()
         self._points_by_size.clear()
         self._best.clear()
-        self._ordered_errors = []
+        self._forget_errors()
 
     # ---- reading the grid
 

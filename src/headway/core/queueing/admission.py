@@ -9,9 +9,10 @@ dropped is refused at once, as long as a full batch for every worker waits alrea
 import bisect
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from headway.core.costs import Costs
-from headway.core.items import Batch, Item, Refusal, RefusalReason
+from headway.core.items import Batch, Item, Refusal, RefusalReason, kind_of
 from headway.core.policy import Firing, Policy
 from headway.core.queueing.deadlines import DOUBTFUL, HOPELESS
 from headway.core.queueing.queue import Queue
@@ -36,28 +37,40 @@ class Admission:
         self._queue = queue
         self.workers = policy.workers  # those that are there; at least 1: one will be back
         self._sheds = policy.firing is Firing.AUTO
+        self._ends: list[float] = []  # when the running batches are expected to be done
         self._strict_since = self._strict_until = -math.inf
         self._admitted = _Admitted()
         self._offered = _Offered()
         self._slack_s = 0.0  # what the strict estimate was short of, lately
+        self._verdict: _Verdict | None = None  # the last refusal, while it holds for its like
 
-    def admit(
-        self, item: Item, rows: int, cap_rows: int, running: Iterable[Batch]
-    ) -> list[Refusal]:
+    def started(self, batch: Batch) -> None:
+        bisect.insort(self._ends, _end_of(batch))
+        self._verdict = None
+
+    def left(self, batch: Batch) -> None:
+        """It has left its worker."""
+        self._ends.remove(_end_of(batch))
+        self._verdict = None
+
+    def reconsider(self) -> None:
+        """Workers, costs or weights have changed."""
+        self._verdict = None
+
+    def admit(self, item: Item, rows: int, cap_rows: int) -> list[Refusal]:
         """Let an item (the first of `rows` rows) in, or raise. Returns those pushed out for it."""
         if item.deadline <= item.arrived_at:
             raise DeadlineExceeded("the deadline had passed before the item was queued")
         self._offered.add(item.arrived_at, rows)
+        verdict = self._verdict
+        if verdict is not None:
+            if verdict.holds_for(item, self._queue.rows):
+                raise self._shed_alike(item.arrived_at, verdict)
+            self._verdict = None
         if self._sheds and (self._policy.slo_s is not None or item.deadline < math.inf):
-            try:
-                self._refuse_if_hopeless(item, cap_rows, running)
-            except Shed as shed:  # there is no time for all: is a tenant over its share?
-                victims = self._queue.make_way(item)
-                if not victims:
-                    raise
-                retry_s = shed.retry_after_s or 0.0
-                self._admitted.add(item.arrived_at, rows)
-                return [Refusal(each, RefusalReason.SHED, retry_s) for each in victims]
+            shed = self._why_hopeless(item, cap_rows)
+            if shed is not None:
+                return self._make_way(item, rows, shed)
         pushed_out: list[Refusal] = []
         if self._queue.rows + rows > self._policy.max_queue:
             pushed_out = self._push_out(item, rows, cap_rows)
@@ -73,6 +86,16 @@ class Admission:
             return 0.0
         return rows / cap_rows * full_s / self.workers
 
+    def _make_way(self, item: Item, rows: int, shed: Shed) -> list[Refusal]:
+        """There is no time for all: is a tenant over its share?"""
+        victims = self._queue.make_way(item)
+        if not victims:
+            raise shed
+        self._verdict = None
+        retry_s = shed.retry_after_s or 0.0
+        self._admitted.add(item.arrived_at, rows)
+        return [Refusal(each, RefusalReason.SHED, retry_s) for each in victims]
+
     def _push_out(self, item: Item, rows: int, cap_rows: int) -> list[Refusal]:
         limit = self._policy.max_queue
         if rows > limit:
@@ -85,42 +108,53 @@ class Admission:
             )
         return [Refusal(each, RefusalReason.QUEUE_FULL, retry_after_s) for each in victims]
 
-    def _refuse_if_hopeless(self, item: Item, cap_rows: int, running: Iterable[Batch]) -> None:
-        alone_s = self._costs.predict(item.rows, item.size)
-        full_s = self._costs.predict(cap_rows, item.size)
+    def _why_hopeless(self, item: Item, cap_rows: int) -> Shed | None:
+        """Raises DeadlineExceeded where its own deadline cannot be met."""
+        costs, now, slo_s = self._costs, item.arrived_at, self._policy.slo_s
+        alone_s, full_s = costs.predict(item.rows, item.size), costs.predict(cap_rows, item.size)
         if alone_s is None or full_s is None:
-            return  # a model that has not been timed sheds nothing
-        left_s = self._left_s(item.arrived_at, running)
-        ahead = self._rows_ahead(item, cap_rows, left_s[0] + full_s)
+            return None  # a model that has not been timed sheds nothing
+        ahead = self._rows_ahead(item, cap_rows, full_s)
         # Its own batch starts after the running ones and the full ones ahead.
         turns, place = divmod(int((ahead + item.rows - 1) // cap_rows), self.workers)
-        wait_s = left_s[place] + turns * full_s
-        if wait_s <= 0:
-            return  # a worker is free: the estimate may be wrong, and only running it can tell
-        error = min(0.0, self._costs.error_at(HOPELESS))  # batches are often faster than expected
-        takes_s = (wait_s + alone_s) * (1.0 + error) - 1e-9
-        if item.arrived_at + takes_s > item.deadline:
+        wait_s = self._left_s(now, place) + turns * full_s
+        if wait_s <= 0.0:
+            return None  # a worker is free: the estimate may be wrong, and only running it can tell
+        error = costs.error_at(HOPELESS)  # batches are often faster than expected
+        takes_s = (wait_s + alone_s) * (1.0 + error if error < 0.0 else 1.0) - 1e-9
+        if now + takes_s > item.deadline:
             raise DeadlineExceeded(
-                f"{(item.deadline - item.arrived_at) * 1e3:.1f} ms are left, about "
+                f"{(item.deadline - now) * 1e3:.1f} ms are left, about "
                 f"{takes_s * 1e3:.1f} ms are needed"
             )
-        if self._policy.slo_s is None:
-            return
-        is_rush = self.is_flooded(item.arrived_at, cap_rows)
+        if slo_s is None:
+            return None
+        is_rush = now < self._strict_until and self.is_flooded(now, cap_rows)
         if is_rush and ahead >= cap_rows * self.workers:  # else the workers would run out of work
-            takes_s = wait_s + self._strict_s(full_s, self._policy.slo_s)
-        self._refuse_if_late(item.arrived_at, takes_s, wait_s, is_rush=is_rush)
+            takes_s = wait_s + self._strict_s(full_s, slo_s)
+        if takes_s <= slo_s:
+            return None
+        start_at, answer_at = now + wait_s, now + takes_s
+        verdict = _Verdict(
+            kind_of(item), self._queue.rows, answer_at - slo_s, start_at, answer_at, is_rush
+        )
+        self._remember(verdict, now)
+        return self._shed_alike(now, verdict)
 
-    def _refuse_if_late(self, now: float, takes_s: float, wait_s: float, *, is_rush: bool) -> None:
-        slo_s = self._policy.slo_s
-        if slo_s is None or takes_s <= slo_s:
-            return
-        if is_rush:
+    def _remember(self, verdict: "_Verdict", now: float) -> None:
+        ends = self._ends
+        if len(ends) >= self.workers and ends[0] > now:
+            # The batches ahead start and end at moments that do not move while nothing changes.
+            self._verdict = verdict._replace(until=min(verdict.until, ends[0]))
+
+    def _shed_alike(self, now: float, verdict: "_Verdict") -> Shed:
+        if verdict.is_rush:
             self._stay_strict(now)
-        raise Shed(
+        slo_s = self._policy.slo_s or 0.0
+        return Shed(
             f"the SLO of {slo_s * 1e3:g} ms cannot be met: the answer would take about "
-            f"{takes_s * 1e3:.0f} ms",
-            retry_after_s=wait_s,
+            f"{(verdict.answer_at - now) * 1e3:.0f} ms",
+            retry_after_s=verdict.start_at - now,
         )
 
     def is_flooded(self, now: float, cap_rows: int) -> bool:
@@ -152,24 +186,49 @@ class Admission:
         # A batch more than needed: to have fewer waiting costs nothing as long as some do.
         return full_s + margin_s + min(full_s + self._slack_s, slo_s / 2)
 
-    def _left_s(self, now: float, running: Iterable[Batch]) -> list[float]:
-        """When each worker will be free, in order."""
-        left_s = [max(0.0, batch.fired_at + (batch.predicted_s or 0.0) - now) for batch in running]
-        left_s.sort()
-        idle = self.workers - len(left_s)
-        return [0.0] * idle + left_s if idle > 0 else left_s
+    def _left_s(self, now: float, place: int) -> float:
+        """How long until so many workers, and one more, are free."""
+        ends = self._ends
+        idle = self.workers - len(ends)
+        if idle > 0:
+            place -= idle
+        return 0.0 if place < 0 or ends[place] < now else ends[place] - now
 
-    def _rows_ahead(self, item: Item, cap_rows: int, next_s: float) -> float:
+    def _rows_ahead(self, item: Item, cap_rows: int, full_s: float) -> float:
         """Rows that will run before the item's: not those that will be late by then.
 
-        They are dropped when the next full batch forms, which ends in `next_s`. In a flood that is
-        most of the queue.
+        They are dropped when the next full batch forms, which ends after `full_s`. In a flood that
+        is most of the queue.
         """
-        ahead = self._queue.rows_ahead(item)
-        slo_s = self._policy.slo_s
+        ahead, slo_s = self._queue.rows_ahead(item), self._policy.slo_s
         if slo_s is None or ahead < cap_rows:
             return ahead
-        return min(ahead, self._admitted.since(item.arrived_at + next_s - slo_s))
+        now = item.arrived_at
+        next_at = now + self._left_s(now, 0) + full_s
+        return min(ahead, self._admitted.since(next_at - slo_s))
+
+
+class _Verdict(NamedTuple):
+    """An item was shed. Its like are, too, as long as no batch starts or ends, none is let in and
+    none leaves the queue, until the moment at which there would be time enough."""
+
+    kind: tuple[object, ...]
+    queued_rows: int
+    until: float
+    start_at: float  # of its batch
+    answer_at: float
+    is_rush: bool
+
+    def holds_for(self, item: Item, queued_rows: int) -> bool:
+        return (
+            item.arrived_at < self.until
+            and queued_rows == self.queued_rows
+            and kind_of(item) == self.kind
+        )
+
+
+def _end_of(batch: Batch) -> float:
+    return batch.fired_at + (batch.predicted_s or 0.0)
 
 
 class _Offered:

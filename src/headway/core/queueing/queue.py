@@ -316,10 +316,9 @@ class Queue:
             if not self._plain.live or kind_of(item) == self._plain.kind:
                 return self.rows
             self._tell_apart()
-        class_ = self._classes[item.priority]
-        above = 0
-        for higher in self._classes[: item.priority]:
-            above += higher.rows
+        class_, above = self._classes[item.priority], 0
+        if class_.rows != self.rows:
+            above = sum([higher.rows for higher in self._classes[: item.priority]])
         ahead = above + class_.rows
         if item.deadline != math.inf and self.hurries:
             lane = self._fair_lanes.get(item.lane)
@@ -356,6 +355,8 @@ class Queue:
     def make_way(self, newcomer: Item) -> list[Item]:
         """Evict as much of tenants of its class that hold more than their share, newest first."""
         class_ = self._classes[newcomer.priority]
+        if class_.is_unshared(newcomer.tenant):
+            return []
         return self._evict(class_, class_.allowed_load(newcomer), newcomer.rows)
 
     def _evict(self, class_: PriorityClass, allowed: float, needed: int) -> list[Item]:

@@ -6,7 +6,6 @@ device's own order, between the step that last used the slot and the one that ne
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,18 +23,8 @@ from headway.engine.gpu.kernels.adapters import (
     parts_for,
     shrink,
 )
+from headway.engine.gpu.tuning import AdapterTiles, this_device, tuned_for
 from headway.errors import ConfigError
-
-PRODUCTS = ("qkv", "out", "gate_up", "down")
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How the kernels share the work. Found by `benchmarks/generation_gpu.py`, on an H200."""
-
-    splits: int = 8  # of the inner dimension, for few rows
-    block: int = 128  # columns of a program that expands
-    beside: frozenset[str] = frozenset(PRODUCTS)  # shrunk while the model's own product runs
 
 
 class _Place(NamedTuple):
@@ -58,13 +47,13 @@ class DeviceAdapters:
         max_rank: int,
         dtype: torch.dtype,
         device: str,
-        tuning: Tuning | None = None,
+        tuning: AdapterTiles | None = None,
     ) -> None:
         self._modules = [modules_of(config, each) for each in range(config["num_hidden_layers"])]
         self._max_rank = max_rank
         self._rank = max(16, 1 << (max_rank - 1).bit_length())
         self._dtype = dtype
-        self.tuning = tuning or Tuning()
+        self.tuning = tuning or tuned_for(this_device().name).adapters
         self._places, self._size = _layout(self._modules, self._rank)
         self._memory = torch.zeros((slots, self._size), dtype=dtype, device=device)
         self._matrices = [
@@ -164,7 +153,7 @@ class AdaptedRows:
         self,
         matrices: list[dict[str, Matrices]],
         groups: Groups,
-        tuning: Tuning,
+        tuning: AdapterTiles,
         beside: "torch.cuda.Stream | None",
     ) -> None:
         self._matrices = matrices

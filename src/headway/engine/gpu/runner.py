@@ -8,7 +8,6 @@ tokens is launched kernel by kernel: its matrix products keep the device busy lo
 import functools
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
@@ -17,33 +16,19 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.step import Step
 from headway.engine.gpu.adapters import DeviceAdapters
 from headway.engine.gpu.decoder import GpuDecoder
+from headway.engine.gpu.drawing import CutDraws, Draw
 from headway.engine.gpu.graphs import MOST_PROMPTS, Capture, MixedGraphSizes, batch_sizes
 from headway.engine.gpu.inputs import MixedInputs, MixedSizes, inputs_at, sizes_of
 from headway.engine.gpu.kernels.decode import decode_attention, splits_for
 from headway.engine.gpu.kernels.inputs import decode_inputs, join_tables, mixed_inputs
 from headway.engine.gpu.kernels.prefill import prefill_attention
 from headway.engine.gpu.kernels.sampling import sample as sample_on_device
-from headway.engine.sampling import Row, Sampled, sample
+from headway.engine.gpu.tuning import this_device
+from headway.engine.known import Known, MatcherOf, Place, known_of, places_of
+from headway.engine.sampling import Sampled, sample
 from headway.errors import InvalidInput
 
 _IN_FLIGHT = 4  # steps whose host buffers are kept
-
-
-@dataclass(slots=True)
-class _Known:
-    """A sequence as the engine knows it."""
-
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    generated: list[int] = field(default_factory=list)
-
-    @property
-    def is_simple(self) -> bool:
-        """Whether the device draws its tokens: then nobody waits for the host."""
-        sampling = self.sampling
-        is_cut = sampling.top_p < 1.0 or sampling.top_k or sampling.min_p
-        is_adjusted = sampling.has_penalties or sampling.logit_bias
-        return not (is_cut or is_adjusted or sampling.logprobs is not None)
 
 
 class Running:
@@ -54,19 +39,16 @@ class Running:
         runner: "GpuRunner",
         step: Step,
         began: "torch.cuda.Event | None",
-        tokens: torch.Tensor,
-        logits: torch.Tensor,
+        by_host: list[tuple[Place, Known]],
     ) -> None:
         self.step = step
         self.seconds: float | None = None  # of the device; known once there is a result
         self._runner = runner
         self._count = len(step.sampled)
-        self._tokens = runner.next_result()
-        self._tokens[: self._count].copy_(tokens[: self._count], non_blocking=True)
+        self._tokens = runner.next_result(self._count)
         self._began, self._ended = began, runner.event()
-        self._logits = logits
         self._sampled: Sampled | None = None
-        self.chosen_by_host = runner.rows_for_host(step)
+        self._by_host = by_host
 
     def settle(self) -> None:
         """Choose what the host must choose, before the next step takes it for its input."""
@@ -75,9 +57,9 @@ class Running:
         if self._began is not None and self._ended is not None:
             self._ended.synchronize()
             self.seconds = self._began.elapsed_time(self._ended) / 1e3
-        sampled = Sampled(self._tokens[: self._count].tolist(), [None] * self._count)
-        if self.chosen_by_host:
-            self._runner.choose(self.chosen_by_host, self._logits, sampled)
+        sampled = Sampled(self._tokens.tolist(), [None] * self._count)
+        if self._by_host:
+            self._runner.choose(self._by_host, sampled)
         self._sampled = sampled
         self._runner.note(self.step, sampled)
 
@@ -107,9 +89,7 @@ class GpuRunner:
         self._limits = limits
         self._scale = shape.head_size**-0.5
         self._is_cuda = device == "cuda"  # else only Triton's interpreter runs its kernels
-        self._processors = (
-            torch.cuda.get_device_properties(device).multi_processor_count if self._is_cuda else 8
-        )
+        self._processors = this_device().processors
         size = (limits.blocks, shape.kv_heads, limits.block_size, shape.head_size)
         keys, values = (
             [torch.zeros(size, dtype=decoder.dtype, device=device) for _ in range(shape.layers)]
@@ -137,8 +117,13 @@ class GpuRunner:
         self._mixed_sizes = MixedGraphSizes(limits.step_tokens, slots)
         # By rows of decodes or sizes with prompts, and whether some have adapters.
         self._graphs: dict[tuple[int | MixedSizes, bool], torch.cuda.CUDAGraph] = {}
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, Known] = {}
+        self._special: set[int] = set()  # sequences for which a step's graph does not draw
         self._unsettled: Running | None = None
+        self._draw_cut = CutDraws(
+            slots, self.vocabulary, in_flight=_IN_FLIGHT, is_pinned=self._is_cuda
+        )
+        self.matcher_of: MatcherOf | None = None  # for answers of a given form
 
     # ---- sequences
 
@@ -151,11 +136,14 @@ class GpuRunner:
         generated: Iterable[int] = (),
     ) -> None:
         """A sequence that a step will name; some of its tokens may come from an earlier engine."""
-        self._known[sequence] = _Known(prompt, sampling, list(generated))
+        self._known[sequence] = known_of(prompt, sampling, generated, self.matcher_of)
+        if not _is_simple(sampling):
+            self._special.add(sequence)
 
     def drop(self, sequence: int) -> None:
         """It has ended. Harmless if it is not known."""
         self._known.pop(sequence, None)
+        self._special.discard(sequence)
 
     # ---- graphs
 
@@ -170,6 +158,7 @@ class GpuRunner:
         self._sizes = sorted(sizes or batch_sizes(self._limits.max_sequences))
         if self._adapters is not None:
             self._adapters.warm_up(self._limits.step_tokens)
+        self._draw_cut.warm_up(self._logits)
         if not self._has_graphs:
             return
         shapes: list[int | MixedSizes] = list(self._mixed_sizes.all()) if has_prompts else []
@@ -264,10 +253,28 @@ class GpuRunner:
             is_adapted = self._adapters is not None and self._adapters.begin(step)
             shape = self._hand_mixed(step) if step.prefill else self._hand_decode(step)
             self._run(shape, is_adapted)
-            running = Running(self, step, began, self._tokens, self._logits)
-            if running.chosen_by_host:
+            drawn, by_host = self._special_rows(step)
+            if drawn:
+                self._draw_cut(drawn, self._logits, self._tokens, self._last)
+            running = Running(self, step, began, by_host)
+            if by_host:
                 self._unsettled = running
             return running
+
+    def _special_rows(self, step: Step) -> tuple[list[Draw], list[tuple[Place, Known]]]:
+        """Rows that the step's graph does not draw: the device does, or the host."""
+        drawn: list[Draw] = []
+        by_host: list[tuple[Place, Known]] = []
+        if not self._special:
+            return drawn, by_host
+        for place in places_of(step):
+            if place.sequence in self._special:
+                known = self._known[place.sequence]
+                if _is_for_host(known.sampling):
+                    by_host.append((place, known))
+                else:
+                    drawn.append(Draw(place.row, place.slot, place.position, known.sampling))
+        return drawn, by_host
 
     def event(self) -> "torch.cuda.Event | None":
         """Of what was handed over until now."""
@@ -281,10 +288,11 @@ class GpuRunner:
         for part in step.prefill:
             known = self._known.get(part.sequence)
             if part.is_first and known is not None:
-                temperature = known.sampling.temperature if known.is_simple else 0.0
+                sampling = known.sampling
+                temperature = sampling.temperature if _is_simple(sampling) else 0.0
                 # `t[slot] = number` would wait for the device: it copies from pageable memory.
                 self._temperatures[part.slot].fill_(temperature)
-                self._seeds[part.slot].fill_(known.sampling.seed)
+                self._seeds[part.slot].fill_(_signed(sampling.seed))
 
     def _hand_decode(self, step: Step) -> int:
         decode = step.decode
@@ -318,34 +326,19 @@ class GpuRunner:
 
     # ---- what a running step asks for
 
-    def next_result(self) -> torch.Tensor:
+    def next_result(self, count: int) -> torch.Tensor:
+        """On the host, once the device has come so far."""
         self._results.rotate(-1)
-        return self._results[-1]
+        result = self._results[-1][:count]
+        return result.copy_(self._tokens[:count], non_blocking=True)
 
-    def rows_for_host(self, step: Step) -> list[tuple[int, int, Row]]:
-        """Rows whose sampling is beyond the device: where, in which slot, how."""
-        places = [(each.sequence, each.slot, each.position + 1) for each in step.decode]
-        places += [
-            (each.sequence, each.slot, each.position + len(each.tokens))
-            for each in step.prefill
-            if each.is_last
-        ]
-        found = []
-        for index, (sequence, slot, position) in enumerate(places):
-            known = self._known.get(sequence)
-            if known is not None and not known.is_simple:
-                row = Row(known.sampling, position, known.prompt, known.generated)
-                found.append((index, slot, row))
-        return found
-
-    def choose(self, rows: list[tuple[int, int, Row]], logits: torch.Tensor, into: Sampled) -> None:
-        indices = torch.tensor([index for index, _, _ in rows], device=logits.device)
-        chosen = sample(logits[indices].cpu(), [row for _, _, row in rows])
-        for (index, _, _), token, logprobs in zip(
-            rows, chosen.tokens, chosen.logprobs, strict=True
-        ):
-            into.tokens[index], into.logprobs[index] = token, logprobs
-        slots = torch.tensor([slot for _, slot, _ in rows], device=logits.device)
+    def choose(self, rows: list[tuple[Place, Known]], into: Sampled) -> None:
+        logits = self._logits
+        indices = torch.tensor([place.row for place, _ in rows], device=logits.device)
+        chosen = sample(logits[indices].cpu(), [known.row(place.position) for place, known in rows])
+        for (place, _), token, logprobs in zip(rows, chosen.tokens, chosen.logprobs, strict=True):
+            into.tokens[place.row], into.logprobs[place.row] = token, logprobs
+        slots = torch.tensor([place.slot for place, _ in rows], device=logits.device)
         self._last[slots] = torch.tensor(chosen.tokens, device=logits.device)
 
     def note(self, step: Step, sampled: Sampled) -> None:
@@ -353,6 +346,23 @@ class GpuRunner:
             known = self._known.get(sequence)
             if known is not None:
                 known.generated.append(token)
+
+
+def _is_simple(sampling: Sampling) -> bool:
+    """The likeliest token, which nothing cuts off, or any by its probability."""
+    is_cut = sampling.top_p < 1.0 or sampling.top_k or sampling.min_p
+    return (sampling.is_greedy or not is_cut) and not _is_for_host(sampling)
+
+
+def _is_for_host(sampling: Sampling) -> bool:
+    """What was said, or more than a token, is needed: the next step waits for the host."""
+    is_adjusted = sampling.has_penalties or sampling.logit_bias or sampling.grammar
+    return bool(is_adjusted) or sampling.logprobs is not None
+
+
+def _signed(seed: int) -> int:
+    """Of 64 bits, as the device's integers are."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _ring(numbers: int, *, is_pinned: bool) -> "deque[torch.Tensor]":

@@ -11,6 +11,7 @@ from headway.engine.decoders import llama
 from headway.engine.gpu.adapters import DeviceAdapters
 from headway.engine.gpu.decoder import GpuDecoder
 from headway.engine.gpu.runner import GpuRunner
+from headway.engine.gpu.tuning import check_device, this_device
 from headway.engine.gpu.warming import warm_mixed
 from headway.engine.starting import EngineOptions
 from headway.engine.weights import random_tensors, read_config, read_tensors
@@ -38,6 +39,7 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
     dtype = _DTYPES.get(options.dtype)
     if dtype is None:
         raise ConfigError(f"{options.dtype!r} is not one of {', '.join(_DTYPES)}", field="dtype")
+    check_device(dtype, options.quantization, this_device())
     tensors = (
         random_tensors(config, dtype=dtype, device="cuda")
         if options.random_weights
@@ -45,8 +47,6 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
     )
     decoder = GpuDecoder(config, tensors, dtype=dtype, device="cuda", max_context=context)
     if options.quantization == "fp8":
-        if dtype is not torch.bfloat16:
-            raise ConfigError("fp8 computes in bfloat16", field="dtype")
         decoder.quantise()
         torch.cuda.empty_cache()  # what the weights were goes to the cache
     adapters = _adapters(options, config, dtype)  # before the cache: it takes what is left

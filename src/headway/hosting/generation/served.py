@@ -28,7 +28,7 @@ from headway.hosting.generation.engine import EngineModel
 from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
-from headway.hosting.holding import Holding
+from headway.hosting.in_use import InUse
 from headway.hosting.registry import Array, Ask, WorkerLine
 from headway.hosting.statistics import ModelStatistics
 from headway.hosting.streaming import ServedStream
@@ -39,7 +39,7 @@ from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
-from headway.runtime.driving.streams import OpenStream
+from headway.runtime.driving.streams import Direct, OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import StepRunner
 from headway.runtime.generation.thread import GenerationThread
@@ -58,7 +58,7 @@ _SIGNATURE = Signature(side_of(_INPUTS, str), side_of(_OUTPUTS, str), str, str)
 _MOST_WAITING = 30.0  # seconds for the step that runs when it is closed
 
 
-class ServedGenerator(Holding):
+class ServedGenerator(InUse):
     """`load()` before, `close()` after."""
 
     inputs: Sequence[Tensor] = _INPUTS
@@ -194,6 +194,8 @@ class ServedGenerator(Holding):
         await self._wait_left(asyncio.get_running_loop().time() + drain_s)
         if self._adapter_folder is not None:
             await self._adapter_folder.close()
+        if self.language is not None:
+            self.language.close()
         if self._engine is None:
             return
         if isinstance(self._engine, GenerationThread):
@@ -283,6 +285,10 @@ class ServedGenerator(Holding):
         return AdaptedModel(self, name)
 
     # ---- calling
+
+    def read(self, value: Any) -> Any:
+        """It takes texts, which are checked when they are asked for."""
+        return value
 
     def takes_parameter(self, name: str) -> bool:
         return name in NAMES
@@ -397,8 +403,12 @@ class _Texts(OpenStream):
             if self._seen(piece):
                 return piece.text
 
-    def attach(self, reader: Callable[[], None] | None) -> None:
-        self._pieces.attach(reader)
+    def attach(self, reader: Callable[[], None] | None, direct: Direct | None = None) -> None:
+        def take(piece: Piece) -> bool:
+            assert direct is not None
+            return piece.met is None and (not piece.text or direct(piece.text))
+
+        self._pieces.attach(reader, None if direct is None else take)
 
     def close(self) -> None:
         self._pieces.close()

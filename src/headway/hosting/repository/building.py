@@ -68,8 +68,8 @@ def _from_target(target: str) -> Callable[..., AnyModel]:
 
 
 class _SourceLoader(SourceFileLoader):
-    """Compiles what is there now. A .pyc knows its source's time in whole seconds only: of two
-    edits within one, the second would not be seen; and the folder may be read-only."""
+    """Compiles the source as it is now. A .pyc knows its source's time in whole seconds only, so
+    that of two edits within one second the later would not be seen; the folder may be read-only."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         path = self.get_filename(fullname)

@@ -11,8 +11,8 @@ import msgspec
 from headway.config import Config, ModelConfig, ServerConfig
 from headway.errors import Closed, ConfigError, HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.handles import Stages, Uses
-from headway.hosting.home import ModelHome
-from headway.hosting.kept import Kept
+from headway.hosting.managed import ManagedModel
+from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
     IndexEntry,
     Readiness,
@@ -290,10 +290,12 @@ class Keeper:
         self._own(model.run())
         return model
 
-    def _made(self, config: ModelConfig, version: str, model: AnyModel, home: ModelHome) -> Kept:
+    def _made(
+        self, config: ModelConfig, version: str, model: AnyModel, origin: ModelOrigin
+    ) -> ManagedModel:
         """Served, with the models that it calls at hand."""
         self._uses.bind(config.name, model, [*self._models])
-        return self._make(config, version, model, home)
+        return self._make(config, version, model, origin)
 
     def _own(self, life: Coroutine[Any, Any, None]) -> None:
         self._running = [task for task in self._running if not task.done()]

@@ -13,7 +13,7 @@ import msgspec
 from headway.config import ModelConfig
 from headway.core.operating.versions import Offer, VersionPolicy
 from headway.errors import InvalidInput
-from headway.hosting.home import ModelHome
+from headway.hosting.origin import ModelOrigin
 from headway.hosting.repository.building import build_version
 from headway.hosting.repository.folder import ModelFolder
 from headway.hosting.repository.settings import overridden
@@ -26,7 +26,7 @@ class Listing:
     config: ModelConfig
     policy: VersionPolicy
     offers: tuple[Offer, ...]
-    homes: Mapping[int, ModelHome]
+    origins: Mapping[int, ModelOrigin]
     error: str | None = None  # why nothing of it can be used
 
 
@@ -55,8 +55,8 @@ def of_folder(
         offers=tuple(
             Offer(each.version, f"{each.fingerprint} {seal}") for each in folder.versions.values()
         ),
-        homes={
-            each.version: ModelHome(
+        origins={
+            each.version: ModelOrigin(
                 make=maker(each.version),
                 folder=each.path,
                 files=each.files,
@@ -84,5 +84,5 @@ def of_config(
         config=config,
         policy=VersionPolicy(),
         offers=(Offer(1, seal),),
-        homes={1: ModelHome(make=make, cache_dir=cache_dir)},
+        origins={1: ModelOrigin(make=make, cache_dir=cache_dir)},
     )

@@ -20,8 +20,8 @@ from headway.errors import (
     NotReady,
     QueueFull,
 )
-from headway.hosting.home import ModelHome
-from headway.hosting.kept import Kept
+from headway.hosting.managed import ManagedModel
+from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import (
     IndexEntry,
     Readiness,
@@ -38,7 +38,7 @@ from headway.runtime.events import Crashed, Event
 
 _log = logging.getLogger(__name__)
 
-MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelHome], Kept]
+MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelOrigin], ManagedModel]
 _HAND_OVER_S = 0.0005
 _STATES = {
     State.LOADING: "LOADING",
@@ -79,7 +79,7 @@ class ModelKeeper:
         self._listing: Listing | None = None  # the last that could be used
         self._mistake: str | None = None  # why what there is now cannot
         self._life = Lifecycle()
-        self._served: dict[int, Kept] = {}  # by the id of the copy
+        self._served: dict[int, ManagedModel] = {}  # by the id of the copy
         self._waiting = 0
         self._changed = asyncio.Event()  # something to do for `run`
         self._news = asyncio.Event()  # replaced with each: waiting callers look again
@@ -315,16 +315,16 @@ class ModelKeeper:
         _log.info("%s version %s is ready after %.1f s", self.name, served.version, took_s)
         self._tell()
 
-    async def _started(self, id_: int, offer: Offer) -> Kept:
+    async def _started(self, id_: int, offer: Offer) -> ManagedModel:
         listing = self._listing
         if listing is None or offer not in listing.offers:
             raise ConfigError("it was changed before it was loaded")
         try:
             async with asyncio.timeout(listing.config.load_timeout_s):
-                version, home = str(offer.version), listing.homes[offer.version]
-                assert home.make is not None, "what is listed can be made"
-                model = await run_in_thread(home.make)
-                served = self._make(listing.config, version, model, home)
+                version, origin = str(offer.version), listing.origins[offer.version]
+                assert origin.make is not None, "what is listed can be made"
+                model = await run_in_thread(origin.make)
+                served = self._make(listing.config, version, model, origin)
                 self._served[id_] = served
                 served.observe(self._observe)
                 await served.load()
@@ -340,7 +340,7 @@ class ModelKeeper:
         if isinstance(event, Crashed):
             self._crashed(event)
 
-    def _beside(self, served: Kept) -> Beside:
+    def _beside(self, served: ManagedModel) -> Beside:
         answering = self._life.resolve()
         before = None if answering is None else self._served[answering]
         is_alike = before is not None and before.looks_like(served)
@@ -380,7 +380,7 @@ class ModelKeeper:
         self._life.closed(id_)
         self._tell()
 
-    async def _ended(self, served: Kept, ending: Awaitable[None]) -> bool:
+    async def _ended(self, served: ManagedModel, ending: Awaitable[None]) -> bool:
         """Nobody finds it any more. If it does not end as it should, the others go on."""
         try:
             try:
@@ -426,7 +426,7 @@ def _polite() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _release(served: Kept) -> None:
+def _release(served: ManagedModel) -> None:
     """Its weights go now, not when the garbage collector comes round to a batcher's cycles."""
     forget_module(served.model)
     getattr(served.model, "__dict__", {}).clear()

@@ -1,25 +1,16 @@
 """What an operator does to models while they are served: look, load, reload, unload."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from headway.hosting.registry import IndexEntry
 from headway.server.api import adapting
+from headway.server.auth.access import Access
 from headway.server.json.body import decode_fields
 from headway.server.models import Models
 from headway.server.net.messages import Request, Response
-
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("GET", "/admin/models", "models"),
-    ("GET", "/admin/workers", "workers"),
-    ("POST", "/admin/models/{model}/load", "load"),
-    ("POST", "/admin/models/{model}/reload", "reload"),
-    ("POST", "/admin/models/{model}/unload", "unload"),
-    ("GET", "/admin/models/{model}/adapters", "adapters"),
-    ("POST", "/admin/models/{model}/adapters/{adapter}/load", "load_adapter"),
-    ("POST", "/admin/models/{model}/adapters/{adapter}/unload", "unload_adapter"),
-]
+from headway.server.routes import Route
 
 
 class _LoadBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,6 +26,20 @@ class Admin:
 
     def __init__(self, models: Models) -> None:
         self._models = models
+
+    def routes(self) -> list[Route]:
+        model = "/admin/models/{model}"
+        adapters = f"{model}/adapters"
+        return [
+            Route("GET", "/admin/models", self.models, Access.ADMIN),
+            Route("GET", "/admin/workers", self.workers, Access.ADMIN),
+            Route("POST", f"{model}/load", self.load, Access.ADMIN),
+            Route("POST", f"{model}/reload", self.reload, Access.ADMIN),
+            Route("POST", f"{model}/unload", self.unload, Access.ADMIN),
+            Route("GET", adapters, self.adapters, Access.ADMIN),
+            Route("POST", f"{adapters}/{{adapter}}/load", self.load_adapter, Access.ADMIN),
+            Route("POST", f"{adapters}/{{adapter}}/unload", self.unload_adapter, Access.ADMIN),
+        ]
 
     async def models(self, request: Request) -> Response:
         return _json({"models": [_line(entry) for entry in self._models.index(request.caller)]})

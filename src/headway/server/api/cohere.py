@@ -2,7 +2,7 @@
 client works. Its reranking is in `openai/rerank.py`, since Jina's and vLLM's clients share it."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 import numpy
@@ -12,16 +12,14 @@ from headway.errors import InvalidInput
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import Array, base64_of, bits_of, shortened, texts_of, tokens_in
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/embed", "embed"),
-    ("POST", "/v2/embed", "embed_v2"),
-]
 _InputType: TypeAlias = Literal["search_document", "search_query", "classification", "clustering"]
 # int8 and uint8 would need a calibration that no model here brings.
 _FORMS: dict[str, Callable[[Array], Any]] = {
@@ -56,11 +54,33 @@ class CohereEmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     priority: int | None = None
 
 
+class BilledUnits(TypedDict):
+    input_tokens: int
+
+
+class EmbedMeta(TypedDict):
+    billed_units: BilledUnits
+
+
+class CohereEmbedAnswer(TypedDict):
+    id: str
+    response_type: Literal["embeddings_floats", "embeddings_by_type"]
+    embeddings: list[list[float]] | dict[str, list[Any]]
+    texts: list[str]
+    meta: EmbedMeta
+
+
 class Cohere:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/v1/embed", self.embed, Access.INFER, Errors.OPENAI),
+            Route("POST", "/v2/embed", self.embed_v2, Access.INFER),
+        ]
 
     async def embed(self, request: Request) -> Response:
         """Floats alone, unless types are asked for."""
@@ -85,17 +105,17 @@ class Cohere:
         results = await served.predict_many(texts_of(list(texts), "texts"), ask)
         vectors = [shortened(each, asked.output_dimension, "output_dimension") for each in results]
         is_by_type = always_by_type or asked.embedding_types is not None
-        answer = {
+        embeddings: Any = vectors  # arrays, which the encoder writes as lists
+        if is_by_type:
+            embeddings = {name: [_FORMS[name](each) for each in vectors] for name in types}
+        answer: CohereEmbedAnswer = {
             "id": request.id,
             "response_type": "embeddings_by_type" if is_by_type else "embeddings_floats",
-            "embeddings": {name: [_FORMS[name](each) for each in vectors] for name in types}
-            if is_by_type
-            else vectors,
+            "embeddings": embeddings,
             "texts": texts,
             "meta": {"billed_units": {"input_tokens": tokens_in(results)}},
         }
-        more = () if ask.story is None else ask.story.headers()
-        return Response(await encode_json(answer, plain_of), headers=more)
+        return Response(await encode_json(answer, plain_of), headers=ask.headers())
 
 
 def _texts(asked: CohereEmbedRequest) -> list[str]:

@@ -1,17 +1,12 @@
 """`/admin/drain`: out of the balancers' sight, without losing what still comes."""
 
-from typing import Literal
-
 import msgspec
 
 from headway.hosting.registry import Registry
+from headway.server.auth.access import Access
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
-
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("GET", "/admin/drain", "state"),
-    ("POST", "/admin/drain", "drain"),
-]
+from headway.server.routes import Route
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,6 +18,12 @@ class Draining:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/admin/drain", self.state, Access.ADMIN),
+            Route("POST", "/admin/drain", self.drain, Access.ADMIN),
+        ]
 
     async def state(self, request: Request) -> Response:
         return Response(msgspec.json.encode({"draining": self._registry.is_draining}))

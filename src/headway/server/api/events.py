@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
-from headway.runtime.driving.streams import AT_ONCE_BYTES
+from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
 from headway.server.net.messages import Sink
 
 
@@ -79,54 +79,95 @@ class Events:
             return
         if self._ended:
             return
-        pumping = Pumping(stream, self._event_of, sink)
-        stream.attach(pumping.advance)
         try:
-            pumping.advance()  # what has come meanwhile
-            await pumping.done
+            await ToSink(stream, self._event_of, sink).wait_done()
             tail = self._tail_of()
             if tail:
                 sink.write(tail)
         except HeadwayError as error:
             sink.write(self._error_of(error))
-        finally:
-            stream.attach(None)
 
 
 class Pumping:
-    """Moves what has come to the sink, as long as that has room."""
+    """Takes what has come, whenever something does, until the end: no task has a turn for it."""
 
-    def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
+    def __init__(
+        self,
+        stream: ServedStream,
+        take: Callable[[list[Any]], None],
+        direct: Direct | None = None,
+    ) -> None:
         self._stream = stream
-        self._event_of = event_of
-        self._sink = sink
-        self._is_held_up = False
+        self._take = take
+        self._direct = direct
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._call_in_turn: Callable[[Callable[[], None]], object] = self.done.get_loop().call_soon
+
+    async def wait_done(self) -> None:
+        """Raises what went wrong."""
+        self._stream.attach(self.advance, self._direct)
+        try:
+            self.advance()  # what has come meanwhile
+            await self.done
+        finally:
+            self._stream.attach(None)
 
     def advance(self) -> None:
         if self.done.done():
             return
-        writable = self._sink.writable
-        if writable is not None:  # the client reads too slowly: chunks wait, up to a limit
-            if not self._is_held_up:
-                self._is_held_up = True
-                writable.add_done_callback(self._go_on)
-            return
         try:
-            chunks = self._stream.take(AT_ONCE_BYTES)
-            events = b"".join([self._event_of(chunk) for chunk in chunks])
-            if events:  # an empty chunk would end the answer
-                self._sink.write(events)
+            self._take(self._stream.take(AT_ONCE_BYTES))
             if self._stream.is_at_end():
                 self.done.set_result(None)
-            elif self._stream.has_chunks():
-                self._sink.call_in_turn(self.advance)
+            elif self._stream.has_chunks():  # others have their turn first
+                self._call_in_turn(self.advance)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.done.done():  # else it was cancelled: the client has left
             self.done.set_exception(error)
+
+
+class ToSink(Pumping):
+    """Writes what comes as events, as long as the sink has room."""
+
+    def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
+        super().__init__(stream, self._write, self._write_one)
+        self._event_of = event_of
+        self._sink = sink
+        self._call_in_turn = sink.call_in_turn
+        self._is_held_up = False
+        self._is_clear = False  # no chunk waits in the stream, and there may be more
+
+    def advance(self) -> None:
+        writable = self._sink.writable
+        if writable is None:
+            super().advance()
+            self._is_clear = not self.done.done() and not self._stream.has_chunks()
+        elif not self._is_held_up:  # the client reads too slowly: chunks wait, up to a limit
+            self._is_held_up, self._is_clear = True, False
+            writable.add_done_callback(self._go_on)
 
     def _go_on(self, _: object) -> None:
         self._is_held_up = False
         self.advance()
+
+    def _write_one(self, chunk: Any) -> bool:
+        """The hot path: a chunk goes to the sink without a stay in the stream."""
+        if not self._is_clear or self._sink.writable is not None:
+            return False
+        try:
+            self._write([chunk])
+        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+            self._is_clear = False
+            self._fail(error)
+        return True
+
+    def _write(self, chunks: list[Any]) -> None:
+        events = b"".join([self._event_of(chunk) for chunk in chunks])
+        if events:  # an empty chunk would end the answer
+            self._sink.write(events)
 
 
 async def turn_of(sink: Sink) -> None:

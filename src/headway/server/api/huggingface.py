@@ -8,7 +8,7 @@ becomes of it is the model's task. The routes without a name mean the only model
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 import numpy
@@ -20,28 +20,16 @@ from headway.server.api.kinds import Task, check_does, only_one, task_of
 from headway.server.api.openai.rerank import Reranking
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import MAX_INPUTS, check_ids, shortened, texts_of
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_json, fields_of
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
+from headway.server.routes import Route
 
 Fields = TypeVar("Fields")
 Answering: TypeAlias = Callable[[Request, ServedModel], Awaitable[Response]]
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("GET", "/health", "health"),
-    ("GET", "/models/{model}/health", "health"),
-    ("GET", "/info", "info"),
-    ("GET", "/models/{model}/info", "info"),
-    ("POST", "/", "ask"),
-    ("POST", "/models/{model}", "ask"),
-    ("POST", "/models/{model}/pipeline/{task}", "pipeline"),
-    *(
-        ("POST", f"{under}/{name}", name)
-        for name in ("embed", "similarity", "rerank", "predict")
-        for under in ("", "/models/{model}")
-    ),
-]
 
 
 class EmbedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -100,12 +88,46 @@ class _DrawRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     seed: Annotated[int, Meta(ge=0)] | None = None
 
 
+class Class(TypedDict):
+    label: str
+    score: float
+
+
+class RankedText(TypedDict):
+    index: int
+    score: float
+    text: NotRequired[str]
+
+
+class ModelInfo(TypedDict):
+    model_id: str
+    model_pipeline_tag: str | None
+    max_client_batch_size: int
+    max_batch_requests: int
+    version: str
+
+
 class HuggingFace:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
         self._reranking = Reranking(inference)
+
+    def routes(self) -> list[Route]:
+        pipeline = "/models/{model}/pipeline/{task}"
+        rows = [Route("POST", pipeline, self.pipeline, Access.INFER)]
+        for under in ("", "/models/{model}"):
+            rows += [
+                Route("GET", f"{under}/health", self.health, Access.OPEN),
+                Route("GET", f"{under}/info", self.info, Access.READ),
+                Route("POST", under or "/", self.ask, Access.INFER),
+                Route("POST", f"{under}/embed", self.embed, Access.INFER),
+                Route("POST", f"{under}/similarity", self.similarity, Access.INFER),
+                Route("POST", f"{under}/rerank", self.rerank, Access.INFER),
+                Route("POST", f"{under}/predict", self.predict, Access.INFER),
+            ]
+        return rows
 
     async def ask(self, request: Request, model: str = "") -> Response:
         """By the model's task."""
@@ -156,16 +178,15 @@ class HuggingFace:
         ask = ask_of(_truncating(asked, served), request)
         scores = await _scores(served, asked.query, asked.texts, ask, field="texts")
         order = sorted(range(len(scores)), key=lambda index: -scores[index])
-        ranked: list[dict[str, Any]] = [
-            {"index": index, "score": scores[index]}
-            | ({"text": asked.texts[index]} if asked.return_text else {})
-            for index in order
-        ]
+        ranked: list[RankedText] = [{"index": index, "score": scores[index]} for index in order]
+        if asked.return_text:
+            for each in ranked:
+                each["text"] = asked.texts[each["index"]]
         return await _answer(ranked, ask)
 
     async def info(self, request: Request, model: str = "") -> Response:
         served = await self._find(request, model, *_TASKS)
-        found = {
+        found: ModelInfo = {
             "model_id": served.name,
             "model_pipeline_tag": task_of(served),
             "max_client_batch_size": MAX_INPUTS,
@@ -272,7 +293,7 @@ async def _draw(request: Request, served: ServedModel) -> Response:
     wishes = {name: value for name, value in given.items() if value is not None}
     ask = ask_of(wishes, request)
     image = await served.predict(asked.inputs, ask)
-    return Response(bytes(image), content_type="image/png", headers=_told(ask))
+    return Response(bytes(image), content_type="image/png", headers=ask.headers())
 
 
 _TASKS: dict[Task, Answering] = {
@@ -299,9 +320,10 @@ async def _classes(
     return [_best(each, asked.top_k) for each in found], ask
 
 
-def _best(classes: Any, top_k: int | None) -> list[dict[str, Any]]:
+def _best(classes: Any, top_k: int | None) -> list[Class]:
     pairs = zip(classes["labels"], classes["scores"], strict=True)
-    return [{"label": label, "score": score} for label, score in pairs][:top_k]
+    found: list[Class] = [{"label": label, "score": score} for label, score in pairs]
+    return found[:top_k]
 
 
 async def _scores(
@@ -381,8 +403,4 @@ async def _file(request: Request, kind: type[Fields]) -> tuple[Fields | None, by
 
 
 async def _answer(value: Any, ask: Ask) -> Response:
-    return Response(await encode_json(value, plain_of), headers=_told(ask))
-
-
-def _told(ask: Ask) -> Any:
-    return () if ask.story is None else ask.story.headers()
+    return Response(await encode_json(value, plain_of), headers=ask.headers())

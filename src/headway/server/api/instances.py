@@ -1,7 +1,7 @@
 """KServe's first protocol, TensorFlow Serving's before it: `POST /v1/models/NAME:predict` with
 `{"instances": […]}` is answered by `{"predictions": […]}`, one for each, in order."""
 
-from typing import Any, Literal
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -10,20 +10,22 @@ from headway.server.api.plain.answers import encoded
 from headway.server.api.plain.reading import held_for, read_all
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.tensors import too_many_rows
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.background import Steps
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
-
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/models/{model}:predict", "predict"),
-]
+from headway.server.routes import Route
 
 
 class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instances: list[Any]
     parameters: dict[str, Any] | None = None  # for the model; not KServe's
+
+
+class Predictions(TypedDict):
+    predictions: list[Any]
 
 
 class Instances:
@@ -32,6 +34,9 @@ class Instances:
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/v1/models/{model}:predict", self.predict, Access.INFER)]
 
     async def predict(self, request: Request, model: str) -> Response:
         no_query(request)
@@ -52,5 +57,5 @@ class Instances:
                 raise too_many_rows(len(asked.instances), most)
             ask = ask_of(asked.parameters or {}, request)
             results = await served.predict_many(asked.instances, ask)
-        more = () if ask.story is None else ask.story.headers()
-        return Response(await encoded({"predictions": results}, plain_of), headers=more)
+        answer: Predictions = {"predictions": results}
+        return Response(await encoded(answer, plain_of), headers=ask.headers())

@@ -1,24 +1,26 @@
 """`GET /metrics`, for Prometheus."""
 
 import asyncio
-from typing import Literal
 
 from headway.observe import families
 from headway.observe.exposition import OPENMETRICS, TEXT, Page, labels, wants_openmetrics
 from headway.observe.gpu import Gpus
 from headway.observe.metrics import Metrics
+from headway.server.auth.access import Access
 from headway.server.net.messages import Request, Response
-
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [("GET", "/metrics", "metrics")]
+from headway.server.routes import Route
 
 
 class MetricsPage:
-    """The handler that ROUTES names."""
+    """Its routes and their handlers."""
 
     def __init__(self, metrics: Metrics, *, version: str) -> None:
         self._metrics = metrics
         self._gpus = Gpus()
         self._build = labels(("version",), (version,))
+
+    def routes(self) -> list[Route]:
+        return [Route("GET", "/metrics", self.metrics, Access.METRICS, may_compress=True)]
 
     async def metrics(self, request: Request) -> Response:
         """A model at a time: a page of many models is no reason for requests to wait."""

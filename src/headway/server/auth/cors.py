@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from headway.server.app import App, Asker, Pending
+from headway.server.app import App, AppWrapper
 from headway.server.net.messages import Answer, Headers, Request, Response
+from headway.server.routes import Asker, Pending
 
 _METHODS = "GET, HEAD, POST"
 # What a page may send and see beside the harmless few.
@@ -16,18 +17,12 @@ _SEEN = "X-Request-Id, Retry-After, Inference-Header-Content-Length, Headway-Bat
 _REMEMBER_S = 600
 
 
-class CorsApp(App):
+class CorsApp(AppWrapper):
     """Around the whole app: a question comes without a key, and an error needs the headers too."""
 
     def __init__(self, app: App, origins: Iterable[str]) -> None:
-        super().__init__()
-        self._app = app
+        super().__init__(app)
         self._origins = frozenset(origin.rstrip("/") for origin in origins)
-        self.errors = app.errors
-        self.answer_error = app.answer_error  # type: ignore[method-assign]
-
-    def template_of(self, request: Request) -> str:
-        return self._app.template_of(request)
 
     def start_direct(
         self, url: bytes, body: bytes, asker: Asker, headers: dict[bytes, bytes]

@@ -19,7 +19,7 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.measuring import Size, measure
 from headway.server.grpc.standard.serving import streaming_of
 from headway.server.net.background import background
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 MOST_BYTES = 2**31 - 1  # of a message, whatever is configured: gRPC's own limit

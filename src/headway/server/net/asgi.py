@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from headway.server.app import App, refuse
+from headway.config import MAX_BODY_BYTES
+from headway.server.app import App
 from headway.server.net.background import joined
 from headway.server.net.headers import WireHeaders, request_id
 from headway.server.net.http1.wire import one_line
@@ -27,7 +28,7 @@ class _Gone(Exception):
 class AsgiApp:
     """Answers requests only: models are loaded before, and live as long as their owner says."""
 
-    def __init__(self, app: App, *, max_body_bytes: int = 64 * 2**20) -> None:
+    def __init__(self, app: App, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
 
@@ -44,7 +45,7 @@ class AsgiApp:
             return
         if body is None:
             message = f"the body is larger than {self._max_body_bytes} bytes"
-            refusal = refuse(request.path, 413, message, code="input_too_large")
+            refusal = self._app.refuse(request.path, 413, message, code="input_too_large")
             refusal.headers = (("Connection", "close"),)
             await _send_answer(request, refusal, send)
             return

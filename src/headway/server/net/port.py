@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Generic
 
 from headway.config import ServerConfig
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.connections import C, Connections, client_of
-from headway.server.net.holding import BodyRoom
 from headway.server.net.listener import Listener, listen
 from headway.server.net.round_robin import RoundRobin
 

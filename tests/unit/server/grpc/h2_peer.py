@@ -14,7 +14,7 @@ import hpack
 from headway.config import ServerConfig
 from headway.server.auth.keys import NOBODY, Caller
 from headway.server.grpc.calls import Refusal
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import Budget, address_budget
 from headway.server.net.http2.connection import Connection

@@ -13,7 +13,7 @@ from h2_peer import CONFIG, GREETING, Link, head, message, raw_call
 from msgspec.structs import replace
 
 from headway.server.net import round_robin
-from headway.server.net.holding import UNCOUNTED_BYTES
+from headway.server.net.body_room import UNCOUNTED_BYTES
 from headway.server.net.http2 import connection as ours
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import ADDRESS_CAPACITY, CAPACITY

@@ -4,15 +4,14 @@ import pytest
 
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
-from headway.server.api import draining
-from headway.server.api.openai import embeddings, models
-from headway.server.api.plain import handlers as plain
-from headway.server.api.v2 import handlers as v2
-from headway.server.auth.access import Access, access_of_method, access_of_route, rule_of_route
+from headway.server.auth.access import Access, access_of_method
+from headway.server.net.messages import Response
 from headway.server.observing import Observing
+from headway.server.routes import Route
 from headway.server.run import make_app
 
-ROUTES = [*v2.ROUTES, *models.ROUTES, *embeddings.ROUTES, *plain.ROUTES, *draining.ROUTES]
+APP = make_app(Registry(), ServerConfig(), observing=Observing(ServerConfig()))
+ACCESS = {(row.method, row.template): row.access for row in APP.routes}
 
 
 @pytest.mark.parametrize(
@@ -33,10 +32,20 @@ ROUTES = [*v2.ROUTES, *models.ROUTES, *embeddings.ROUTES, *plain.ROUTES, *draini
         ("POST", "/v2/models/{model}/generate_stream", Access.INFER),
         ("POST", "/v1/embeddings", Access.INFER),
         ("POST", "/v1/predict/{model}", Access.INFER),
-        ("POST", "/v1/something/new", Access.ADMIN),
-        ("GET", "/v1/something/new", Access.ADMIN),
-        ("DELETE", "/v2/models/{model}", Access.ADMIN),
-        ("GET", "/v2/models/{model}/new", Access.ADMIN),
+        ("POST", "/v1/predict/{model}/batch", Access.INFER),
+        ("POST", "/v1/models/{model}:predict", Access.INFER),
+        ("POST", "/v1/chat/completions", Access.INFER),
+        ("POST", "/v1/completions", Access.INFER),
+        ("POST", "/v1/audio/transcriptions", Access.INFER),
+        ("POST", "/v1/images/generations", Access.INFER),
+        ("POST", "/v1/embed", Access.INFER),
+        ("POST", "/tokenize", Access.INFER),
+        ("POST", "/", Access.INFER),
+        ("POST", "/models/{model}", Access.INFER),
+        ("POST", "/models/{model}/pipeline/{task}", Access.INFER),
+        ("POST", "/models/{model}/rerank", Access.INFER),
+        ("GET", "/info", Access.READ),
+        ("GET", "/models/{model}/health", Access.OPEN),
         ("GET", "/v2/systemsharedmemory/region/{region}/status", Access.READ),
         ("POST", "/v2/rerank", Access.INFER),
         ("POST", "/v2/repository/models/{model}/load", Access.ADMIN),
@@ -44,24 +53,37 @@ ROUTES = [*v2.ROUTES, *models.ROUTES, *embeddings.ROUTES, *plain.ROUTES, *draini
         ("POST", "/v2/systemsharedmemory/region/{region}/register", Access.ADMIN),
         ("POST", "/v2/logging", Access.ADMIN),
         ("POST", "/v2/models/{model}/trace/setting", Access.ADMIN),
+        ("POST", "/v2/systemsharedmemory/unregister", Access.ADMIN),
+        ("POST", "/v2/cudasharedmemory/unregister", Access.ADMIN),
+        ("POST", "/v1/load_lora_adapter", Access.ADMIN),
+        ("POST", "/v1/unload_lora_adapter", Access.ADMIN),
         ("POST", "/admin/drain", Access.ADMIN),
         ("GET", "/admin/models", Access.ADMIN),
     ],
 )
 def test_a_route_takes_what_it_does(method: str, template: str, access: Access) -> None:
-    assert access_of_route(method, template) is access
+    assert ACCESS[method, template] is access
 
 
-def test_every_route_that_there_is_has_a_rule() -> None:
-    """What has none is the administrator's: add a rule to `server/auth/access.py`."""
-    app = make_app(Registry(), ServerConfig(), observing=Observing(ServerConfig()))
-    assert len(app.routes) > 50
-    assert [each for each in app.routes if rule_of_route(*each) is None] == []
+def test_a_row_that_says_nothing_is_the_administrators() -> None:
+    async def handle(_: object) -> Response:
+        return Response()
+
+    assert Route("GET", "/new", handle).access is Access.ADMIN
 
 
-def test_only_health_is_open() -> None:
-    found = {t for m, t, _ in ROUTES if access_of_route(m, t) is Access.OPEN}
-    assert all(each.endswith(("/live", "/ready")) for each in found)
+def test_only_health_and_pages_are_open() -> None:
+    found = {template for (_, template), access in ACCESS.items() if access is Access.OPEN}
+    pages = {"/", "/docs", "/chat"}
+    assert all(each.endswith(("/live", "/ready", "/health")) for each in found - pages)
+
+
+def test_what_others_would_notice_takes_an_administrator() -> None:
+    """A route that changes something for everybody, whatever its family."""
+    changing = ("/load", "/unload", "/reload", "/register", "/unregister", "/setting", "/logging")
+    for (method, template), access in ACCESS.items():
+        if template.startswith("/admin") or (method == "POST" and template.endswith(changing)):
+            assert access is Access.ADMIN, template
 
 
 def test_what_is_not_known_is_not_open() -> None:

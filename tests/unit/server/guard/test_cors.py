@@ -5,6 +5,7 @@ import asyncio
 from headway.server.app import App
 from headway.server.auth.cors import CorsApp
 from headway.server.net.messages import Answer, Request, Response
+from headway.server.routes import Route
 
 PAGE = "https://page.example.org"
 
@@ -17,7 +18,7 @@ def ask(
     async def x(request: Request) -> Response:
         return Response(b"1")
 
-    app.add("POST", "/x", x)
+    app.add(Route("POST", "/x", x))
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     return asyncio.run(CorsApp(app, origins).handle(Request(method, path, "", sent, b"", "1")))
 

@@ -18,6 +18,7 @@ from headway.errors import (
 )
 from headway.server.app import App
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Errors, Route
 
 
 def request(method: str, path: str, headers: dict[str, str] | None = None) -> Request:
@@ -43,7 +44,7 @@ def raising(error: BaseException) -> Any:
 
 async def test_placeholders_are_percent_decoded_and_may_hold_a_slash() -> None:
     app = App()
-    app.add("GET", "/v2/models/{model}/versions/{version}", echo)
+    app.add(Route("GET", "/v2/models/{model}/versions/{version}", echo))
     response = await answer(app, "GET", "/v2/models/org%2Fname%20x/versions/1")
     assert json.loads(response.body) == {"model": "org/name x", "version": "1"}
     again = await answer(app, "GET", "/v2/models/org%2Fname%20x/versions/1")
@@ -56,10 +57,10 @@ async def test_the_exact_route_and_the_longer_template_come_first() -> None:
     async def named(_: Request, **params: str) -> Response:
         return Response(b"named")
 
-    app.add("GET", "/v2/models/{model}", echo)
-    app.add("GET", "/v2/models/stats", named)
-    app.add("GET", "/v1/models/{model}", echo)
-    app.add("GET", "/v1/models/{model}:predict", named)
+    app.add(Route("GET", "/v2/models/{model}", echo))
+    app.add(Route("GET", "/v2/models/stats", named))
+    app.add(Route("GET", "/v1/models/{model}", echo))
+    app.add(Route("GET", "/v1/models/{model}:predict", named))
     assert (await answer(app, "GET", "/v2/models/stats")).body == b"named"
     assert (await answer(app, "GET", "/v1/models/m:predict")).body == b"named"
     assert (await answer(app, "GET", "/v1/models/m")).body == b'{"model": "m"}'
@@ -67,8 +68,8 @@ async def test_the_exact_route_and_the_longer_template_come_first() -> None:
 
 async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_allow() -> None:
     app = App()
-    app.add("POST", "/v2/models/{model}/infer", echo)
-    app.add("GET", "/v2/health/live", echo)
+    app.add(Route("POST", "/v2/models/{model}/infer", echo))
+    app.add(Route("GET", "/v2/health/live", echo))
     missing = await answer(app, "GET", "/v2/nothing")
     assert (missing.status, missing.body) == (404, b'{"error":"Not Found; /docs lists the routes"}')
     assert missing.content_type == "application/json"
@@ -82,7 +83,7 @@ async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_allow() -> Non
 
 async def test_made_up_paths_do_not_fill_the_memory() -> None:
     app = App()
-    app.add("GET", "/v2/models/{model}", echo)
+    app.add(Route("GET", "/v2/models/{model}", echo))
     for number in range(5000):
         await app.handle(request("GET", f"/v2/models/{number}"))
     assert app.paths_remembered <= 4096
@@ -103,7 +104,7 @@ async def test_errors_become_statuses(
     error: HeadwayError, status: int, retry_after: str | None
 ) -> None:
     app = App()
-    app.add("GET", "/v2/x", raising(error))
+    app.add(Route("GET", "/v2/x", raising(error)))
     response = await answer(app, "GET", "/v2/x")
     assert response.status == status
     assert json.loads(response.body) == {"error": str(error)}
@@ -112,8 +113,12 @@ async def test_errors_become_statuses(
 
 async def test_openai_routes_spell_errors_their_own_way_and_the_plain_route_does_not() -> None:
     app = App()
-    app.add("GET", "/v1/embeddings", raising(UnknownModel("no model")))
-    app.add("GET", "/v1/predict/{model}", raising(UnknownModel("no model")))
+    fail = raising(UnknownModel("no model"))
+    app.add(
+        Route("GET", "/v1/embeddings", fail, errors=Errors.OPENAI),
+        Route("GET", "/v1/predict/{model}", fail),
+        Route("GET", "/v2/models/{model}", fail, errors=Errors.TRITON),
+    )
     openai = json.loads((await answer(app, "GET", "/v1/embeddings")).body)
     assert openai["error"] == {
         "message": "no model",
@@ -123,6 +128,24 @@ async def test_openai_routes_spell_errors_their_own_way_and_the_plain_route_does
     }
     plain = json.loads((await answer(app, "GET", "/v1/predict/m")).body)
     assert plain == {"error": "no model"}
+    triton = json.loads((await answer(app, "GET", "/v2/models/m")).body)
+    assert triton == {"error": "Request for unknown model: no model"}
+
+
+async def test_a_request_that_comes_to_no_handler_is_told_as_its_paths_routes_tell_it() -> None:
+    app = App()
+    app.add(Route("POST", "/v1/embeddings", echo, errors=Errors.OPENAI))
+    app.add(Route("POST", "/v1/predict/{model}", echo))
+    spelled = {
+        path: type(json.loads(app.refuse(path, 413, "large", code="input_too_large").body)["error"])
+        for path in ("/v1/embeddings", "/v1/predict/m", "/v1/nothing", "/v2/nothing", "")
+    }
+    assert spelled == {
+        **{"/v1/embeddings": dict, "/v1/nothing": dict},
+        **{"/v1/predict/m": str, "/v2/nothing": str, "": str},
+    }
+    wrong = json.loads((await answer(app, "GET", "/v1/predict/m")).body)
+    assert wrong["error"].startswith("Method Not Allowed")
 
 
 @pytest.mark.parametrize("debug", [False, True])
@@ -130,7 +153,7 @@ async def test_an_unknown_exception_is_logged_and_told_only_in_debug(
     debug: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App(debug=debug)
-    app.add("GET", "/x", raising(RuntimeError("secret")))
+    app.add(Route("GET", "/x", raising(RuntimeError("secret"))))
     with caplog.at_level(logging.ERROR):
         response = await answer(app, "GET", "/x")
     assert response.status == 500
@@ -140,7 +163,7 @@ async def test_an_unknown_exception_is_logged_and_told_only_in_debug(
 
 async def test_what_a_handler_awaits_may_be_cancelled_without_losing_the_answer() -> None:
     app = App()
-    app.add("GET", "/x", raising(asyncio.CancelledError()))
+    app.add(Route("GET", "/x", raising(asyncio.CancelledError())))
     assert (await answer(app, "GET", "/x")).status == 503
 
 
@@ -151,7 +174,7 @@ async def test_a_cancelled_caller_stays_cancelled() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    app.add("GET", "/x", wait)
+    app.add(Route("GET", "/x", wait))
     task = asyncio.ensure_future(app.handle(request("GET", "/x")))
     await asyncio.sleep(0)
     task.cancel()

@@ -6,7 +6,7 @@ from typing import Any
 
 from headway.model import END
 from headway.runtime.driving.streams import AT_ONCE_BYTES, StreamCall, deliver_step
-from headway.server.api.events import Pumping
+from headway.server.api.events import ToSink
 
 
 class Sink:
@@ -30,7 +30,7 @@ async def test_a_large_backlog_is_written_in_several_turns() -> None:
     large = [chr(ord("a") + number) * (AT_ONCE_BYTES + 1) for number in range(4)]
     deliver_step((stream, chunk) for chunk in [*large, "x", "y", END])
     sink = Sink()
-    pumping = Pumping(stream, str.encode, sink)
+    pumping = ToSink(stream, str.encode, sink)
     pumping.advance()
     for count in range(1, 5):
         assert sink.written == [each.encode() for each in large[:count]]
@@ -42,7 +42,7 @@ async def test_a_large_backlog_is_written_in_several_turns() -> None:
 async def test_a_step_that_comes_between_two_turns_is_not_lost() -> None:
     stream: Any = StreamCall(1, None, asyncio.get_running_loop())
     sink = Sink()
-    pumping = Pumping(stream, str.encode, sink)
+    pumping = ToSink(stream, str.encode, sink)
     stream.reader = pumping.advance
     deliver_step((stream, chunk) for chunk in ["a" * (AT_ONCE_BYTES + 1), "b"])
     deliver_step([(stream, "c"), (stream, END)])

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from headway.config import ServerConfig
 from headway.server.app import App, Asker
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.protocol import Connection
 from headway.server.net.messages import Request, Response
 from headway.server.net.round_robin import RoundRobin
+from headway.server.routes import Route
 from headway.testing.virtual_time import run
 
 REQUESTS = (
@@ -99,9 +100,9 @@ class Other(Pending):
 
 async def exchange(pieces: list[bytes], heads: Heads | None = None) -> bytes:
     app = App()
-    app.add("POST", "/echo", echo)
-    app.add("POST", "/direct", echo, direct=Pending)
-    app.add("POST", "/other", echo, direct=Other)
+    app.add(Route("POST", "/echo", echo))
+    app.add(Route("POST", "/direct", echo, direct=Pending))
+    app.add(Route("POST", "/other", echo, direct=Other))
     loop = asyncio.get_running_loop()
     config = ServerConfig(max_header_bytes=256, max_body_bytes=100)
     connection, transport = Connection(app, config, loop, FakeOwner(heads)), FakeTransport()
@@ -132,8 +133,8 @@ def test_answers_do_not_depend_on_how_the_requests_were_cut(places: list[int]) -
 async def exchanged_at_once(data: bytes) -> tuple[bytes, list[int]]:
     """What is answered to one read, and how many requests waited at each moment."""
     app = App()
-    app.add("POST", "/echo", echo)
-    app.add("POST", "/direct", echo, direct=Pending)
+    app.add(Route("POST", "/echo", echo))
+    app.add(Route("POST", "/direct", echo, direct=Pending))
     loop = asyncio.get_running_loop()
     connection, transport = Connection(app, ServerConfig(), loop, FakeOwner()), FakeTransport()
     connection.connection_made(transport)
@@ -160,7 +161,7 @@ def test_one_read_of_many_requests_is_parsed_as_they_are_answered() -> None:
 
 async def test_after_a_large_read_others_have_their_turn() -> None:
     app = App()
-    app.add("POST", "/echo", echo)
+    app.add(Route("POST", "/echo", echo))
     loop = asyncio.get_running_loop()
     connection, transport = Connection(app, ServerConfig(), loop, FakeOwner()), FakeTransport()
     connection.connection_made(transport)

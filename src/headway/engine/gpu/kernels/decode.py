@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from headway.engine.gpu.kernels.softmax import absorb
+from headway.engine.gpu.tuning import DecodeTiles, decode_tiles, this_device
 
 _LOG2E = 1.4426950408889634
 
@@ -119,15 +120,14 @@ def decode_attention(
     *,
     splits: int = 1,
     out: torch.Tensor | None = None,
-    block: int = 64,
-    warps: int = 2,
-    stages: int = 3,
+    tiles: DecodeTiles | None = None,
 ) -> torch.Tensor:
     rows, query_heads, dim = queries.shape
     _, heads, page, _ = keys.shape
     group = query_heads // heads
     out = torch.empty_like(queries) if out is None else out
     parts, weights = _parts(rows * query_heads, splits, dim, out)
+    tiles = tiles or decode_tiles(dim, queries.element_size(), this_device())
     _attend_one[(rows, heads, splits)](
         queries,
         keys,
@@ -148,10 +148,10 @@ def decode_attention(
         GROUP_BLOCK=max(16, triton.next_power_of_2(group)),
         DIM=dim,
         PAGE=page,
-        BLOCK=block,
+        BLOCK=tiles.block,
         SPLITS=splits,
-        STAGES=stages,
-        num_warps=warps,
+        STAGES=tiles.stages,
+        num_warps=tiles.warps,
     )
     if splits > 1:
         _join[(rows * query_heads,)](

@@ -4,11 +4,13 @@ Activations are in 8 bits, too, one scale for each token: half the bytes to read
 arithmetic. (With activations as they are, unpacking the weights took longer than reading them.)
 """
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 import triton
 import triton.language as tl
+
+from headway.engine.gpu.tuning import Tiles, product_tiles, this_device
 
 FLOAT8 = torch.float8_e4m3fn
 _LARGEST = 448.0
@@ -20,36 +22,6 @@ def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     wide = weight.float()
     scale = wide.abs().amax(1).clamp(min=1e-12) / _LARGEST
     return (wide / scale[:, None]).to(FLOAT8), scale
-
-
-class Tiles(NamedTuple):
-    """How few rows are multiplied: chosen by `python -m benchmarks.generation_gpu fp8-tune`."""
-
-    columns: int = 64
-    block: int = 256
-    splits: int = 1  # of the inner axis, for products too narrow to occupy all of the GPU
-    warps: int = 4
-    stages: int = 4
-
-
-# By the weight's shape (outputs, inputs); measured on an H200 at 32 rows, 8B shape.
-TUNED: dict[tuple[int, int], Tiles] = {
-    (6144, 4096): Tiles(64, 128, 2, 4, 6),
-    (4096, 4096): Tiles(64, 256, 2, 4, 4),
-    (28672, 4096): Tiles(128, 256, 1, 4, 4),
-    (4096, 14336): Tiles(64, 256, 2, 4, 4),
-}
-_PROCESSORS = 132  # of the GPU that others are judged by
-_SHORTEST = 1024  # inputs of one split
-
-
-def tiles_for(width: int, inner: int) -> Tiles:
-    """The measured ones, or enough programs for each processor to have two."""
-    if (width, inner) in TUNED:
-        return TUNED[width, inner]
-    programs = triton.cdiv(width, 64)
-    splits = max(1, min(2 * _PROCESSORS // programs, inner // _SHORTEST))
-    return Tiles(splits=1 << (splits.bit_length() - 1))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -119,7 +91,8 @@ def multiply_few(
     """Up to `FEW` rows: the time is that of reading the weight, so all of the GPU reads."""
     rows, inner = x.shape
     width = weight.shape[0]
-    tiles = tiles or tiles_for(width, inner)
+    rows_block = max(16, triton.next_power_of_2(rows))
+    tiles = tiles or product_tiles(width, inner, rows_block, this_device())
     out = torch.empty((rows, width), dtype=dtype, device=x.device)
     parts = out
     if tiles.splits > 1:
@@ -133,7 +106,7 @@ def multiply_few(
         rows,
         width,
         inner,
-        ROWS=max(16, triton.next_power_of_2(rows)),
+        ROWS=rows_block,
         COLUMNS=tiles.columns,
         BLOCK=tiles.block,
         SPLITS=tiles.splits,

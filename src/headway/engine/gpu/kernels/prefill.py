@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from headway.engine.gpu.kernels.softmax import absorb
+from headway.engine.gpu.tuning import PromptTiles, prompt_tiles, this_device
 
 _LOG2E = 1.4426950408889634
 
@@ -106,15 +107,13 @@ def prefill_attention(
     scale: float,
     *,
     out: torch.Tensor | None = None,  # only the sequences' tokens are written
-    rows: int = 128,
-    block: int = 64,
-    warps: int = 8,
-    stages: int = 2,
+    tiles: PromptTiles | None = None,
 ) -> torch.Tensor:
     tokens, query_heads, dim = queries.shape
     _, heads, page, _ = keys.shape
     group = query_heads // heads
-    per_tile = rows // group
+    tiles = tiles or prompt_tiles(dim, queries.element_size(), this_device())
+    per_tile = tiles.rows // group
     sequences = lengths.shape[0]
     out = torch.empty_like(queries) if out is None else out
     _attend_many[(tokens // per_tile + sequences, heads)](
@@ -136,10 +135,10 @@ def prefill_attention(
         GROUP=group,
         DIM=dim,
         PAGE=page,
-        ROWS=rows,
+        ROWS=tiles.rows,
         TOKENS=per_tile,
-        BLOCK=block,
-        STAGES=stages,
-        num_warps=warps,
+        BLOCK=tiles.block,
+        STAGES=tiles.stages,
+        num_warps=tiles.warps,
     )
     return out

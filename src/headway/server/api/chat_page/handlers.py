@@ -1,11 +1,11 @@
 """The page to talk to a language model. It says nothing of the models: it asks, with a key."""
 
 from importlib import resources
-from typing import Literal
 
+from headway.server.auth.access import Access
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [("GET", "/chat", "page")]
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -13,10 +13,13 @@ _POLICY = (
 
 
 class ChatPage:
-    """The handler that ROUTES names."""
+    """Its routes and their handlers."""
 
     def __init__(self) -> None:
         self._page = resources.files(__package__).joinpath("page.html").read_bytes()
+
+    def routes(self) -> list[Route]:
+        return [Route("GET", "/chat", self.page, Access.OPEN)]
 
     async def page(self, request: Request) -> Response:
         return Response(

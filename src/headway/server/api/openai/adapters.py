@@ -1,19 +1,15 @@
 """vLLM's routes for LoRA adapters, `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`."""
 
-from typing import Literal
-
 import msgspec
 
 from headway.server.api.adapting import load_adapter, model_of, unload_adapter
 from headway.server.api.v2.asking import no_query
+from headway.server.auth.access import Access
 from headway.server.json.body import decode_fields
 from headway.server.models import Models
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/load_lora_adapter", "load_lora_adapter"),
-    ("POST", "/v1/unload_lora_adapter", "unload_lora_adapter"),
-]
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -31,10 +27,17 @@ class UnloadLoraRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class LoraAdapters:
-    """The handlers that ROUTES names, over the models."""
+    """Its routes and their handlers, over the models."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
+
+    def routes(self) -> list[Route]:
+        load, unload = self.load_lora_adapter, self.unload_lora_adapter
+        return [
+            Route("POST", "/v1/load_lora_adapter", load, Access.ADMIN, Errors.OPENAI),
+            Route("POST", "/v1/unload_lora_adapter", unload, Access.ADMIN, Errors.OPENAI),
+        ]
 
     async def load_lora_adapter(self, request: Request) -> Response:
         no_query(request)

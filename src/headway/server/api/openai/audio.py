@@ -6,7 +6,7 @@ Any model with one input `audio` and one output `text` can answer.
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
@@ -14,12 +14,11 @@ from headway.errors import InvalidInput
 from headway.server.api.kinds import check_does
 from headway.server.api.openai.forms import Form, read_form
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/audio/transcriptions", "transcriptions"),
-]
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream; charset=utf-8"
 _FIELDS = (
@@ -31,11 +30,46 @@ _NO = (None, "", "false", "False", "0")
 _YES = ("true", "True", "1")
 
 
+class AudioUsage(TypedDict):
+    type: Literal["duration"]
+    seconds: int
+
+
+class Transcription(TypedDict):
+    text: str
+    usage: AudioUsage
+
+
+class Segment(TypedDict):
+    id: int
+    start: float
+    end: float
+    text: str
+    temperature: float
+
+
+class VerboseTranscription(TypedDict):
+    """Only what is known: models do not say how sure they were."""
+
+    task: Literal["transcribe"]
+    duration: float
+    text: str
+    segments: list[Segment]
+    language: NotRequired[str]
+
+
 class Audio:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(
+                "POST", "/v1/audio/transcriptions", self.transcriptions, Access.INFER, Errors.OPENAI
+            )
+        ]
 
     async def transcriptions(self, request: Request) -> Response:
         no_query(request)
@@ -53,8 +87,7 @@ class Audio:
         with served.held():
             transcript = await served.predict(content, ask)
         answer = encode(transcript)
-        if ask.story is not None:
-            answer.headers = ask.story.headers()
+        answer.headers = ask.headers()
         return answer
 
 
@@ -108,8 +141,9 @@ def _format(form: Form) -> Callable[[Any], Response]:
 
 def _json(transcript: Any) -> Response:
     seconds = math.ceil(getattr(transcript, "duration_s", 0.0))
-    usage = {"type": "duration", "seconds": seconds}
-    return Response(msgspec.json.encode({"text": str(transcript), "usage": usage}))
+    usage: AudioUsage = {"type": "duration", "seconds": seconds}
+    answer: Transcription = {"text": str(transcript), "usage": usage}
+    return Response(msgspec.json.encode(answer))
 
 
 def _text(transcript: Any) -> Response:
@@ -117,8 +151,7 @@ def _text(transcript: Any) -> Response:
 
 
 def _verbose(transcript: Any) -> Response:
-    """Only what is known: models do not say how sure they were."""
-    answer: dict[str, Any] = {
+    answer: VerboseTranscription = {
         "task": "transcribe",
         "duration": getattr(transcript, "duration_s", 0.0),
         "text": str(transcript),

@@ -1,9 +1,7 @@
 """`/v1/chat/completions`: messages in, an answer out, whole or as it comes."""
 
-import time
-import uuid
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +12,7 @@ from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
+from headway.server.api.openai.answers import ChatChoice, chat_completion, chat_head
 from headway.server.api.openai.asking import (
     Generating,
     check_room,
@@ -25,13 +24,12 @@ from headway.server.api.openai.logprobs import chat_entry, chat_logprobs
 from headway.server.api.openai.own_chat import answer_own_chat, is_own_chat
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Answer, Headers, Request, Response
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/chat/completions", "chat"),
-]
 MOST_MESSAGES = 4096
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _encode = msgspec.json.Encoder().encode
@@ -45,10 +43,13 @@ class ChatRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Chat:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/v1/chat/completions", self.chat, Access.INFER, Errors.OPENAI)]
 
     async def chat(self, request: Request) -> Answer:
         no_query(request)
@@ -165,32 +166,26 @@ class ChatWriter:
         self._usage = usage
         self._story = ask.story
         self._explains = ask.story is not None
-        self._begun: set[int] = set()
-        self._head = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": None,
-        }
+        self._begun: dict[int, bytes] = {}  # by choice: what stands before each of its texts
+        self._head = chat_head(model)
         start = _encode({**self._head, "object": "chat.completion.chunk"})[:-1]
         # A chunk with a text in it, the commonest one, up to the choice's number and to the text.
         self._start = b"data: " + start + b',"choices":[{"index":'
         usage_part = b',"usage":null' if asked.includes_usage else b""
         self._end = b',"logprobs":null,"finish_reason":null}]' + usage_part + b"}\n\n"
+        self._text_end = b"}" + self._end
 
     def piece(self, piece: Piece) -> bytes:
         choice, text, _, logprobs, reason, _, _ = piece
         if reason is None and logprobs is None and choice in self._begun:  # the hot path
-            return b'%b%d,"delta":{"content":%b}%b' % (
-                *(self._start, choice, _encode(text), self._end),
-            )
+            return self._begun[choice] + _encode(text) + self._text_end
         return self._rare(piece)
 
     def _rare(self, piece: Piece) -> bytes:
         """The first of a choice, the last, or one with log-probabilities."""
         begin = b""
         if piece.choice not in self._begun:
-            self._begun.add(piece.choice)
+            self._begun[piece.choice] = self._start + b'%d,"delta":{"content":' % piece.choice
             begin = self._delta(piece.choice, b'{"role":"assistant","content":""}')
         if piece.finish_reason is None and piece.logprobs is None:
             return begin + self._delta(piece.choice, b'{"content":' + _encode(piece.text) + b"}")
@@ -218,19 +213,14 @@ class ChatWriter:
         for piece in pieces:
             self._usage.add(piece)
         choices = [self._choice(index, pieces) for index in range(self._asked.n)]
-        body = {
-            **self._head,
-            "object": "chat.completion",
-            "choices": choices,
-            "usage": self._usage.as_json(),
-        }
+        body = chat_completion(self._head, choices, self._usage.as_json())
         headers: Headers = ()
         if self._story is not None:
             self._story.tell(self._usage.met.values())
             headers = self._story.headers()
         return Response(_encode(body), headers=headers)
 
-    def _choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+    def _choice(self, index: int, pieces: list[Piece]) -> ChatChoice:
         own = [piece for piece in pieces if piece.choice == index]
         text = "".join(piece.text for piece in own)
         logprobs = chat_logprobs(own, self._language) if self._asked.logprobs else None

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,7 @@ from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.streaming import ServedStream
+from headway.server.api.openai.answers import Completion, CompletionChoice, CompletionHead
 from headway.server.api.openai.asking import (
     MOST_CHOICES,
     Generating,
@@ -23,13 +24,12 @@ from headway.server.api.openai.events import DONE, answered, event_of
 from headway.server.api.openai.logprobs import completion_logprobs
 from headway.server.api.openai.usage import Usage
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Answer, Headers, Request, Response
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/completions", "completions"),
-]
 _encode = msgspec.json.Encoder().encode
 _MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
 
@@ -41,10 +41,13 @@ class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Completions:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/v1/completions", self.completions, Access.INFER, Errors.OPENAI)]
 
     async def completions(self, request: Request) -> Answer:
         no_query(request)
@@ -124,7 +127,7 @@ class CompletionWriter:
         self._usage = usage
         self._story = ask.story
         self._lengths: dict[int, int] = {}  # of the text so far, by choice
-        self._head = {
+        self._head: CompletionHead = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
@@ -168,14 +171,14 @@ class CompletionWriter:
         for piece in pieces:
             self._usage.add(piece)
         choices = [self._choice(index, pieces) for index in range(self._generation.count)]
-        body = {**self._head, "choices": choices, "usage": self._usage.as_json()}
+        body: Completion = {**self._head, "choices": choices, "usage": self._usage.as_json()}
         headers: Headers = ()
         if self._story is not None:
             self._story.tell(self._usage.met.values())
             headers = self._story.headers()
         return Response(_encode(body), headers=headers)
 
-    def _choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+    def _choice(self, index: int, pieces: list[Piece]) -> CompletionChoice:
         own = [piece for piece in pieces if piece.choice == index]
         text = self._echo(index) + "".join(piece.text for piece in own)
         logprobs = None

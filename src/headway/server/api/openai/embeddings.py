@@ -1,6 +1,6 @@
 """OpenAI's route for embeddings: an unmodified `openai` client works."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -8,13 +8,13 @@ from msgspec import Meta
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import base64_of, check_ids, shortened, texts_of, tokens_in
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
-
-ROUTES: list[tuple[Literal["POST"], str, str]] = [("POST", "/v1/embeddings", "embeddings")]
+from headway.server.routes import Errors, Route
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,11 +28,32 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     user: str | None = None
 
 
+class Embedding(TypedDict):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str  # base64
+
+
+class EmbeddingsUsage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(TypedDict):
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingsUsage
+
+
 class Embeddings:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [Route("POST", "/v1/embeddings", self.embeddings, Access.INFER, Errors.OPENAI)]
 
     async def embeddings(self, request: Request) -> Response:
         no_query(request)
@@ -45,16 +66,19 @@ class Embeddings:
         check_ids(texts, served, "input")
         vectors = await served.predict_many(texts, ask)
         tokens = tokens_in(vectors)
-        data = [
-            {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
-            for index, vector in enumerate(vectors)
-        ]
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        answer = {"object": "list", "model": served.name, "data": data, "usage": usage}
-        more = () if ask.story is None else ask.story.headers()
-        return Response(await encode_json(answer, plain_of), headers=more)
+        answer: EmbeddingsAnswer = {
+            "object": "list",
+            "model": served.name,
+            "data": [
+                {"object": "embedding", "index": index, "embedding": _encoded(vector, asked)}
+                for index, vector in enumerate(vectors)
+            ],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        return Response(await encode_json(answer, plain_of), headers=ask.headers())
 
 
-def _encoded(vector: Any, asked: EmbeddingsRequest) -> object:
+def _encoded(vector: Any, asked: EmbeddingsRequest) -> Any:
+    """An array, which the encoder writes as a list, or a text."""
     values = shortened(vector, asked.dimensions, "dimensions")
     return base64_of(values) if asked.encoding_format == "base64" else values

@@ -3,8 +3,6 @@
 Both take pieces from a stream that hands over all that has come, once a step.
 """
 
-import asyncio
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -12,7 +10,7 @@ import msgspec
 from headway.errors import HeadwayError, InputTooLarge
 from headway.hosting.generation.pieces import Piece
 from headway.hosting.streaming import ServedStream
-from headway.server.api.events import Events
+from headway.server.api.events import Events, Pumping
 from headway.server.api.openai.asking import too_long
 from headway.server.api.openai.errors import openai_error
 from headway.server.errors import param_of, status_of
@@ -64,27 +62,7 @@ async def gathered(stream: ServedStream) -> list[Piece]:
     """All pieces. No task has a turn before the last has come."""
     try:
         pieces = [await anext(stream)]
-        gathering = _Gathering(stream, pieces.extend)
-        stream.attach(gathering.advance)
-        gathering.advance()
-        await gathering.done
+        await Pumping(stream, pieces.extend).wait_done()
         return pieces
     finally:
         await stream.aclose()
-
-
-class _Gathering:
-    def __init__(self, stream: ServedStream, add: Callable[[list[Any]], None]) -> None:
-        self._stream = stream
-        self._add = add
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def advance(self) -> None:
-        if self.done.done():
-            return
-        try:
-            self._add(self._stream.take())
-            if self._stream.is_at_end():
-                self.done.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - the waiting caller is told
-            self.done.set_exception(error)

@@ -12,13 +12,12 @@ from msgspec import Meta
 
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/images/generations", "generations"),
-]
 MAX_IMAGES = 10  # in one request, as OpenAI has it
 _MAX_SEED = 2**63 - 1 - MAX_IMAGES
 
@@ -44,11 +43,26 @@ class ImagesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     guidance: Annotated[float, Meta(ge=0)] | None = None
 
 
+class Image(msgspec.Struct, frozen=True):
+    b64_json: str
+
+
+class ImagesAnswer(msgspec.Struct, frozen=True):
+    created: int
+    data: list[Image]
+    output_format: Literal["png"] = "png"
+
+
 class Images:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/v1/images/generations", self.generations, Access.INFER, Errors.OPENAI)
+        ]
 
     async def generations(self, request: Request) -> Response:
         no_query(request)
@@ -57,10 +71,9 @@ class Images:
         check_does(served, "text-to-image")
         asks = [ask_of(_parameters(asked, number), request) for number in _numbers(asked)]
         images = await served.predict_many([asked.prompt] * len(asks), asks)
-        data = [{"b64_json": base64.b64encode(image).decode("ascii")} for image in images]
-        answer = {"created": int(time.time()), "data": data, "output_format": "png"}
-        more = () if asks[0].story is None else asks[0].story.headers()
-        return Response(msgspec.json.encode(answer), headers=more)
+        data = [Image(base64.b64encode(image).decode("ascii")) for image in images]
+        answer = ImagesAnswer(int(time.time()), data)
+        return Response(msgspec.json.encode(answer), headers=asks[0].headers())
 
 
 def _numbers(asked: ImagesRequest) -> range:

@@ -1,7 +1,7 @@
 """How likely the tokens of an answer were, as OpenAI's two routes spell it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Piece
@@ -9,7 +9,29 @@ from headway.hosting.generation.pieces import Piece
 LEAST = -9999.0  # JSON has no -inf
 
 
-def chat_entry(piece: Piece, language: Language) -> dict[str, Any] | None:
+class TokenLogprob(TypedDict):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    content: list[ChatLogprob]
+    refusal: None
+
+
+class CompletionLogprobs(TypedDict):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+def chat_entry(piece: Piece, language: Language) -> ChatLogprob | None:
     """Of one token; None where the piece has none."""
     if piece.token is None or piece.logprobs is None:
         return None
@@ -19,16 +41,18 @@ def chat_entry(piece: Piece, language: Language) -> dict[str, Any] | None:
     }
 
 
-def chat_logprobs(pieces: Sequence[Piece], language: Language) -> dict[str, Any]:
+def chat_logprobs(pieces: Sequence[Piece], language: Language) -> ChatLogprobs:
     entries = [chat_entry(piece, language) for piece in pieces]
     return {"content": [each for each in entries if each is not None], "refusal": None}
 
 
-def completion_logprobs(pieces: Sequence[Piece], language: Language, offset: int) -> dict[str, Any]:
+def completion_logprobs(
+    pieces: Sequence[Piece], language: Language, offset: int
+) -> CompletionLogprobs:
     """The older route's: lists side by side. `offset`: where in the text the first token is."""
     tokens: list[str] = []
     values: list[float] = []
-    tops: list[dict[str, float] | None] = []
+    tops: list[dict[str, float]] = []
     offsets: list[int] = []
     for piece in pieces:
         if piece.token is None or piece.logprobs is None:
@@ -58,7 +82,7 @@ def _name(language: Language, token: int) -> str:
         return "bytes:" + "".join(f"\\x{each:02x}" for each in spelled)
 
 
-def _spelled(language: Language, token: int, value: float) -> dict[str, Any]:
+def _spelled(language: Language, token: int, value: float) -> TokenLogprob:
     return {
         "token": _text(language, token),
         "logprob": max(LEAST, value),

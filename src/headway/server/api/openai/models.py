@@ -1,56 +1,81 @@
 """OpenAI's list of models, with what a client has to know beside it."""
 
 import time
-from typing import Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
 from headway.errors import HeadwayError
 from headway.server.api.kinds import task_of
 from headway.server.api.vectors import token_ids_of
+from headway.server.auth.access import Access
 from headway.server.models import Models
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET"], str, str]] = [
-    ("GET", "/v1/models", "models"),
-    ("GET", "/v1/models/{model}", "model"),
-]
+
+class ModelEntry(TypedDict):
+    """OpenAI's, and what a client has to know beside it."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    parent: NotRequired[str]  # of an adapter
+    task: NotRequired[str]
+    token_ids: NotRequired[dict[str, Any]]
+    name: NotRequired[str]  # with `ready`: KServe's first protocol has the same path
+    ready: NotRequired[bool]
+
+
+class ModelEntries(TypedDict):
+    object: Literal["list"]
+    data: list[ModelEntry]
 
 
 class ModelList:
-    """The handlers that ROUTES names."""
+    """Its routes and their handlers."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
         self._created = int(time.time())
 
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/v1/models", self.models, Access.READ, Errors.OPENAI),
+            Route("GET", "/v1/models/{model}", self.model, Access.READ, Errors.OPENAI),
+        ]
+
     async def models(self, request: Request) -> Response:
         data = [self._entry(request, name) for name in self._models.names(request.caller)]
         adapters = self._models.adapters(request.caller)
         data += [self._entry(request, name, parent) for name, parent in adapters.items()]
-        return Response(msgspec.json.encode({"object": "list", "data": data}))
+        answer: ModelEntries = {"object": "list", "data": data}
+        return Response(msgspec.json.encode(answer))
 
     async def model(self, request: Request, model: str) -> Response:
         self._models.find_ready(request.caller, model)
         parent = self._models.adapters(request.caller).get(model, "")
-        kserve = {"name": model, "ready": True}  # its first protocol has the same path
-        return Response(msgspec.json.encode({**self._entry(request, model, parent), **kserve}))
+        entry = self._entry(request, model, parent)
+        entry["name"], entry["ready"] = model, True
+        return Response(msgspec.json.encode(entry))
 
-    def _more(self, request: Request, name: str) -> dict[str, object]:
-        try:
-            served = self._models.get(request.caller, name)
-        except HeadwayError:  # one that is not loaded says nothing of itself
-            return {}
-        told = {"task": task_of(served), "token_ids": token_ids_of(served)}
-        return {key: value for key, value in told.items() if value is not None}
-
-    def _entry(self, request: Request, name: str, parent: str = "") -> dict[str, object]:
-        """OpenAI's, and what a client has to know beside it."""
-        return {
-            **self._more(request, name),
+    def _entry(self, request: Request, name: str, parent: str = "") -> ModelEntry:
+        entry: ModelEntry = {
             "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "headway",
-            **({"parent": parent} if parent else {}),
         }
+        if parent:
+            entry["parent"] = parent
+        try:
+            served = self._models.get(request.caller, name)
+        except HeadwayError:  # one that is not loaded says nothing of itself
+            return entry
+        task, token_ids = task_of(served), token_ids_of(served)
+        if task is not None:
+            entry["task"] = task
+        if token_ids is not None:
+            entry["token_ids"] = token_ids
+        return entry

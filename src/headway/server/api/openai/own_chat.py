@@ -4,8 +4,6 @@ Its texts are the answer, whole or as they come. Fields of the request that its 
 (`temperature`, `max_tokens`), are handed on; one that it has not is refused, not ignored.
 """
 
-import time
-import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, cast
@@ -15,6 +13,12 @@ import msgspec
 from headway.errors import InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.events import Events
+from headway.server.api.openai.answers import (
+    ChatChoice,
+    ChatMessage,
+    chat_completion,
+    chat_head,
+)
 from headway.server.api.openai.events import DONE, error_event, event_of
 from headway.server.api.v2.generating import single, whole
 from headway.server.net.messages import Answer, Response, StreamResponse
@@ -42,26 +46,22 @@ async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
     if asked.n != 1:
         raise InvalidInput("n: this model gives one answer")
     value = _value_of(asked, served)
-    head = {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "created": int(time.time()),
-        "model": served.name,
-        "system_fingerprint": None,
-    }
+    head = chat_head(served.name)
     if asked.stream:
         parts = _parts(served, value, ask, {**head, "object": "chat.completion.chunk"})
         events = Events(parts, bytes, error_event)
         await events.start()
         return StreamResponse(events, headers=_HEADERS)
     result = await (whole if served.only_streams else _predicted)(served, value, ask)
-    message = {"role": "assistant", "content": _text(result), "refusal": None}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-    answer = Response(
-        msgspec.json.encode({**head, "object": "chat.completion", "choices": [choice]})
-    )
-    if ask.story is not None:
-        answer.headers = ask.story.headers()
-    return answer
+    message: ChatMessage = {"role": "assistant", "content": _text(result), "refusal": None}
+    choice: ChatChoice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": "stop",
+    }
+    body = msgspec.json.encode(chat_completion(head, [choice], None))
+    return Response(body, headers=ask.headers())
 
 
 async def _predicted(served: ServedModel, value: Any, ask: Ask) -> Any:

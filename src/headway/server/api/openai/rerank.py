@@ -3,7 +3,7 @@
 A request becomes one item for each of its documents; they share batches with other requests.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -11,16 +11,14 @@ from msgspec import Meta
 from headway.errors import InvalidInput
 from headway.server.api.kinds import check_does
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
+from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
 from headway.server.net.plain_json import plain_of
+from headway.server.routes import Errors, Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/rerank", "rerank"),
-    ("POST", "/v2/rerank", "rerank"),  # of Cohere's newer client; the answer is the same
-]
 MAX_DOCUMENTS = 2048  # in one request, as many as texts to embed: they wait together
 
 
@@ -39,11 +37,35 @@ class RerankRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user: str | None = None
 
 
+class RankedDocument(TypedDict):
+    index: int
+    relevance_score: float
+    document: NotRequired[dict[str, Any]]
+
+
+class RerankUsage(TypedDict):
+    total_tokens: int
+
+
+class RerankAnswer(TypedDict):
+    id: str
+    model: str
+    results: list[RankedDocument]  # best first
+    usage: RerankUsage
+
+
 class Reranking:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/v1/rerank", self.rerank, Access.INFER, Errors.OPENAI),
+            # Of Cohere's newer client; the answer is the same.
+            Route("POST", "/v2/rerank", self.rerank, Access.INFER),
+        ]
 
     async def rerank(self, request: Request) -> Response:
         no_query(request)
@@ -59,14 +81,13 @@ class Reranking:
         ask = ask_of(wishes, request)
         pairs = [{"query": asked.query, "document": text} for text in texts]
         scores = await served.predict_many(pairs, ask)
-        answer = {
+        answer: RerankAnswer = {
             "id": request.id,
             "model": served.name,
             "results": _results(asked, scores),
             "usage": {"total_tokens": sum(getattr(score, "tokens", 0) for score in scores)},
         }
-        more = () if ask.story is None else ask.story.headers()
-        return Response(await encode_json(answer, plain_of), headers=more)
+        return Response(await encode_json(answer, plain_of), headers=ask.headers())
 
 
 def _texts(asked: RerankRequest) -> list[str]:
@@ -99,12 +120,12 @@ def _text(document: str | dict[str, Any], fields: list[str], where: str) -> str:
     return text
 
 
-def _results(asked: RerankRequest, scores: list[Any]) -> list[dict[str, Any]]:
+def _results(asked: RerankRequest, scores: list[Any]) -> list[RankedDocument]:
     """Best first; of equals, the one that came first."""
     order = sorted(range(len(scores)), key=lambda index: -float(scores[index]))
-    results: list[dict[str, Any]] = []
+    results: list[RankedDocument] = []
     for index in order[: asked.top_n]:
-        result: dict[str, Any] = {"index": index, "relevance_score": float(scores[index])}
+        result: RankedDocument = {"index": index, "relevance_score": float(scores[index])}
         if asked.return_documents:
             document = asked.documents[index]
             result["document"] = {"text": document} if isinstance(document, str) else document

@@ -1,8 +1,19 @@
 """How many tokens a request took, counted while its pieces are written."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 from headway.hosting.generation.pieces import Met, Piece
+
+
+class CachedTokens(TypedDict):
+    cached_tokens: int
+
+
+class TokenUsage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
 
 
 class Usage:
@@ -25,7 +36,7 @@ class Usage:
         if piece.met is not None:
             self.met[piece.choice] = piece.met
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> TokenUsage:
         return {
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": self.completion_tokens,

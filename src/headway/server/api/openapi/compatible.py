@@ -2,16 +2,17 @@
 
 from typing import Any
 
-import msgspec
-
-from headway.server.api.cohere import CohereEmbedRequest
+from headway.server.api.cohere import CohereEmbedAnswer, CohereEmbedRequest
 from headway.server.api.huggingface import (
+    Class,
     ClassifyRequest,
     EmbedRequest,
+    ModelInfo,
+    RankedText,
     RankTextsRequest,
     SimilarityRequest,
 )
-from headway.server.api.instances import InstancesRequest
+from headway.server.api.instances import InstancesRequest, Predictions
 from headway.server.api.openapi.parts import (
     RUNNING,
     Operation,
@@ -23,13 +24,13 @@ from headway.server.api.openapi.parts import (
 )
 from headway.server.api.openapi.schemas import Schema, array, record, ref
 
-KINDS: list[type[msgspec.Struct]] = [
+TAKEN: list[Any] = [
     *(EmbedRequest, SimilarityRequest, ClassifyRequest, RankTextsRequest),
     *(CohereEmbedRequest, InstancesRequest),
 ]
+ANSWERED: list[Any] = [Class, RankedText, ModelInfo, CohereEmbedAnswer, Predictions]
 _TEXT: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "number"}
-_CLASS = record({"label": _TEXT, "score": _NUMBER})
 _ANY = "whatever the model's task gives"
 _TASKS: dict[str, tuple[str, str, Schema, Any]] = {
     "embed": (
@@ -47,13 +48,13 @@ _TASKS: dict[str, tuple[str, str, Schema, Any]] = {
     "rerank": (
         "Texts by how well they fit a query, best first",
         "RankTextsRequest",
-        array(record({"index": {"type": "integer"}, "score": _NUMBER}, {"text": _TEXT})),
+        array(ref("RankedText")),
         {"query": "a city", "texts": ["Paris", "a banana"]},
     ),
     "predict": (
         "Texts as classes, likeliest first",
         "ClassifyRequest",
-        {"type": "array", "items": {"anyOf": [_CLASS, array(_CLASS)]}},
+        {"type": "array", "items": {"anyOf": [ref("Class"), array(ref("Class"))]}},
         {"inputs": "hello"},
     ),
 }
@@ -75,18 +76,18 @@ def compatible(named: dict[str, Any], urgency: list[Any]) -> dict[str, dict[str,
     paths["/models/{model}/pipeline/{task}"] = {
         "post": _asking("pipeline", "One task of a model", [named, task, *urgency])
     }
-    embedded = json_of("in the order given", record({"id": _TEXT, "embeddings": {}}))
+    embedded = json_of("in the order given", ref("CohereEmbedAnswer"))
     example = {"model": "name of a model", "texts": ["hello"], "input_type": "search_query"}
-    for version, shape in (("v1", "OpenAIError"), ("v2", "Error")):
+    for version in ("v1", "v2"):
         paths[f"/{version}/embed"] = {
             "post": {
                 **operation_of("cohere", f"embed_{version}", "Texts as vectors, as Cohere has it"),
                 "parameters": urgency,
                 "requestBody": body_of(ref("CohereEmbedRequest"), example=example),
-                "responses": {"200": embedded, **errors_of(RUNNING, shape=shape)},
+                "responses": {"200": embedded, **errors_of(RUNNING)},
             }
         }
-    predictions = json_of("one for each", record({"predictions": {"type": "array"}}))
+    predictions = json_of("one for each", ref("Predictions"))
     paths["/v1/models/{model}:predict"] = {
         "post": {
             **operation_of("v1", "predict_instances", "Values through a model, in order"),
@@ -107,10 +108,13 @@ def _hub(
             "get": {
                 **operation_of("huggingface", f"{word}{name}", summary),
                 "parameters": parameters,
-                "responses": {"200": json_of("as it is now", {"type": "object"}), **errors},
+                "responses": {"200": json_of("as it is now", gives), **errors},
             }
         }
-        for name, summary in (("health", "Whether it is ready"), ("info", "What it is"))
+        for name, summary, gives in (
+            ("health", "Whether it is ready", {"type": "object"}),
+            ("info", "What it is", ref("ModelInfo")),
+        )
     }
     paths[under or "/"] = {
         "post": _asking(f"{word}ask", "`inputs`, or a file, through a model", parameters + urgency)

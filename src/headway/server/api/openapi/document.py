@@ -14,11 +14,14 @@ from headway.hosting.registry import ServedModel
 from headway.model import Tensor
 from headway.server.api import kinds
 from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
+from headway.server.api.openai.answers import ChatCompletion, Completion
+from headway.server.api.openai.audio import Transcription, VerboseTranscription
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
-from headway.server.api.openai.embeddings import EmbeddingsRequest
-from headway.server.api.openai.images import ImagesRequest
-from headway.server.api.openai.rerank import RerankRequest
+from headway.server.api.openai.embeddings import EmbeddingsAnswer, EmbeddingsRequest
+from headway.server.api.openai.images import ImagesAnswer, ImagesRequest
+from headway.server.api.openai.models import ModelEntries, ModelEntry
+from headway.server.api.openai.rerank import RerankAnswer, RerankRequest
 from headway.server.api.openai.tokens import (
     Detokenized,
     DetokenizeRequest,
@@ -27,12 +30,11 @@ from headway.server.api.openai.tokens import (
 )
 from headway.server.api.openapi import schemas
 from headway.server.api.openapi.answering import mark_unanswered
-from headway.server.api.openapi.compatible import KINDS as COMPATIBLE
+from headway.server.api.openapi.compatible import ANSWERED as COMPATIBLE_ANSWERS
+from headway.server.api.openapi.compatible import TAKEN as COMPATIBLE
 from headway.server.api.openapi.compatible import compatible
 from headway.server.api.openapi.examples import example_of
-from headway.server.api.openapi.generating import COMPONENTS as GENERATING
 from headway.server.api.openapi.generating import generating
-from headway.server.api.openapi.media import COMPONENTS as MEDIA
 from headway.server.api.openapi.media import media
 from headway.server.api.openapi.operating import operating
 from headway.server.api.openapi.parts import (
@@ -48,7 +50,8 @@ from headway.server.api.openapi.schemas import Schema, array, closed, ref
 from headway.server.api.v2 import bodies
 from headway.server.api.v2.codec import WireRequest, WireResponse
 from headway.server.api.v2.dtypes import of_tensor
-from headway.server.auth.access import Access, access_of_route
+from headway.server.auth.access import Access
+from headway.server.routes import Errors, Route
 from headway.signature.values import field_hints, is_file
 
 _log = logging.getLogger(__name__)
@@ -58,21 +61,29 @@ _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARA
 
 
 # The handlers' own types: a field that one of them gets is described without another word.
-TAKEN: list[type[msgspec.Struct]] = [  # by `decode_fields`, where null is absence
+TAKEN: list[Any] = [  # by `decode_fields`, where null is absence
     *(EmbeddingsRequest, ImagesRequest, RerankRequest, ChatRequest, CompletionRequest),
     *(TokenizeRequest, DetokenizeRequest, LoadLoraRequest, UnloadLoraRequest),
     *(*COMPATIBLE, *bodies.TAKEN),
 ]
-WIRE: list[type[msgspec.Struct]] = [WireRequest, WireResponse]
-ANSWERED: list[type[msgspec.Struct]] = [*bodies.ANSWERED, Tokenized, Detokenized]
+WIRE: list[Any] = [WireRequest, WireResponse]
+ANSWERED: list[Any] = [
+    *(EmbeddingsAnswer, ImagesAnswer, RerankAnswer, Transcription, VerboseTranscription),
+    *(ChatCompletion, Completion, Tokenized, Detokenized, ModelEntry, ModelEntries),
+    *(*COMPATIBLE_ANSWERS, *bodies.ANSWERED),
+]
 
 
 def document_of(
-    models: Iterable[ServedModel], *, version: str, has_keys: bool = False
+    models: Iterable[ServedModel],
+    rows: Iterable[Route] = (),
+    *,
+    version: str,
+    has_keys: bool = False,
 ) -> dict[str, Any]:
-    """Of these models, as they are now. `has_keys`: every call needs one."""
+    """Of these models, as they are now, on these routes. `has_keys`: every call needs one."""
     served = sorted(models, key=lambda model: model.name)
-    components = schemas.COMPONENTS | MEDIA | GENERATING | components_of(WIRE + ANSWERED)
+    components = schemas.COMPONENTS | components_of(WIRE + ANSWERED)
     taken = components_of(TAKEN)
     components |= {name: schemas.nulls_are_absence(each) for name, each in taken.items()}
     paths: dict[str, dict[str, Operation]] = {}
@@ -82,7 +93,8 @@ def document_of(
         components |= own
     paths |= _openai(served) | _rerank(served) | compatible(_named(served), _URGENCY) | _v2(served)
     mark_unanswered(paths, served)
-    document = {
+    _tell_rows(paths, rows, has_keys=has_keys)
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "Headway",
@@ -101,10 +113,13 @@ def document_of(
         "paths": paths,
         "components": {"schemas": components, "parameters": schemas.PARAMETERS},
     }
-    return with_keys(document) if has_keys else document
+    if has_keys:
+        document["components"]["securitySchemes"] = schemas.KEYS
+        document["security"] = [{name: []} for name in schemas.KEYS]
+    return document
 
 
-def components_of(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Schema]:
+def components_of(kinds: Iterable[Any]) -> dict[str, Schema]:
     """Of these types and those they are made of, by name."""
     found = msgspec.json.schema_components(kinds, ref_template=_COMPONENT)[1]
     for name, details in schemas.DETAILS.items():
@@ -121,19 +136,26 @@ def _shown(model: ServedModel) -> dict[str, Any]:
     return {"name": model.name, "version": model.version, "operation": operation}
 
 
-def with_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """How to send a key, and the answers without one, or with the wrong one."""
-    paths: dict[str, dict[str, Operation]] = document["paths"]
+def _tell_rows(
+    paths: dict[str, dict[str, Operation]], rows: Iterable[Route], *, has_keys: bool
+) -> None:
+    """What a route's row says: how its errors are spelled and, with keys, whether it needs one.
+    A model's own plain route has the table's usual: it needs one, and errors are texts."""
+    known = {(row.method, row.template): row for row in rows}
     for path, operations in paths.items():
         for method, operation in operations.items():
-            if access_of_route(method.upper(), path) is Access.OPEN:
+            row = known.get((method.upper(), path))
+            is_open = row is not None and row.access is Access.OPEN
+            is_object = row is not None and row.errors is Errors.OPENAI
+            failures = [status for status in operation["responses"] if status >= "400"]
+            if has_keys and is_open:
                 operation["security"] = []
-            else:
-                shape = "OpenAIError" if "openai" in operation["tags"] else "Error"
-                refused = errors_of(("401", "403"), shape=shape)
-                operation["responses"] = {**operation["responses"], **refused}
-    components = {**document["components"], "securitySchemes": schemas.KEYS}
-    return {**document, "components": components, "security": [{name: []} for name in schemas.KEYS]}
+            elif has_keys:
+                failures += ["401", "403"]
+            operation["responses"] = {
+                **operation["responses"],
+                **errors_of(failures, shape="OpenAIError" if is_object else "Error"),
+            }
 
 
 # ---- the plain route
@@ -264,21 +286,21 @@ def _as_written(schema: Any) -> Any:
 
 
 def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
-    errors = errors_of(RUNNING, shape="OpenAIError")
-    missing = errors_of(("404",), shape="OpenAIError")
+    errors = errors_of(RUNNING)
+    missing = errors_of(("404",))
     example = {"model": _embedder(served), "input": ["hello", "world"]}
     return {
         "/v1/models": {
             "get": {
                 **operation_of("openai", "list_models", "The models that are served"),
-                "responses": {"200": json_of("all of them", ref("OpenAIModels"))},
+                "responses": {"200": json_of("all of them", ref("ModelEntries"))},
             }
         },
         "/v1/models/{model}": {
             "get": {
                 **operation_of("openai", "get_model", "One model"),
                 "parameters": [_named(served)],
-                "responses": {"200": json_of("it is there", ref("OpenAIModel")), **missing},
+                "responses": {"200": json_of("it is there", ref("ModelEntry")), **missing},
             }
         },
         "/v1/embeddings": {
@@ -286,7 +308,10 @@ def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
                 **operation_of("openai", "embed", "Texts, or lists of token ids, as vectors"),
                 "parameters": _URGENCY,
                 "requestBody": body_of(ref("EmbeddingsRequest"), example=example),
-                "responses": {"200": json_of("in the order given", ref("Embeddings")), **errors},
+                "responses": {
+                    "200": json_of("in the order given", ref("EmbeddingsAnswer")),
+                    **errors,
+                },
             }
         },
         **media(errors, _URGENCY),
@@ -310,13 +335,13 @@ def _rerank(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
                 ),
                 "parameters": _URGENCY,
                 "requestBody": body_of(ref("RerankRequest"), example=example),
-                "responses": {"200": json_of("best first", ref("Ranked")), **errors},
+                "responses": {
+                    "200": json_of("best first", ref("RerankAnswer")),
+                    **errors_of(RUNNING),
+                },
             }
         }
-        for version, name, errors in (
-            ("v1", "rerank", errors_of(RUNNING, shape="OpenAIError")),
-            ("v2", "rerank_v2", errors_of(RUNNING)),
-        )
+        for version, name in (("v1", "rerank"), ("v2", "rerank_v2"))
     }
 
 
@@ -335,11 +360,15 @@ def _v2(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
         "/v2/health/live": ("live", "Whether it lives", "Live"),
         "/v2/health/ready": ("ready", "Whether every model is ready", "Ready"),
         "/v2/models": ("models", "Names of the models", "ModelNames"),
-        "/v2/models/stats": ("all_statistics", "Figures of every model", "Statistics"),
+        "/v2/models/stats": ("all_statistics", "Figures of every model", "AllStatistics"),
         "/v2/models/{model}": ("model_metadata", "Its inputs and outputs", "ModelMetadata"),
         "/v2/models/{model}/ready": ("model_ready", "Whether it is ready", "ModelReady"),
-        "/v2/models/{model}/config": ("model_config", "As Triton configures it", "ModelConfig"),
-        "/v2/models/{model}/stats": ("statistics", "Figures of one model", "Statistics"),
+        "/v2/models/{model}/config": (
+            "model_config",
+            "As Triton configures it",
+            "ModelConfiguration",
+        ),
+        "/v2/models/{model}/stats": ("statistics", "Figures of one model", "AllStatistics"),
     }
     paths: dict[str, dict[str, Operation]] = {
         path: {

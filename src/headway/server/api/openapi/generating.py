@@ -5,27 +5,9 @@ from typing import Any
 
 from headway.hosting.registry import ServedModel
 from headway.server.api.openapi.parts import Operation, body_of, errors_of, json_of, operation_of
-from headway.server.api.openapi.schemas import Schema, array, nullable, record, ref
+from headway.server.api.openapi.schemas import Schema, ref
 
 _TEXT: Schema = {"type": "string"}
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-_USAGE = record(
-    {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
-    {"prompt_tokens_details": {"type": "object"}},
-)
-COMPONENTS: dict[str, Schema] = {
-    "Completion": record(
-        {
-            "id": _TEXT,
-            "object": {"enum": ["chat.completion", "text_completion"]},
-            "created": _COUNT,
-            "model": _TEXT,
-            "choices": array({"type": "object"}),
-            "usage": _USAGE,
-        },
-        {"system_fingerprint": nullable(_TEXT)},
-    ),
-}
 
 
 def generating(
@@ -34,48 +16,53 @@ def generating(
     names = [each.name for each in served if each.language is not None]
     model = next(iter(names), "name of a model")
     messages = [{"role": "user", "content": "hello"}]
-    plain = errors_of(("400", "404", "413", "429", "500", "503", "504"))
-    whole = json_of("the whole answer; with `stream`, as events", ref("Completion"))
-    whole["content"]["text/event-stream"] = {}
 
-    def post(name: str, summary: str, kind: str, answer: Any, fails: Any, **example: Any) -> Any:
+    def post(tag: str, name: str, summary: str, kind: str, answer: Any, **example: Any) -> Any:
         return {
             "post": {
-                **operation_of("openai" if fails is errors else "plain", name, summary),
+                **operation_of(tag, name, summary),
                 "parameters": urgency,
                 "requestBody": body_of(ref(kind), example={"model": model, **example}),
-                "responses": {"200": answer, **fails},
+                "responses": {"200": answer, **errors},
             }
         }
 
     return {
         "/v1/chat/completions": post(
-            *("chat", "An answer to a chat's messages", "ChatRequest", whole, errors),
+            *("openai", "chat", "An answer to a chat's messages", "ChatRequest"),
+            _whole("ChatCompletion"),
             messages=messages,
             max_completion_tokens=64,
         ),
         "/v1/completions": post(
-            *("complete", "Continuations of prompts", "CompletionRequest", whole, errors),
+            *("openai", "complete", "Continuations of prompts", "CompletionRequest"),
+            _whole("Completion"),
             prompt="Once upon a time",
         ),
         "/tokenize": post(
-            *("tokenize", "The tokens of a prompt or of messages", "TokenizeRequest"),
-            *(json_of("their ids", ref("Tokenized")), plain),
+            *("plain", "tokenize", "The tokens of a prompt or of messages", "TokenizeRequest"),
+            json_of("their ids", ref("Tokenized")),
             prompt="hello",
         ),
         "/detokenize": post(
-            *("detokenize", "The text of tokens", "DetokenizeRequest"),
-            *(json_of("it", ref("Detokenized")), plain),
+            *("plain", "detokenize", "The text of tokens", "DetokenizeRequest"),
+            json_of("it", ref("Detokenized")),
             tokens=[1],
         ),
         **_adapters(),
     }
 
 
+def _whole(kind: str) -> dict[str, Any]:
+    answer = json_of("the whole answer; with `stream`, as events", ref(kind))
+    answer["content"]["text/event-stream"] = {}
+    return answer
+
+
 def _adapters() -> dict[str, dict[str, Operation]]:
     """vLLM's routes that load and unload them."""
     done = {"description": "done", "content": {"text/plain": {"schema": _TEXT}}}
-    fails = errors_of(("400", "403", "404", "413", "503"), shape="OpenAIError")
+    fails = errors_of(("400", "403", "404", "413", "503"))
 
     def post(name: str, summary: str, kind: str, **example: Any) -> dict[str, Operation]:
         return {

@@ -1,19 +1,16 @@
 """The description of all routes: for programs as OpenAPI, for people as a page to try them on."""
 
+from collections.abc import Sequence
 from importlib import resources
-from typing import Literal
 
 import msgspec
 
 from headway.server.api.openapi.document import document_of
+from headway.server.auth.access import Access
 from headway.server.models import Models
 from headway.server.net.messages import Request, Response
+from headway.server.routes import Route
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("GET", "/", "root"),
-    ("GET", "/openapi.json", "openapi"),
-    ("GET", "/docs", "docs"),
-]
 _PAGE = "page.html"
 # The page is one file: it loads nothing, and asks only the server it came from.
 _POLICY = (
@@ -23,13 +20,31 @@ _POLICY = (
 
 
 class OpenAPI:
-    """The handlers that ROUTES names, over the models."""
+    """Its routes and their handlers, over the models."""
 
-    def __init__(self, models: Models, *, version: str = "0", has_keys: bool = False) -> None:
+    def __init__(
+        self,
+        models: Models,
+        rows: Sequence[Route],
+        *,
+        version: str = "0",
+        has_keys: bool = False,
+    ) -> None:
+        """`rows`: the other routes."""
         self._models = models
+        self._rows = rows
         self._version = version
         self._has_keys = has_keys
         self._page = resources.files(__package__).joinpath(_PAGE).read_bytes()
+
+    def routes(self) -> list[Route]:
+        """The page of /docs says nothing of the models: for their description it asks with a
+        key."""
+        return [
+            Route("GET", "/", self.root, Access.OPEN),
+            Route("GET", "/openapi.json", self.openapi, Access.READ),
+            Route("GET", "/docs", self.docs, Access.OPEN),
+        ]
 
     async def root(self, request: Request) -> Response:
         """A browser is led to the page; a program is told what there is."""
@@ -42,7 +57,8 @@ class OpenAPI:
 
     async def openapi(self, request: Request) -> Response:
         models = self._models.answering(request.caller)
-        document = document_of(models, version=self._version, has_keys=self._has_keys)
+        rows = [*self._rows, *self.routes()]
+        document = document_of(models, rows, version=self._version, has_keys=self._has_keys)
         return Response(msgspec.json.encode(document))
 
     async def docs(self, request: Request) -> Response:

@@ -4,27 +4,20 @@ from typing import Any
 
 from headway.server.api.openai.audio import FORMATS
 from headway.server.api.openapi.parts import Operation, body_of, json_of, operation_of
-from headway.server.api.openapi.schemas import Schema, array, record, ref
+from headway.server.api.openapi.schemas import Schema, record, ref
 
 _TEXT: Schema = {"type": "string"}
 _FORM: Schema = record(
     {"model": {"type": "string", "minLength": 1}, "file": {"type": "string", "format": "binary"}},
     {"language": _TEXT, "response_format": {"enum": list(FORMATS)}},
 )
-COMPONENTS: dict[str, Schema] = {
-    "Transcription": record({"text": _TEXT}),
-    "Images": record(
-        {
-            "created": {"type": "integer", "minimum": 0},
-            "data": array(record({"b64_json": _TEXT})),
-            "output_format": {"const": "png"},
-        }
-    ),
-}
 
 
 def media(errors: Any, urgency: list[Any]) -> dict[str, dict[str, Operation]]:
-    heard = json_of("its text; `verbose_json` has segments with their times", ref("Transcription"))
+    heard = json_of(
+        "its text; `verbose_json` has segments with their times",
+        {"anyOf": [ref("Transcription"), ref("VerboseTranscription")]},
+    )
     heard["content"]["text/plain"] = {"schema": _TEXT}
     example = {"model": "name of a model", "prompt": "a red disc", "size": "auto"}
     return {
@@ -44,7 +37,7 @@ def media(errors: Any, urgency: list[Any]) -> dict[str, dict[str, Operation]]:
                 **operation_of("openai", "draw", "Images for a prompt, as PNG in base64"),
                 "parameters": urgency,
                 "requestBody": body_of(ref("ImagesRequest"), example=example),
-                "responses": {"200": json_of("one or more", ref("Images")), **errors},
+                "responses": {"200": json_of("one or more", ref("ImagesAnswer")), **errors},
             }
         },
     }

@@ -26,7 +26,7 @@ def operating(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
 
 def _repository(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
     index = {
-        "requestBody": {**body_of(ref("IndexRequest"), example={}), "required": False},
+        "requestBody": _optional("IndexRequest"),
         "responses": {
             "200": json_of("all, or those ready", array(ref("IndexEntry"))),
             **errors_of(("400", "413")),
@@ -53,7 +53,7 @@ def _repository(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
                 "description": "Beside the version that answers, which goes when the new one is "
                 "ready; answers then. `config` is a JSON text of settings of its `model.toml`.",
                 "parameters": [named],
-                "requestBody": {**body_of(ref("LoadRequest"), example={}), "required": False},
+                "requestBody": _optional("LoadRequest"),
                 "responses": {
                     "200": json_of("it answers now", ref("Loaded")),
                     **errors_of((*_CHANGED, "503")),
@@ -64,7 +64,7 @@ def _repository(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
             "post": {
                 **operation_of("v2", "unload", "Unload a model; what it has begun is finished"),
                 "parameters": [named],
-                "requestBody": {**body_of(ref("UnloadRequest"), example={}), "required": False},
+                "requestBody": _optional("UnloadRequest"),
                 "responses": {
                     "200": json_of("it is unloaded: no request finds it any more", ref("Unloaded")),
                     **errors_of(_CHANGED),
@@ -74,12 +74,16 @@ def _repository(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
     }
 
 
+def _optional(kind: str) -> dict[str, Any]:
+    return {**body_of(ref(kind), example={}), "required": False}
+
+
 def _settings(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
     """Both are read and set at the same place."""
     of_trace = {"/v2/trace/setting": [], "/v2/models/{model}/trace/setting": [named]}
     return {
         **{
-            path: _setting(f"{'model_' if parameters else ''}trace", "TraceSetting", parameters)
+            path: _setting(f"{'model_' if parameters else ''}trace", "TraceSettings", parameters)
             for path, parameters in of_trace.items()
         },
         "/v2/logging": _setting("log", "LogSettings", []),
@@ -98,7 +102,7 @@ def _setting(name: str, shape: str, parameters: list[Any]) -> dict[str, Operatio
             **operation_of("v2", f"set_{name}_settings", "The same; none can be changed"),
             "description": "Setting one to what it is changes nothing, for clients that do so.",
             "parameters": parameters,
-            "requestBody": {**body_of(ref(shape), example={}), "required": False},
+            "requestBody": _optional(shape),
             "responses": {
                 "200": json_of("as they are", ref(shape)),
                 **errors_of(("400", "403", "413", *missing)),

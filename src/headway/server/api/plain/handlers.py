@@ -9,7 +9,7 @@ form is a value, too; streams are answered as server-sent events. `{"items": [â€
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -30,27 +30,33 @@ from headway.server.api.plain.uploads import is_upload, read_upload
 from headway.server.api.v2.asking import ask_of, find_or_wake
 from headway.server.api.v2.generating import whole
 from headway.server.api.v2.tensors import too_many_rows
+from headway.server.auth.access import Access
 from headway.server.direct import DirectPath
 from headway.server.inference import Inference
 from headway.server.json.body import decode_json
 from headway.server.net.background import Steps
 from headway.server.net.messages import Answer, Request, Response
 from headway.server.net.plain_json import plain_of
+from headway.server.routes import Route
+from headway.signature.values import takes_list
 
-ROUTES: list[tuple[Literal["GET", "POST"], str, str]] = [
-    ("POST", "/v1/predict/{model}", "predict"),
-    ("POST", "/v1/predict/{model}/batch", "predict_batch"),
-]
 _NO_PARAMETERS: dict[str, str] = {}
 
 
 class Plain:
-    """The handlers that ROUTES names, over one service."""
+    """Its routes and their handlers, over one service."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self.predict_direct = DirectPath(inference, plain_codec).start
-        self.predict_is_direct = is_direct
+        self._direct = DirectPath(inference, plain_codec)
+
+    def routes(self) -> list[Route]:
+        one, batch = "/v1/predict/{model}", "/v1/predict/{model}/batch"
+        direct = self._direct.start
+        return [
+            Route("POST", one, self.predict, Access.INFER, direct=direct, is_direct=is_direct),
+            Route("POST", batch, self.predict_batch, Access.INFER),
+        ]
 
     async def predict(self, request: Request, model: str) -> Answer:
         served = await find_or_wake(self._inference, request, model)
@@ -68,7 +74,7 @@ class Plain:
             try:
                 return await _answer(request, served, value, ask)
             except InvalidInput as error:
-                if type(value) is list and "got `array`" in str(error):
+                if type(value) is list and not takes_list(served.json_schemas()[0]):
                     error.args = (f'{error}; several at once are sent as {{"items": [...]}}',)
                 raise
 
@@ -102,7 +108,8 @@ class Plain:
         if len(items) > most:
             raise too_many_rows(len(items), most)
         results = await served.predict_many(items, ask, keep_errors=True)
-        return _told(Response(await encoded({"results": results}, _plain_or_error)), ask)
+        body = await encoded({"results": results}, _plain_or_error)
+        return Response(body, headers=ask.headers())
 
 
 def _is_batch(value: Any) -> bool:
@@ -129,12 +136,8 @@ async def _answer(request: Request, served: ServedModel, value: Any, ask: Ask) -
         result = await whole(served, value, ask)
     else:
         result = await served.predict(value, ask)
-    return _told(await answer_of(result, served.media_type, as_json=as_json), ask)
-
-
-def _told(answer: Response, ask: Ask) -> Response:
-    if ask.story is not None:
-        answer.headers = ask.story.headers()
+    answer = await answer_of(result, served.media_type, as_json=as_json)
+    answer.headers = ask.headers()
     return answer
 
 

@@ -1,7 +1,7 @@
 """What a large body has, as its model takes it: checked and made off the event loop, one value
 after the other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,12 +21,9 @@ def held_for(request: Request, served: ServedModel) -> AbstractContextManager[No
 
 def read_all(served: ServedModel, values: Sequence[Any], steps: Steps) -> Sequence[Any]:
     """In a thread. One that is wrong has its error in its place."""
-    read: Callable[[Any], Any] | None = getattr(served, "read", None)
-    if read is None:
-        return values
     made = []
     for number, value in enumerate(values):
-        made.append(read(value))
+        made.append(served.read(value))
         if is_large(value) or not number % _FEW:
             steps.rest()
     return made

@@ -1,8 +1,14 @@
 """What v2's routes beside inference take and answer. `/openapi.json` describes these types."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypedDict, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
+
+from headway.hosting.statistics import TritonStatistics
+from headway.server.api.v2.model_config import ModelConfiguration, ModelMetadata
+
+Parameters = TypeVar("Parameters")
+Count = Annotated[int, Meta(ge=0)]
 
 
 class IndexRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -16,10 +22,26 @@ class IndexEntry(Struct, frozen=True):
     reason: str
 
 
-class ChangeRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """To load or unload a model. Which parameters there are is checked, by name, in `handlers`."""
+class ChangeRequest(Struct, Generic[Parameters], frozen=True, forbid_unknown_fields=True):
+    """To load or unload a model. Its parameters are read after it: gRPC brings them, too."""
 
-    parameters: dict[str, Any] = {}
+    parameters: Parameters | None = None
+
+
+class LoadParameters(Struct, frozen=True, forbid_unknown_fields=True):
+    config: str | None = None  # settings, as JSON in a text
+
+
+class UnloadParameters(Struct, frozen=True, forbid_unknown_fields=True):
+    unload_dependents: bool | None = None
+
+
+class LoadRequest(ChangeRequest[LoadParameters], frozen=True, forbid_unknown_fields=True):
+    """As it is described."""
+
+
+class UnloadRequest(ChangeRequest[UnloadParameters], frozen=True, forbid_unknown_fields=True):
+    """Likewise."""
 
 
 class Loaded(Struct, frozen=True):
@@ -37,6 +59,35 @@ class RegisterRequest(Struct, frozen=True, forbid_unknown_fields=True):
     key: str
     byte_size: Annotated[int, Meta(extra_json_schema={"minimum": 1})]
     offset: Annotated[int, Meta(extra_json_schema={"minimum": 0})] = 0
+
+
+class SharedRegion(TypedDict):
+    name: str
+    key: str
+    offset: Count
+    byte_size: Count
+
+
+class TraceSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Triton's. They can be read; none can be changed. Null clears one, which changes nothing."""
+
+    trace_level: list[str] | None = field(default_factory=lambda: ["OFF"])
+    trace_rate: str | None = "1000"
+    trace_count: str | None = "-1"
+    log_frequency: str | None = "0"
+    trace_file: str | None = ""
+    trace_mode: str | None = "triton"
+
+
+class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Likewise."""
+
+    log_file: str | None = ""
+    log_info: bool | None = True
+    log_warning: bool | None = True
+    log_error: bool | None = True
+    log_verbose_level: Count | None = 0
+    log_format: str | None = "default"
 
 
 class Live(Struct, frozen=True):
@@ -62,7 +113,15 @@ class ServerMetadata(Struct, frozen=True):
     extensions: list[str]
 
 
-TAKEN: list[type[Struct]] = [IndexRequest, RegisterRequest]
-ANSWERED: list[type[Struct]] = [
+class AllStatistics(TypedDict):
+    model_stats: list[TritonStatistics]
+
+
+TAKEN: list[Any] = [
+    *(IndexRequest, RegisterRequest, LoadRequest, UnloadRequest),
+]
+ANSWERED: list[Any] = [
     *(IndexEntry, Loaded, Unloaded, Live, Ready, ModelReady, ModelNames, ServerMetadata),
+    *(ModelMetadata, ModelConfiguration, AllStatistics, SharedRegion),
+    *(TraceSettings, LogSettings),  # taken, too: what is not known is refused, even as null
 ]

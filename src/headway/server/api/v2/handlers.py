@@ -3,89 +3,51 @@ app turns them into `{"error": ...}`. It knows no sockets and no scheduler."""
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from headway.errors import Forbidden, InvalidInput, NotReady
 from headway.hosting.registry import Ask, ServedModel
 from headway.hosting.repository.settings import parse_override
-from headway.hosting.statistics import ModelStatistics
+from headway.hosting.statistics import ModelStatistics, TritonStatistics
 from headway.server.api.v2 import codec, generating
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.v2.bodies import (
+    AllStatistics,
     ChangeRequest,
     IndexEntry,
     IndexRequest,
     Live,
     Loaded,
+    LoadParameters,
+    LogSettings,
     ModelNames,
     ModelReady,
     Ready,
     RegisterRequest,
     ServerMetadata,
+    TraceSettings,
     Unloaded,
+    UnloadParameters,
 )
 from headway.server.api.v2.direct import direct_codec
 from headway.server.api.v2.model_config import config_of, metadata_of, with_contents
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.triton_words import loading
+from headway.server.auth.access import Access
 from headway.server.direct import DirectPath, of_rows
 from headway.server.inference import Decode, Inference
-from headway.server.json.body import decode_fields
+from headway.server.json.body import Fields, decode_fields, fields_of
 from headway.server.net.headers import timeout_s
 from headway.server.net.messages import Answer, Request, Response
+from headway.server.routes import Errors, Route
 
-Method = Literal["GET", "POST"]
 HEADER_LENGTH = "inference-header-content-length"
 
 _M = "/v2/models/{model}"
 _V = "/v2/models/{model}/versions/{version}"
-_SHM = "/v2/systemsharedmemory"
-_CUDA = "/v2/cudasharedmemory"
 
-# Fixed paths stand before the templates that would match them too.
-ROUTES: list[tuple[Method, str, str]] = [
-    ("GET", "/v2", "server_metadata"),
-    ("GET", "/v2/health/live", "live"),
-    ("GET", "/v2/health/ready", "ready"),
-    ("GET", "/v2/models", "models"),
-    ("GET", "/v2/models/stats", "statistics"),
-    *(
-        route
-        for path in (_M, _V)
-        for route in (
-            ("POST", f"{path}/infer", "infer"),
-            ("GET", path, "model_metadata"),
-            ("GET", f"{path}/ready", "model_ready"),
-            ("GET", f"{path}/config", "model_config"),
-            ("GET", f"{path}/stats", "statistics"),
-            ("POST", f"{path}/generate", "generate"),
-            ("POST", f"{path}/generate_stream", "generate_stream"),
-        )
-    ),
-    ("POST", "/v2/repository/index", "repository_index"),
-    ("POST", "/v2/repository/{repository}/index", "repository_index"),
-    ("POST", "/v2/repository/models/{model}/load", "repository_load"),
-    ("POST", "/v2/repository/models/{model}/unload", "repository_unload"),
-    *(
-        (method, path, "trace_setting")
-        for path in ("/v2/trace/setting", f"{_M}/trace/setting")
-        for method in ("GET", "POST")
-    ),
-    ("GET", "/v2/logging", "logging"),
-    ("POST", "/v2/logging", "logging"),
-    ("GET", f"{_SHM}/status", "shared_memory_status"),
-    ("GET", f"{_SHM}/region/{{region}}/status", "shared_memory_status"),
-    ("POST", f"{_SHM}/region/{{region}}/register", "shared_memory_register"),
-    ("POST", f"{_SHM}/unregister", "shared_memory_unregister"),
-    ("POST", f"{_SHM}/region/{{region}}/unregister", "shared_memory_unregister"),
-    ("GET", f"{_CUDA}/status", "cuda_memory_status"),
-    ("GET", f"{_CUDA}/region/{{region}}/status", "cuda_memory_status"),
-    ("POST", f"{_CUDA}/region/{{region}}/register", "cuda_memory_register"),
-    ("POST", f"{_CUDA}/unregister", "cuda_memory_unregister"),
-    ("POST", f"{_CUDA}/region/{{region}}/unregister", "cuda_memory_unregister"),
-]
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -97,32 +59,84 @@ EXTENSIONS = (
     "schedule_policy",
     "statistics",
 )
-TRACE_SETTINGS: dict[str, Any] = {
-    "trace_level": ["OFF"],
-    "trace_rate": "1000",
-    "trace_count": "-1",
-    "log_frequency": "0",
-    "trace_file": "",
-    "trace_mode": "triton",
-}
-LOG_SETTINGS: dict[str, Any] = {
-    "log_file": "",
-    "log_info": True,
-    "log_warning": True,
-    "log_error": True,
-    "log_verbose_level": 0,
-    "log_format": "default",
-}
+TRACE_SETTINGS: dict[str, Any] = msgspec.structs.asdict(TraceSettings())
+LOG_SETTINGS: dict[str, Any] = msgspec.structs.asdict(LogSettings())
 
 
 class V2:
-    """The handlers that ROUTES names, over one service. Path parts come percent-decoded."""
+    """Its routes and their handlers, over one service. Path parts come percent-decoded."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
         self._models = inference.models
         self._regions = inference.regions
-        self.infer_direct = DirectPath(inference, of_rows(inference, direct_codec)).start
+        self._direct = DirectPath(inference, of_rows(inference, direct_codec))
+
+    def routes(self) -> list[Route]:
+        load, unload = self.repository_load, self.repository_unload
+        trace = f"{_M}/trace/setting"
+        return [
+            Route("GET", "/v2", self.server_metadata, Access.READ),
+            Route("GET", "/v2/health/live", self.live, Access.OPEN),
+            Route("GET", "/v2/health/ready", self.ready, Access.OPEN),
+            Route("GET", "/v2/models", self.models, Access.READ),
+            Route("GET", "/v2/models/stats", self.statistics, Access.READ),
+            *self._of_models(_M),
+            *self._of_models(_V),
+            Route("POST", "/v2/repository/index", self.repository_index, Access.READ),
+            Route("POST", "/v2/repository/{repository}/index", self.repository_index, Access.READ),
+            # What others would notice takes an administrator: models that come and go, regions
+            # that are forgotten, levels of logs.
+            Route("POST", "/v2/repository/models/{model}/load", load, Access.ADMIN),
+            Route("POST", "/v2/repository/models/{model}/unload", unload, Access.ADMIN),
+            Route("GET", "/v2/trace/setting", self.trace_setting, Access.READ),
+            Route("POST", "/v2/trace/setting", self.trace_setting, Access.ADMIN),
+            Route("GET", trace, self.trace_setting, Access.READ, Errors.TRITON),
+            Route("POST", trace, self.trace_setting, Access.ADMIN, Errors.TRITON),
+            Route("GET", "/v2/logging", self.logging, Access.READ),
+            Route("POST", "/v2/logging", self.logging, Access.ADMIN),
+            *self._of_shared_memory(),
+        ]
+
+    def _of_models(self, path: str) -> list[Route]:
+        """Of a model, or of one of its versions."""
+        infer = Route("POST", f"{path}/infer", self.infer, Access.INFER, Errors.TRITON)
+        stream = self.generate_stream
+        return [
+            infer._replace(direct=self._direct.start, may_compress=True),
+            Route("GET", path, self.model_metadata, Access.READ, Errors.TRITON),
+            Route("GET", f"{path}/ready", self.model_ready, Access.OPEN, Errors.TRITON),
+            Route("GET", f"{path}/config", self.model_config, Access.READ, Errors.TRITON),
+            Route("GET", f"{path}/stats", self.statistics, Access.READ, Errors.TRITON),
+            Route("POST", f"{path}/generate", self.generate, Access.INFER, Errors.TRITON),
+            Route("POST", f"{path}/generate_stream", stream, Access.INFER, Errors.TRITON),
+        ]
+
+    def _of_shared_memory(self) -> list[Route]:
+        rows = []
+        for path, status, register, unregister in (
+            (
+                "/v2/systemsharedmemory",
+                self.shared_memory_status,
+                self.shared_memory_register,
+                self.shared_memory_unregister,
+            ),
+            (
+                "/v2/cudasharedmemory",
+                self.cuda_memory_status,
+                self.cuda_memory_register,
+                self.cuda_memory_unregister,
+            ),
+        ):
+            region = f"{path}/region/{{region}}"
+            rows += [
+                Route("GET", f"{path}/status", status, Access.READ),
+                Route("GET", f"{region}/status", status, Access.READ),
+                Route("POST", f"{region}/register", register, Access.ADMIN),
+                Route("POST", f"{path}/unregister", unregister, Access.ADMIN),
+                Route("POST", f"{region}/unregister", unregister, Access.ADMIN),
+            ]
+        return rows
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
         served = self._models.find_ready(request.caller, model, version)
@@ -192,7 +206,8 @@ class V2:
 
     async def statistics(self, request: Request, model: str = "", version: str = "") -> Response:
         served = self._models.of_statistics(request.caller, model, version)
-        return _json({"model_stats": [statistics_of(each) for each in served]})
+        found: AllStatistics = {"model_stats": [statistics_of(each) for each in served]}
+        return _json(found)
 
     async def generate(self, request: Request, model: str, version: str = "") -> Response:
         served = self._models.find_ready(request.caller, model, version)
@@ -202,8 +217,7 @@ class V2:
         body = await generating.parse(request, served)
         ask = ask_of(body.parameters, request)
         answer = await generating.answer(served, body, ask)
-        if ask.story is not None:
-            answer.headers = ask.story.headers()
+        answer.headers = ask.headers()
         return answer
 
     async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
@@ -225,7 +239,7 @@ class V2:
         )
 
     async def repository_load(self, request: Request, model: str) -> Response:
-        parameters = (await _parse(request, ChangeRequest)).parameters
+        parameters = await _change_parameters(request)
         with loading(model):
             await self._models.load(request.caller, model, override_in(parameters))
         return _json(Loaded(model, load=True))  # as KServe answers; Triton's has no body
@@ -233,7 +247,7 @@ class V2:
     async def repository_unload(self, request: Request, model: str) -> Response:
         """`unload_dependents` is read and changes nothing: models that use this one stay, and fail
         where they call it."""
-        check_unload((await _parse(request, ChangeRequest)).parameters)
+        check_unload(await _change_parameters(request))
         await self._models.unload(request.caller, model)
         return _json(Unloaded(model, unload=True))
 
@@ -289,23 +303,22 @@ def override_in(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
     for key in parameters:
         if key.startswith("file:"):
             raise InvalidInput(f"{key}: files are not taken; put them into the repository")
-        if key != "config":
-            raise InvalidInput(f"parameter {key!r}: a load takes `config` only")
-    config = parameters.get("config")
-    if config is None:
-        return None
-    if not isinstance(config, str):
-        raise InvalidInput("config: JSON as a text is expected")
-    return parse_override(config)
+    config = _parameters(parameters, LoadParameters, "a load").config
+    return None if config is None else parse_override(config)
 
 
 def check_unload(parameters: Mapping[str, Any]) -> None:
-    for key in parameters:
-        if key != "unload_dependents":
-            raise InvalidInput(f"parameter {key!r}: an unload takes `unload_dependents` only")
+    _parameters(parameters, UnloadParameters, "an unload")
 
 
-def statistics_of(model: ServedModel) -> dict[str, Any]:
+def _parameters(given: Mapping[str, Any], kind: type[Fields], what: str) -> Fields:
+    try:
+        return fields_of(given, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the parameters of {what}: {error}") from error
+
+
+def statistics_of(model: ServedModel) -> TritonStatistics:
     """Of a model that keeps none: zeros."""
     statistics = getattr(model, "statistics", None)
     if not isinstance(statistics, ModelStatistics):
@@ -315,7 +328,7 @@ def statistics_of(model: ServedModel) -> dict[str, Any]:
 
 def _inferred(encoded: tuple[bytes, str, int | None], ask: Ask) -> Response:
     body, content_type, header_length = encoded
-    more = () if ask.story is None else ask.story.headers()
+    more = ask.headers()
     if header_length is None:
         return Response(body, headers=more)
     return Response(
@@ -341,6 +354,11 @@ def _json(value: Any) -> Response:
 async def _parse(request: Request, kind: type[Any]) -> Any:
     """The body as `kind`; clients leave it out where every field has a default."""
     return await decode_fields(request, kind, default=b"{}")
+
+
+async def _change_parameters(request: Request) -> dict[str, Any]:
+    body: ChangeRequest[dict[str, Any]] = await _parse(request, ChangeRequest[dict[str, Any]])
+    return body.parameters or {}
 
 
 async def _fixed(request: Request, settings: dict[str, Any]) -> Response:

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from msgspec import Meta
 
 from headway.hosting.registry import ServedModel
 from headway.model import Tensor
-from headway.server.api.v2.dtypes import of_tensor
+from headway.server.api.v2.dtypes import DATATYPES, of_tensor
 
 PLATFORM = "headway"
 _CHANNELS = (1, 3)
@@ -15,7 +17,55 @@ _GPUS = frozenset(["cuda", "tensorrt", "rocm", "directml"])
 _KINDS = {"cpu": "KIND_CPU", "openvino": "KIND_CPU"}
 
 
-def metadata_of(model: ServedModel, *, versions: Sequence[str] = ()) -> dict[str, Any]:
+Datatype = Annotated[str, Meta(extra_json_schema={"enum": list(DATATYPES)})]
+
+
+class TensorMetadata(TypedDict):
+    name: str
+    datatype: Datatype
+    shape: list[int]
+    parameters: NotRequired[dict[str, str]]
+
+
+class ModelMetadata(TypedDict):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class Port(TypedDict):
+    name: str
+    data_type: str
+    dims: list[int]
+    format: NotRequired[Literal["FORMAT_NONE", "FORMAT_NCHW", "FORMAT_NHWC"]]  # of inputs
+
+
+class InstanceGroup(TypedDict):
+    name: str
+    count: int
+    kind: str
+    gpus: NotRequired[list[int]]
+
+
+class ModelConfiguration(TypedDict):
+    """As Triton writes it; `/openapi.json` describes it."""
+
+    name: str
+    platform: str
+    backend: str
+    version_policy: dict[str, Any]
+    max_batch_size: Annotated[int, Meta(ge=0)]
+    input: list[Port]
+    output: list[Port]
+    dynamic_batching: NotRequired[dict[str, Any]]
+    instance_group: list[InstanceGroup]
+    model_transaction_policy: dict[str, bool]
+    response_cache: dict[str, bool]
+
+
+def metadata_of(model: ServedModel, *, versions: Sequence[str] = ()) -> ModelMetadata:
     """`versions`: all of the model's that answer."""
     return {
         "name": model.name,
@@ -26,19 +76,19 @@ def metadata_of(model: ServedModel, *, versions: Sequence[str] = ()) -> dict[str
     }
 
 
-def with_contents(metadata: dict[str, Any], model: ServedModel) -> dict[str, Any]:
+def with_contents(metadata: ModelMetadata, model: ServedModel) -> ModelMetadata:
     """And what texts are, where they are more than texts, as MLServer says it. (Triton's messages
     of gRPC have no place for it.)"""
-    for key, tensors in (("inputs", model.inputs), ("outputs", model.outputs)):
-        for told, tensor in zip(metadata[key], tensors, strict=True):
-            if tensor.content_type:
-                told["parameters"] = {"content_type": tensor.content_type}
+    ports = [*metadata["inputs"], *metadata["outputs"]]
+    for told, tensor in zip(ports, [*model.inputs, *model.outputs], strict=True):
+        if tensor.content_type:
+            told["parameters"] = {"content_type": tensor.content_type}
     return metadata
 
 
-def config_of(model: ServedModel) -> dict[str, Any]:
+def config_of(model: ServedModel) -> ModelConfiguration:
     """At least what perf_analyzer reads, and it reads without checking."""
-    return {
+    config: ModelConfiguration = {
         "name": model.name,
         "platform": PLATFORM,
         "backend": PLATFORM,
@@ -46,20 +96,22 @@ def config_of(model: ServedModel) -> dict[str, Any]:
         "max_batch_size": model.max_batch_size,
         "input": _inputs(model),
         "output": _ports(_sent(model.outputs, model), model),
-        **({"dynamic_batching": {}} if model.max_batch_size > 0 else {}),
         "instance_group": _groups(model),
         "model_transaction_policy": {"decoupled": model.streams},
         "response_cache": {"enable": False},
     }
+    if model.max_batch_size > 0:
+        config["dynamic_batching"] = {}
+    return config
 
 
-def _groups(model: ServedModel) -> list[dict[str, Any]]:
+def _groups(model: ServedModel) -> list[InstanceGroup]:
     """Where its workers run, one group for each place. KIND_MODEL: that is the model's to know."""
-    groups = []
+    groups: list[InstanceGroup] = []
     for index, (device, count) in enumerate(Counter(model.devices()).items()):
         name, _, number = device.partition(":")
-        group: dict[str, Any] = {"name": f"{model.name}_{index}", "count": count}
-        group["kind"] = "KIND_GPU" if name in _GPUS else _KINDS.get(name, "KIND_MODEL")
+        kind = "KIND_GPU" if name in _GPUS else _KINDS.get(name, "KIND_MODEL")
+        group: InstanceGroup = {"name": f"{model.name}_{index}", "count": count, "kind": kind}
         if name in _GPUS:
             group["gpus"] = [int(number or 0)]
         groups.append(group)
@@ -76,7 +128,7 @@ def _sent(tensors: Sequence[Tensor], model: ServedModel) -> list[Tensor]:
     ]
 
 
-def _tensors(tensors: Sequence[Tensor], model: ServedModel) -> list[dict[str, Any]]:
+def _tensors(tensors: Sequence[Tensor], model: ServedModel) -> list[TensorMetadata]:
     return [
         {
             "name": each.name,
@@ -87,20 +139,20 @@ def _tensors(tensors: Sequence[Tensor], model: ServedModel) -> list[dict[str, An
     ]
 
 
-def _inputs(model: ServedModel) -> list[dict[str, Any]]:
+def _inputs(model: ServedModel) -> list[Port]:
     """Triton's image clients need the order of the axes, and have no other way to learn it."""
     ports = _ports(_sent(model.inputs, model), model)
     return [{**port, "format": _format(port["dims"])} for port in ports]
 
 
-def _format(dims: Sequence[int]) -> str:
+def _format(dims: Sequence[int]) -> Literal["FORMAT_NONE", "FORMAT_NCHW", "FORMAT_NHWC"]:
     """Channels are where there is one, or three; at both ends or at neither, it is no image."""
     if len(dims) == 3 and (dims[0] in _CHANNELS) != (dims[2] in _CHANNELS):
         return "FORMAT_NCHW" if dims[0] in _CHANNELS else "FORMAT_NHWC"
     return "FORMAT_NONE"
 
 
-def _ports(tensors: Sequence[Tensor], model: ServedModel) -> list[dict[str, Any]]:
+def _ports(tensors: Sequence[Tensor], model: ServedModel) -> list[Port]:
     """Triton leaves the rows out of `dims`."""
     return [
         {

@@ -2,10 +2,10 @@
 protobuf, so that both refuse the same things in the same words."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Annotated, Protocol, TypeAlias, TypedDict
 
 import numpy
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from headway.errors import InvalidInput
 from headway.server.api.v2.dtypes import BYTES, Datatype
@@ -16,9 +16,29 @@ Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = dict[str, Scalar]
 LARGE_ANSWER = 2**15  # elements in JSON or texts: encoding takes some milliseconds
 LARGE_ANSWER_BYTES = 4 * 2**20  # of raw numbers, likewise
-SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
-OF_INPUTS = ("binary_data_size", *SHARED)
-_OF_OUTPUTS = ("binary_data", "classification", *SHARED)
+Count = Annotated[int, Meta(ge=0)]
+
+
+class SharedParameters(TypedDict, total=False):
+    """Where a tensor lies, if it is not in the request."""
+
+    shared_memory_region: str | None
+    shared_memory_byte_size: Count | None
+    shared_memory_offset: Count | None
+
+
+class InputParameters(SharedParameters, total=False):
+    binary_data_size: Count | None
+
+
+class OutputParameters(SharedParameters, total=False):
+    binary_data: bool | None
+    classification: Count | None
+
+
+_SHARED = tuple(SharedParameters.__annotations__)
+OF_INPUTS = tuple(InputParameters.__annotations__)
+_OF_OUTPUTS = tuple(OutputParameters.__annotations__)
 
 
 class SharedSlice(Struct, frozen=True):
@@ -153,7 +173,7 @@ def check_known(parameters: Parameters, known: tuple[str, ...], what: str) -> No
 def shared_slice(parameters: Parameters, what: str) -> SharedSlice | None:
     region = parameters.get("shared_memory_region")
     if region is None:
-        for name in SHARED[1:]:
+        for name in _SHARED[1:]:
             if parameters.get(name) is not None:
                 raise InvalidInput(f"{what}: {name} needs a shared_memory_region")
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.errors import InvalidInput
+from headway.server.api.v2.bodies import SharedRegion
 from headway.server.api.v2.requests import SharedSlice
 
 MAX_REGIONS = 1024
@@ -25,7 +26,7 @@ class Region(NamedTuple):
     byte_size: int
     descriptor: int
 
-    def as_triton(self) -> dict[str, str | int]:
+    def as_triton(self) -> SharedRegion:
         return {
             "name": self.name,
             "key": self.key,

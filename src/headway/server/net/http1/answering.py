@@ -23,13 +23,13 @@ SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
 class _Sink:
     """A stream's way to its client, without a task."""
 
-    __slots__ = ("_connection", "_is_chunked", "_transport")
+    __slots__ = ("_connection", "_is_chunked", "_write")
 
     def __init__(
         self, connection: "Answering", transport: asyncio.Transport, *, is_chunked: bool
     ) -> None:
         self._connection = connection
-        self._transport = transport
+        self._write = transport.write
         self._is_chunked = is_chunked
 
     @property
@@ -43,7 +43,7 @@ class _Sink:
     def write(self, data: bytes) -> None:
         if self._is_chunked:  # as wire.encode_chunk has it, without a call for every token
             data = b"%x\r\n%b\r\n" % (len(data), data)
-        self._transport.write(data)
+        self._write(data)
 
     def call_in_turn(self, callback: Callable[[], object]) -> None:
         self._connection.call_in_turn(callback)

@@ -8,13 +8,14 @@ from typing import Protocol, cast
 import httptools
 
 from headway.config import ServerConfig
-from headway.server.app import App, Pending, refuse
+from headway.server.app import App
+from headway.server.net.body_room import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.headers import request_id
-from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
 from headway.server.net.http1 import half_close, wire
 from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.turns import Phase, Received, Refused, Turn
 from headway.server.net.round_robin import RoundRobin
+from headway.server.routes import Pending
 
 LINGER_S = 2.0  # how long a refused client is listened to, so that it can read why
 
@@ -213,8 +214,8 @@ class Lifetime(asyncio.Protocol):
 
     def _encode_refusal(self, refusal: Refused) -> bytes:
         self._app.errors.count(refusal.code)
-        path = self._url.decode("latin-1")
-        response = refuse(
+        path = self._url.decode("latin-1").partition("?")[0]
+        response = self._app.refuse(
             path, refusal.status, str(refusal), code=refusal.code, headers=refusal.headers
         )
         sent_id = request_id(self._headers.get(b"x-request-id"))

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from headway.config import ServerConfig
 from headway.server.app import App
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.lifetime import Lifetime
 from headway.server.net.http1.protocol import Admit, Connection, GuardedConnection

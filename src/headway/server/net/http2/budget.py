@@ -5,7 +5,7 @@ A unit is about ten microseconds of the event loop. A peer has one budget for ea
 one for its address, so that many connections buy no more than a few.
 """
 
-from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
+from headway.server.net.body_room import UNCOUNTED_BYTES, BodyRoom
 
 CAPACITY = 4096  # units of one connection, saved up while it is quiet
 PER_S = 1024.0

@@ -7,7 +7,6 @@ from typing import Any
 import grpc
 
 from headway.errors import HeadwayError
-from headway.server.app import Pending
 from headway.server.auth.keys import Caller
 from headway.server.errors import retry_after_s, status_of
 from headway.server.grpc.calls import OPEN_BYTES, Unparsed
@@ -16,6 +15,7 @@ from headway.server.net.http2 import heads
 from headway.server.net.http2.heads import Head, Metadata, Value
 from headway.server.net.http2.inbox import Broken, Inbox, Message, TooLong
 from headway.server.net.http2.method import Method, Wire
+from headway.server.routes import Pending
 
 Status = grpc.StatusCode
 WINDOW = 2**20  # bytes that a stream may send ahead of its reader

@@ -10,7 +10,7 @@ import grpc
 from headway.config import ServerConfig
 from headway.server.auth.keys import Caller
 from headway.server.grpc.calls import Refusal
-from headway.server.net.holding import BodyRoom
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import Account, Budget
 from headway.server.net.http2.call import Call
@@ -94,6 +94,9 @@ class Lifetime(Sending):
 
     def left(self, task: "asyncio.Task[None]") -> None:
         self._owner.left(task)
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._owner.turns.call(self._client, callback)
 
     # ---- work and what is none
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headway.server.app import Pending
 from headway.server.grpc.calls import Refusal
+from headway.server.routes import Pending
 
 if TYPE_CHECKING:
     from headway.server.net.http2.call_state import CallState
@@ -66,6 +66,10 @@ class Wire(Protocol):
 
     def hold(self, more_bytes: int) -> None:
         """So much more, or less, waits in memory. Raises QueueFull."""
+        ...
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        """When others who have much to do have had their turn."""
         ...
 
     def earn(self, units: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from headway.config import ServerConfig
 from headway.server.auth.keys import Caller
 from headway.server.grpc.calls import Refusal
+from headway.server.net.body_room import BodyRoom
 from headway.server.net.connections import client_of
-from headway.server.net.holding import BodyRoom
 from headway.server.net.http2.budget import Budget, address_budget
 from headway.server.net.http2.connection import Connection
 from headway.server.net.http2.heads import Metadata

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import cast
 
 from headway.hosting.registry import Registry, ServedModel
-from headway.server.pauses import Pauses
+from headway.server.garbage import GarbagePauses
 
 
 class Model:
@@ -29,7 +29,7 @@ def add(registry: Registry) -> Model:
 
 @contextmanager
 def watching(registry: Registry) -> Iterator[None]:
-    pauses = Pauses(registry)
+    pauses = GarbagePauses(registry)
     pauses.start()
     try:
         yield
@@ -81,4 +81,4 @@ def test_a_server_that_has_stopped_leaves_nothing_behind() -> None:
         pass
     assert gc.get_freeze_count() == 0
     assert gc.callbacks == before
-    Pauses(Registry()).stop()  # that never started
+    GarbagePauses(Registry()).stop()  # that never started

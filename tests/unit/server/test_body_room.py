@@ -4,7 +4,7 @@ import pytest
 
 from headway.config import ServerConfig
 from headway.errors import QueueFull
-from headway.server.net.holding import UNCOUNTED_BYTES, BodyRoom
+from headway.server.net.body_room import UNCOUNTED_BYTES, BodyRoom
 
 
 def room_of(limit: int, largest: int = 1) -> BodyRoom:

@@ -14,7 +14,7 @@ from headway.models.catalogue import AnyModel
 
 
 @dataclass(frozen=True, slots=True)
-class ModelHome:
+class ModelOrigin:
     """Where a model comes from. Its table is kept beside its files, and good as long as those."""
 
     make: Callable[[], AnyModel] | None = None  # slow; in any process

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 _LATELY_S = 1.0
 
 
-class Holding:
+class InUse:
     """Under every hosted model."""
 
     clock: Callable[[], float]

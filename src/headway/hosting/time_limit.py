@@ -8,7 +8,7 @@ from headway.hosting.hosted import Served
 from headway.hosting.registry import Array, Ask
 
 
-class TimedServed(Served):
+class TimeLimited(Served):
     """Only for models that have `timeout_ms`: the others pay nothing."""
 
     @property

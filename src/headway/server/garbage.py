@@ -17,7 +17,7 @@ from headway.hosting.registry import Registry, ServedModel
 _YOUNG = 5_000
 
 
-class Pauses:
+class GarbagePauses:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._gone: list[weakref.ref[Any]] = []  # and perhaps not freed yet

@@ -9,7 +9,7 @@ from headway.hosting.warm_up import Beside
 from headway.runtime.events import Observer
 
 
-class Kept(ServedModel, Protocol):
+class ManagedModel(ServedModel, Protocol):
     @property
     def model(self) -> Any: ...
 

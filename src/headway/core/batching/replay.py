@@ -1,0 +1,269 @@
+"""What one window and batch size would have made of the latest arrivals, batch by batch.
+
+Arrivals and batch times are given, so a replay is a loop over numbers. It pauses now and then, says
+how much it has done since the last pause, and ends early where the result cannot be the best.
+"""
+
+import heapq
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from headway.core.batching.sizing import Sizing
+
+LATELY = 96  # arrivals that say how many come just now, …
+_SURELY = 1.15  # … if they are so many times what a batch size serves: less may be chance
+_SPELL = 20  # times what one item takes: so long it may go on
+_SLICE = 24  # batches between two pauses
+_LOOK_UP = 12  # batches take as long as to reckon once how many rows leave …
+_WAITS = 24  # … and one batch as long as to look at so many waits
+_MEAN_COUNTS = 0.3  # times what the tail does
+_TAIL = 0.01  # of the items are the tail
+_LATE_STEPS = 200  # shares of late items that differ by less than half a percent are alike
+_SHORTEST_S = 1e-9  # no answer is sooner: what is less is rounding
+
+
+class Replayed(NamedTuple):
+    tail_s: float
+    mean_s: float
+    late: float  # the share of items that miss the SLO
+    largest: int  # items of a batch
+
+    @property
+    def score(self) -> float:
+        """Lower is better. No tail and no mean makes up for answers that are late."""
+        late = round(self.late * _LATE_STEPS)
+        tail_s, mean_s = max(self.tail_s, _SHORTEST_S), max(self.mean_s, _SHORTEST_S)
+        return 100 * late + math.log(tail_s) + _MEAN_COUNTS * math.log(mean_s)
+
+
+class Traffic:
+    """What is replayed: arrivals, and what their batches take. Counts items, not rows."""
+
+    __slots__ = ("before_s", "seconds", "slo_s", "times")
+
+    def __init__(self, times: list[float], seconds: list[float], slo_s: float) -> None:
+        self.times = times  # of arrivals, ascending, since the first
+        self.seconds = seconds  # of a batch, by items
+        self.slo_s = slo_s
+        self.before_s = [0.0, *accumulate(times)]  # the sum of the times before each
+
+
+def replay(
+    traffic: Traffic,
+    window_s: float,
+    share: "Share",
+    speeds: Sequence[float],
+    *,
+    bar_s: float = 0.0,
+    worst: float = math.inf,
+) -> Generator[int, None, Replayed]:
+    """The rule, batch by batch. Yields the work since the last pause, in batches.
+
+    Waits below `bar_s` are not looked at: a tail below it is as good as the bar. A score above
+    `worst` is not needed exactly: what is answered then is a bound below it.
+    """
+    times, seconds, count = traffic.times, traffic.seconds, len(traffic.times)
+    full, all_up_to, known = share.full, share.all_up_to, share.known
+    free, free_at, is_equal = [-math.inf] * len(speeds), -math.inf, max(speeds) == min(speeds)
+    tail = _Tail(traffic, bar_s, min(seconds[1:]) * min(1.0, *speeds))
+    waits, bar_s = tail.waits, tail.bar_s
+    first = largest = batches = 0
+    ends_s = 0.0
+    while first < count:
+        oldest = times[first]
+        start, last = oldest + window_s, first + full - 1
+        if last < count and times[last] < start:
+            start = times[last]
+        start = free_at if start < free_at else start
+        here = bisect_right(times, start, first + 1)
+        items = here - first
+        if items > all_up_to:
+            items = known.get(items) or share.take(items, _lately_s(times, here))
+        if is_equal:
+            end = start + seconds[items]
+            heapq.heapreplace(free, end)
+            free_at = free[0]
+        else:
+            end = _first_done(free, speeds, start, seconds[items])
+            free_at = min(free)
+        largest = items if items > largest else largest
+        ends_s += end * items
+        beyond = first + items
+        if end - oldest > bar_s:
+            waits += [end - at for at in times[first:beyond]]
+        first = beyond
+        batches += 1
+        if batches == _SLICE:
+            yield batches + tail.look() + _LOOK_UP * share.looked_up()
+            batches, bar_s = 0, tail.bar_s
+            bound = tail.result(ends_s, first, count)
+            if bound.score > worst:
+                return bound
+    yield batches + tail.look() + _LOOK_UP * share.looked_up()
+    return tail.result(ends_s, count, largest)
+
+
+class _Tail:
+    """The longest waits so far. Those that cannot be in the tail any more are forgotten."""
+
+    __slots__ = ("_in_tail", "_least_s", "_looked_at", "_traffic", "bar_s", "waits")
+
+    def __init__(self, traffic: Traffic, bar_s: float, least_s: float) -> None:
+        """`least_s`: no answer takes less."""
+        self._traffic = traffic
+        self._least_s = least_s
+        self._in_tail = max(1, int(_TAIL * len(traffic.times)))
+        self._looked_at = 0
+        self.bar_s = min(bar_s, traffic.slo_s)  # shorter ones do not matter
+        self.waits: list[float] = []  # ascending, once looked at
+
+    def look(self) -> int:
+        """Raise the bar to what the tail has reached; answers the work, in batches."""
+        waits = self.waits
+        work = (len(waits) - self._looked_at) // _WAITS
+        waits.sort()
+        if len(waits) > self._in_tail:
+            self.bar_s = min(max(self.bar_s, waits[-self._in_tail]), self._traffic.slo_s)
+            del waits[: min(bisect_left(waits, self.bar_s), len(waits) - self._in_tail)]
+        self._looked_at = len(waits)
+        return work
+
+    def result(self, ends_s: float, answered: int, largest: int) -> Replayed:
+        """Of all items; at the best, if some are still to be answered."""
+        traffic, waits, count = self._traffic, self.waits, len(self._traffic.times)
+        is_reached = len(waits) >= self._in_tail
+        tail_s = max(self.bar_s, waits[-self._in_tail]) if is_reached else self.bar_s
+        late = len(waits) - bisect_right(waits, traffic.slo_s)
+        left_s = (count - answered) * self._least_s
+        mean_s = (ends_s - traffic.before_s[answered] + left_s) / count
+        return Replayed(tail_s, mean_s, late / count, largest)
+
+
+def _lately_s(times: Sequence[float], here: int) -> float:
+    """The time in which the latest of so many came."""
+    return times[here - 1] - times[here - LATELY] if here >= LATELY else math.inf
+
+
+def _first_done(free: list[float], speeds: Sequence[float], start: float, ran_s: float) -> float:
+    """Gives the batch to the worker that is done with it first, and says when."""
+    end, worker = min(
+        (max(start, at) + ran_s * speed, i)
+        for i, (at, speed) in enumerate(zip(free, speeds, strict=True))
+    )
+    free[worker] = end
+    return end
+
+
+class Share(Protocol):
+    """How many of the waiting items leave."""
+
+    full: int  # items that leave at once
+    all_up_to: int  # so many or fewer leave together
+    known: dict[int, int]  # how many of so many leave, as far as that has been asked
+
+    def take(self, waiting: int, lately_s: float) -> int:
+        """`lately_s`: the time in which the latest came."""
+        ...
+
+    def looked_up(self) -> int:
+        """Answers since the last time that took some reckoning."""
+        ...
+
+
+class Capped:
+    """So many at once, and more where more come than that serves."""
+
+    def __init__(
+        self, cap: int, most: int, workers: int, sustained: "Sustained", item_rows: float
+    ) -> None:
+        self.full = self.all_up_to = cap
+        self.known: dict[int, int] = {}
+        self._taken: dict[tuple[int, int], int] = {}
+        self._most, self._workers = most, workers
+        self._sustained, self._item_rows = sustained, item_rows
+
+    def take(self, waiting: int, lately_s: float) -> int:
+        cap_rows = round(self.full * self._item_rows)
+        if lately_s < self._sustained.least_s(cap_rows):
+            cap_rows = self._sustained.cap_for(cap_rows, lately_s)
+        key = waiting, cap_rows
+        taken = self._taken.get(key)
+        if taken is None:
+            rows = round(waiting * self._item_rows)
+            rows = self._sustained.rows_to_take(rows, cap_rows, workers=self._workers)
+            taken = max(1, min(int(rows / self._item_rows), self._most, waiting))
+            self._taken[key] = taken
+        return taken
+
+    def looked_up(self) -> int:
+        return 0
+
+
+class Sized:
+    """As many as `sizing` says."""
+
+    all_up_to = 0
+
+    def __init__(self, sizing: Sizing, size: int, item_rows: float, most: int) -> None:
+        self.full, self._size, self._item_rows = most, size, item_rows
+        self._sizing = sizing
+        self.known: dict[int, int] = {}
+        self._before = 0
+
+    def take(self, waiting: int, lately_s: float) -> int:
+        rows = self._sizing.rows_to_take(round(waiting * self._item_rows), self._size)
+        taken = self.known[waiting] = max(1, min(waiting, int(rows / self._item_rows)))
+        return taken
+
+    def looked_up(self) -> int:
+        asked, self._before = len(self.known) - self._before, len(self.known)
+        return asked
+
+
+class Sustained:
+    """Which batch size to use while more come than was rehearsed."""
+
+    def __init__(self, sizes: Sequence[tuple[int, float, float]] = ()) -> None:
+        """Rows, what they serve a second, and what a batch of them takes; ascending in rows."""
+        self._sizes: list[tuple[int, float, float]] = []
+        for size in sizes:
+            if not self._sizes or size[1] > self._sizes[-1][1]:  # a begun tile serves fewer
+                self._sizes.append(size)
+        self._least_s = {rows: LATELY / (_SURELY * rps) for rows, rps, _ in sizes}
+
+    def least_s(self, cap_rows: int) -> float:
+        """So many rows at once surely do not keep up where the latest came in less time."""
+        return self._least_s.get(cap_rows, 0.0)
+
+    def cap_for(self, cap_rows: int, lately_s: float) -> int:
+        """Instead of so many rows, which surely do not keep up with the latest arrivals.
+
+        The size with which the items that come at the end of a spell of such arrivals are answered
+        soonest: they wait for the queue that has grown until then, and for their own batch.
+        """
+        rate_rps, spell_s = LATELY / max(lately_s, _SHORTEST_S), _SPELL * self._sizes[0][2]
+        soonest_s, best = math.inf, cap_rows
+        for rows, rps, batch_s in self._sizes:
+            answer_s = batch_s + max(0.0, rate_rps / rps - 1.0) * spell_s
+            if rows >= cap_rows and answer_s < soonest_s:
+                soonest_s, best = answer_s, rows
+        return best
+
+    def rows_to_take(self, waiting: int, cap_rows: int, *, workers: int) -> int:
+        """So many as the cap says. Of a queue that has outgrown it, with one worker half, in whole
+        caps: where rows are computed in tiles, the cap is full tiles. Several workers share the
+        queue: as many as answer its last row soonest."""
+        if waiting <= cap_rows:
+            return waiting
+        if workers == 1:
+            half = waiting // 2
+            return max(cap_rows, half - half % cap_rows)
+        soonest_s, best = math.inf, cap_rows
+        for rows, rps, batch_s in self._sizes:
+            end_s = batch_s + max(0, waiting - rows) / rps
+            if rows >= cap_rows and end_s < soonest_s:
+                soonest_s, best = end_s, rows
+        return min(best, waiting)

@@ -1,0 +1,80 @@
+"""Tokens that top-k, top-p or min-p cut from, drawn where the logits are: nothing waits for the
+host, which knows each row's wishes and chance before the step is computed.
+
+The same numbers as `engine/sampling.py` gives for a row: what is kept, in which order, and which
+token a seed draws. It sorts whole rows instead of looking at the likeliest first, because a device
+that finds out that more are needed would have to tell the host.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from headway.core.generation.sampling import Sampling
+from headway.engine.sampling import chance
+
+_TOGETHER = 32  # rows: what they take of the memory is bounded
+_NUMBERS = 7  # for each row, as `Draw` and `draw` name them
+
+
+class Draw(NamedTuple):
+    row: int  # of the logits
+    slot: int
+    position: int
+    sampling: Sampling
+
+
+class CutDraws:
+    def __init__(self, rows: int, vocabulary: int, *, in_flight: int, is_pinned: bool) -> None:
+        """`in_flight`: steps whose numbers may be on their way at once."""
+        self._vocabulary = vocabulary
+        made = (torch.empty(_NUMBERS * rows, dtype=torch.float64) for _ in range(in_flight))
+        self._buffers = deque(each.pin_memory() if is_pinned else each for each in made)
+
+    def __call__(
+        self, draws: Iterable[Draw], logits: torch.Tensor, tokens: torch.Tensor, last: torch.Tensor
+    ) -> None:
+        """Writes `tokens` by row and `last` by slot, in the device's own order."""
+        lines = [self._numbers(each) for each in draws]
+        host = self._buffers[0][: _NUMBERS * len(lines)].view(_NUMBERS, len(lines))
+        self._buffers.rotate(-1)
+        host.numpy()[:] = list(zip(*lines, strict=True))
+        given = host.to(logits.device, non_blocking=True)
+        for first in range(0, len(lines), _TOGETHER):
+            part = given[:, first : first + _TOGETHER]
+            rows, slots = part[:2].long()
+            drawn = draw(logits[rows], part[2:])
+            tokens[rows] = drawn.to(tokens.dtype)
+            last[slots] = drawn
+
+    def warm_up(self, logits: torch.Tensor) -> None:
+        """The device's library loads what it needs before the first request."""
+        for rows in {1, min(_TOGETHER, len(logits))}:
+            draw(torch.zeros_like(logits[:rows]), logits.new_ones(5, rows, dtype=torch.float64))
+
+    def _numbers(self, each: Draw) -> tuple[float, ...]:
+        wishes = each.sampling
+        most = min(wishes.top_k or self._vocabulary, self._vocabulary)
+        own = chance(wishes.seed, each.position)
+        return (each.row, each.slot, wishes.temperature, wishes.min_p, most, wishes.top_p, own)
+
+
+def draw(logits: torch.Tensor, wishes: torch.Tensor) -> torch.Tensor:
+    """A token for each row. `wishes`, 5 × rows, float64: temperature, min_p, top_k, top_p, chance.
+
+    The twin of `_cut` and `_pick`, for many rows and without a branch."""
+    temperature, min_p, top_k, top_p, own = (each[:, None] for each in wishes)
+    vocabulary = logits.shape[1]
+    logits = logits.float() / temperature.float()
+    values, tokens = logits.sort(descending=True, stable=True)
+    weights = (values - logits.logsumexp(-1, keepdim=True)).exp()
+    passing = (weights >= min_p.float() * weights[:, :1]).sum(-1, keepdim=True)
+    bound = torch.minimum(passing, top_k.long()).clamp(min=1)  # not a number: 0 would be passing
+    sums = weights.double().cumsum(-1)
+    whole = torch.where(bound < vocabulary, sums.gather(1, bound - 1), 1.0)
+    enough = (sums < top_p * whole).sum(-1, keepdim=True) + 1
+    kept = torch.where(top_p < 1.0, torch.minimum(enough, bound), bound)
+    index = torch.searchsorted(sums, own * sums.gather(1, kept - 1), right=True)
+    return tokens.gather(1, torch.minimum(index, kept - 1))[:, 0]
