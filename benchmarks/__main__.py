@@ -7,7 +7,10 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    chat_deciding,
+    chat_front,
     chat_load,
+    chat_right,
     client_calls,
     composing,
     decisions,
@@ -50,10 +53,19 @@ BENCHMARKS: dict[str, Benchmark] = {
     **streams.BENCHMARKS,
     **peers.BENCHMARKS,
     **chat_load.BENCHMARKS,
+    **chat_deciding.BENCHMARKS,
+    **chat_front.BENCHMARKS,
+    **chat_right.BENCHMARKS,
     **attacks.ON_DEMAND,
 }
 # They need an environment of their own, `.venv-llm`.
-ON_DEMAND = {*peers.BENCHMARKS, *chat_load.BENCHMARKS, *attacks.ON_DEMAND}
+ON_DEMAND = {
+    *peers.BENCHMARKS,
+    *chat_load.BENCHMARKS,
+    *chat_front.BENCHMARKS,
+    *chat_right.BENCHMARKS,
+    *attacks.ON_DEMAND,
+}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

@@ -45,12 +45,7 @@ class Scheduler:
     def __init__(self, policy: Policy | None = None, table: CostTable | None = None) -> None:
         policy = policy or Policy()
         self.policy = policy
-        self.costs = Costs(
-            policy.max_batch_size,
-            table,
-            error_percentile=policy.slo_percentile,
-            batch_sizes=policy.batch_sizes,
-        )
+        self.costs = _costs_for(policy, table)
         self._queue = _queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._stagger = Stagger(self.costs, policy.max_batch_size)
@@ -437,6 +432,15 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         return not (self._running or self._queue or self._suspects.cases or self._refused)
+
+
+def _costs_for(policy: Policy, table: CostTable | None) -> Costs:
+    return Costs(
+        policy.max_batch_size,
+        table,
+        error_percentile=policy.slo_percentile,
+        batch_sizes=policy.batch_sizes,
+    )
 
 
 def _queue_for(policy: Policy) -> Queue:

@@ -39,7 +39,7 @@ from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
-from headway.runtime.driving.streams import OpenStream
+from headway.runtime.driving.streams import Direct, OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import StepRunner
 from headway.runtime.generation.thread import GenerationThread
@@ -194,6 +194,8 @@ class ServedGenerator(InUse):
         await self._wait_left(asyncio.get_running_loop().time() + drain_s)
         if self._adapter_folder is not None:
             await self._adapter_folder.close()
+        if self.language is not None:
+            self.language.close()
         if self._engine is None:
             return
         if isinstance(self._engine, GenerationThread):
@@ -401,8 +403,12 @@ class _Texts(OpenStream):
             if self._seen(piece):
                 return piece.text
 
-    def attach(self, reader: Callable[[], None] | None) -> None:
-        self._pieces.attach(reader)
+    def attach(self, reader: Callable[[], None] | None, direct: Direct | None = None) -> None:
+        def take(piece: Piece) -> bool:
+            assert direct is not None
+            return piece.met is None and (not piece.text or direct(piece.text))
+
+        self._pieces.attach(reader, None if direct is None else take)
 
     def close(self) -> None:
         self._pieces.close()

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from headway.errors import ModelFailed, Shed
 from headway.model import END
@@ -19,6 +19,8 @@ MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what texts, bytes and arrays among them may take
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
+# Called in the reader's loop with a chunk. False: not now, and the chunk is to be put.
+Direct: TypeAlias = Callable[[Any], bool]
 
 
 class StreamCall:
@@ -34,6 +36,7 @@ class StreamCall:
         "_taken_bytes",
         "_trail",
         "_waiter",
+        "direct",
         "has_ended",
         "is_abandoned",
         "item_ids",
@@ -50,6 +53,7 @@ class StreamCall:
         self.is_abandoned = False  # the reader left
         self.loop = loop
         self.reader: Callable[[], None] | None = None  # told in place of a waiting task
+        self.direct: Direct | None = None  # takes a chunk past the queue
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
@@ -227,9 +231,11 @@ class OpenStream:
             raise StopAsyncIteration
         return chunk
 
-    def attach(self, reader: Callable[[], None] | None) -> None:
-        """Call this, in the loop, whenever there may be something to take, or the end."""
+    def attach(self, reader: Callable[[], None] | None, direct: Direct | None = None) -> None:
+        """Call this, in the loop, whenever there may be something to take, or the end. A model that
+        makes its chunks in that loop may hand them to `direct` instead."""
         self._call.reader = reader
+        self._call.direct = direct
 
     def close(self) -> None:
         if self._deadline is not None:

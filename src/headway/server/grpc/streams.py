@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headway.errors import Closed
 from headway.hosting.streaming import ServedStream
-from headway.server.api.events import Pumping
+from headway.server.api.events import ToSink
 from headway.server.auth.keys import Caller
 from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
@@ -197,6 +197,9 @@ class _Sink:
         while (writable := self.writable) is not None:
             await writable
 
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
+
 
 async def _pump(
     stream: ServedStream,
@@ -204,13 +207,7 @@ async def _pump(
     call: Call,
 ) -> None:
     """The rest of the chunks, each as it comes, without a task's turn for it."""
-    pumping = Pumping(stream, lambda chunk: call.frame(message_of(chunk)), _Sink(call))
-    stream.attach(pumping.advance)
-    try:
-        pumping.advance()  # what has come meanwhile
-        await pumping.done
-    finally:
-        stream.attach(None)
+    await ToSink(stream, lambda chunk: call.frame(message_of(chunk)), _Sink(call)).wait_done()
 
 
 async def _parsed(request: Any) -> pb.ModelInferRequest:
