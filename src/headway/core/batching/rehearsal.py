@@ -112,17 +112,17 @@ class Rehearsal:
         self._arrivals += len(times)
 
     def cap_now(self, cap_rows: int) -> int:
-        """Instead of so many rows at once, where surely more have come lately than that serves."""
-        recent, sustained = self._recent, self._sustained
-        if len(recent) < LATELY:
-            return cap_rows
-        lately_s = recent[-1] - recent[-LATELY]
-        is_enough = lately_s >= sustained.least_s(cap_rows)
-        return cap_rows if is_enough else sustained.cap_for(cap_rows, lately_s)
+        """So many rows at once, or what several workers take instead while more come."""
+        return self._sustained.cap_for(cap_rows, self._lately_s())
 
     def rows_to_take(self, waiting: int, cap_rows: int) -> int:
         """Of so many waiting rows, where so many at once are usual."""
-        return self._sustained.rows_to_take(waiting, self.cap_now(cap_rows))
+        return self._sustained.rows_to_take(waiting, cap_rows, self._lately_s())
+
+    def _lately_s(self) -> float:
+        """The time in which the latest came."""
+        recent = self._recent
+        return recent[-1] - recent[-LATELY] if len(recent) >= LATELY else math.inf
 
     def start_over(self) -> None:
         """The workers are not what they seemed to be: rehearse at once, and try all settings."""
