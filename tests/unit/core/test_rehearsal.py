@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.core import CostTable, Policy, probe_rows
-from headway.core.batching.linger import Linger
+from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal, Setting
 from headway.core.batching.replay import Sustained, rows_to_take
 from headway.core.batching.sizing import Sizing
@@ -33,7 +33,7 @@ def table(curve: Curve, most: int = 64, errors: tuple[float, ...] = ()) -> CostT
 
 
 def new_rehearsal(policy: Policy, costs: Costs) -> Rehearsal:
-    return Rehearsal(policy, costs, Sizing(policy, costs, Linger(policy.workers)))
+    return Rehearsal(policy, costs, Sizing(policy, costs, Arrivals(policy.workers)))
 
 
 def rehearsed(
