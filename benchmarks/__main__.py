@@ -7,9 +7,13 @@ from pathlib import Path
 
 from benchmarks import (
     attacks,
+    chat_deciding,
+    chat_front,
     chat_load,
+    chat_right,
     client_calls,
     composing,
+    decisions,
     faults,
     gpu,
     grid,
@@ -33,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **grid.BENCHMARKS,
     **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
+    **decisions.BENCHMARKS,
     **serving.BENCHMARKS,
     **plain.BENCHMARKS,
     **repository.BENCHMARKS,
@@ -48,9 +53,19 @@ BENCHMARKS: dict[str, Benchmark] = {
     **streams.BENCHMARKS,
     **peers.BENCHMARKS,
     **chat_load.BENCHMARKS,
+    **chat_deciding.BENCHMARKS,
+    **chat_front.BENCHMARKS,
+    **chat_right.BENCHMARKS,
+    **attacks.ON_DEMAND,
 }
 # They need an environment of their own, `.venv-llm`.
-ON_DEMAND = peers.BENCHMARKS.keys() | chat_load.BENCHMARKS.keys()
+ON_DEMAND = {
+    *peers.BENCHMARKS,
+    *chat_load.BENCHMARKS,
+    *chat_front.BENCHMARKS,
+    *chat_right.BENCHMARKS,
+    *attacks.ON_DEMAND,
+}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

@@ -13,10 +13,10 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Finished, FinishReason
@@ -24,7 +24,7 @@ from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
 from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
 from headway.runtime.adapters import AdapterBook
-from headway.runtime.generating import GenerationLoad, Output
+from headway.runtime.generating import GenerationLoad, Output, StepRunner
 from headway.runtime.generation.thread import GenerationThread
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ _MOST_STOPS = 16
 _LONGEST_STOP = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of an answer, as it came: perhaps without text, where a character is not whole yet."""
 
     text: str
@@ -101,7 +100,7 @@ class Generator:
         self._ids = itertools.count()
         self._book = AdapterBook(target)
         self._share_prefixes = share_prefixes
-        self._streams: dict[int, asyncio.Queue[Output]] = {}
+        self._streams: dict[int, _Outputs] = {}
         self._thread: GenerationThread | None = None
         self._text: ChatText | None = None
         self._max_context = 0
@@ -128,17 +127,17 @@ class Generator:
         folder = find_language_model(self._target)
         self._text = ChatText(folder)
 
-        def make_engine() -> Any:
-            try:
-                from headway.engine.starting import EngineOptions, start
-            except ImportError as error:
-                raise ConfigError("language models need pip install 'headway[llm]'") from error
-            return start(folder, EngineOptions(**self._options))
-
-        self._thread = GenerationThread(make_engine, self._report)
+        self._thread = GenerationThread(lambda: self._make_engine(folder), self._report)
         self._thread.start()
         self._book.connect(self._thread)
         self._max_context = self._thread.limits.max_context
+
+    def _make_engine(self, folder: Path) -> StepRunner:
+        try:
+            from headway.engine.starting import EngineOptions, start
+        except ImportError as error:
+            raise ConfigError("language models need pip install 'headway[llm]'") from error
+        return start(folder, EngineOptions(**self._options))
 
     @property
     def load(self) -> GenerationLoad:
@@ -173,11 +172,12 @@ class Generator:
         texts: list[str] = []
         tokens: list[int] = []
         logprobs: list[Any] = []
-        async for piece in self._pieces(request):
-            texts.append(piece.text)
-            tokens += piece.tokens
-            logprobs += piece.logprobs
-        assert request.finished is not None
+        with self._running(request) as outputs:
+            while request.finished is None:
+                for piece in self._pieces(request, await outputs.wait()):
+                    texts.append(piece.text)
+                    tokens += piece.tokens
+                    logprobs += piece.logprobs
         assert request.finish_reason is not None
         return Answer(
             text="".join(texts),
@@ -195,11 +195,7 @@ class Generator:
             tasks = [group.create_task(self.generate(prompt, **wishes)) for prompt in prompts]
         return [task.result() for task in tasks]
 
-    async def stream(
-        self,
-        prompt: Prompt,
-        **wishes: Any,
-    ) -> AsyncIterator[Piece]:
+    async def stream(self, prompt: Prompt, **wishes: Any) -> AsyncIterator[Piece]:
         """An answer piece by piece. The prompt is a text, token ids, or a chat's messages.
 
         Takes the fields of `Sampling` (temperature, top_p, seed, …), `max_tokens`, `min_tokens`,
@@ -207,8 +203,10 @@ class Generator:
         `adapter`.
         """
         request = await self._request(prompt, wishes)
-        async for piece in self._pieces(request):
-            yield piece
+        with self._running(request) as outputs:
+            while request.finished is None:
+                for piece in self._pieces(request, await outputs.wait()):
+                    yield piece
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
         """The token ids that a prompt becomes."""
@@ -234,34 +232,35 @@ class Generator:
         ids = await asyncio.to_thread(self.tokens_of, prompt)
         adapter = self._book.key_of(wishes.pop("adapter", ""))
         wishes = {"share_prefixes": self._share_prefixes, "adapter": adapter, **wishes}
-        request = _Request(next(self._ids), ids, self._text.stop_ids, self._max_context, wishes)
+        request = _Request(next(self._ids), ids, self._text, self._max_context, wishes)
         for token in request.sampling.logit_bias:
             self._token_id(token, "logit_bias")
         return request
 
-    async def _pieces(self, request: "_Request") -> AsyncIterator[Piece]:
-        from headway.models.chat.text import Detokenizer
-
+    @contextlib.contextmanager
+    def _running(self, request: "_Request") -> Iterator["_Outputs"]:
+        """In the engine, until it has ended or its caller leaves."""
         assert self._thread is not None
-        assert self._text is not None
-        detokenizer = Detokenizer(self._text, request.stops)
-        outputs: asyncio.Queue[Output] = asyncio.Queue()
         number = request.sequence.id
-        self._streams[number] = outputs
+        outputs = self._streams[number] = _Outputs(self._loop)
         try:
             self._thread.submit(request.sequence, request.sampling)
-            while request.finished is None:
-                piece = request.piece_of(await outputs.get(), detokenizer)
-                if detokenizer.is_stopped and request.is_alive:
-                    self._thread.cancel(number)  # the engine knows no text: this ends it
-                    request.is_alive = False
-                if piece is not None:
-                    yield piece
+            yield outputs
         finally:
             del self._streams[number]
             if request.is_alive:
                 with contextlib.suppress(Closed):
                     self._thread.cancel(number)
+
+    def _pieces(self, request: "_Request", outputs: list[Output]) -> Iterator[Piece]:
+        for output in outputs:
+            piece = request.piece_of(output)
+            if request.is_alive and request.finish_reason is not None:
+                assert self._thread is not None
+                self._thread.cancel(request.sequence.id)  # a stop string: the engine knows no text
+                request.is_alive = False
+            if piece is not None:
+                yield piece
 
     # ---- what comes back
 
@@ -274,7 +273,34 @@ class Generator:
         for output in outputs:
             stream = self._streams.get(output.sequence)
             if stream is not None:
-                stream.put_nowait(output)
+                stream.put(output)
+
+
+class _Outputs:
+    """What has come for one answer, and its reader. In one event loop."""
+
+    __slots__ = ("_come", "_loop", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._come: list[Output] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, output: Output) -> None:
+        self._come.append(output)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> list[Output]:
+        """All of it; at least one."""
+        while not self._come:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        come, self._come = self._come, []
+        return come
 
 
 class _Request:
@@ -284,12 +310,14 @@ class _Request:
         self,
         number: int,
         ids: list[int],
-        stop_ids: frozenset[int],
+        text: "ChatText",
         max_context: int,
         wishes: dict[str, Any],
     ) -> None:
+        from headway.models.chat.text import Detokenizer
+
         share_prefixes = wishes.pop("share_prefixes")
-        self.stops = _stops(wishes.pop("stop", None))
+        stops = _stops(wishes.pop("stop", None))
         ignore_eos = wishes.pop("ignore_eos", False)
         deadline_ms = wishes.pop("deadline_ms", None)
         now = time.monotonic()
@@ -299,7 +327,7 @@ class _Request:
             prompt=tuple(ids),
             max_tokens=_count("max_tokens", wishes.pop("max_tokens", None), max_context - len(ids)),
             min_tokens=_count("min_tokens", wishes.pop("min_tokens", None), 0),
-            stop_ids=frozenset() if ignore_eos else stop_ids,
+            stop_ids=frozenset() if ignore_eos else text.stop_ids,
             priority=_priority(wishes.pop("priority", "normal")),
             tenant=wishes.pop("tenant", ""),
             deadline=math.inf if deadline_ms is None else now + deadline_ms / 1e3,
@@ -312,31 +340,31 @@ class _Request:
         except TypeError as error:
             name = str(error).rpartition("argument ")[2]
             raise InvalidInput(f"{name}: is an unknown option") from None
+        self._detokenizer = Detokenizer(text, stops)
         self.finished: Finished | None = None
         self.finish_reason: str | None = None
         self.is_alive = True  # in the engine
 
-    def piece_of(self, output: Output, detokenizer: Any) -> Piece | None:
+    def piece_of(self, output: Output) -> Piece | None:
         """What of it the caller sees. Raises what ended it, if that was an error."""
-        if output.error is not None:
+        _, token, logprobs, finished, error = output
+        if error is not None:
             self.is_alive = False
-            raise output.error
-        if output.finished is not None:
-            self.finished, self.is_alive = output.finished, False
-            if self.finished.reason is FinishReason.DEADLINE:
+            raise error
+        if finished is not None:
+            self.finished, self.is_alive = finished, False
+            if finished.reason is FinishReason.DEADLINE:
                 raise DeadlineExceeded("the deadline passed before the answer was complete")
-        if output.token is None or self.finish_reason is not None:
+        if token is None or self.finish_reason is not None:
             return None  # it came from a step that was on its way when a stop string was found
-        is_stop_id = self.finished is not None and self.finished.reason is FinishReason.STOP
-        text = "" if is_stop_id else detokenizer.step(output.token)
-        if is_stop_id or detokenizer.is_stopped:
-            self.finish_reason = "stop"
-        elif self.finished is not None:
+        is_stop_id = finished is not None and finished.reason is FinishReason.STOP
+        text = "" if is_stop_id else self._detokenizer.step(token)
+        if finished is not None or self._detokenizer.is_stopped:
             self.finish_reason = "length"
-        if self.finish_reason is not None:
-            text += detokenizer.finish()
-        logprobs = () if output.logprobs is None else (output.logprobs,)
-        return Piece(text, (output.token,), logprobs, self.finish_reason)
+            if is_stop_id or self._detokenizer.is_stopped:
+                self.finish_reason = "stop"
+            text += self._detokenizer.finish()
+        return Piece(text, (token,), () if logprobs is None else (logprobs,), self.finish_reason)
 
 
 def _stops(stop: Any) -> tuple[str, ...]:

@@ -222,9 +222,30 @@ def test_tokens_and_back(served: Serving) -> None:
     found = post("tokenize", prompt="héllo", return_token_strs=True)
     assert found["count"] == len(found["tokens"]) == 6
     assert found["max_model_len"] == 256
-    assert len(found["token_strs"]) == 6
+    assert found["token_strs"] == ["h", "Ã", "©", "l", "l", "o"]  # as the vocabulary writes them
     assert post("detokenize", tokens=found["tokens"])["prompt"] == "héllo"
-    assert post("tokenize", messages=HELLO)["count"] == 7
+    chat = post("tokenize", messages=HELLO)
+    assert chat["count"] == 7
+    assert chat["token_strs"] is None
+    bare = post("tokenize", messages=HELLO, add_generation_prompt=False)["tokens"]
+    assert bare == chat["tokens"][:-1]
+
+
+def test_a_tokenizer_needs_no_name_where_there_is_one_model(served: Serving) -> None:
+    """vLLM serves one, and takes a body without `model`."""
+    found = httpx.post(f"{served.url}/tokenize", json={"prompt": "ab"}).json()
+    text = httpx.post(f"{served.url}/detokenize", json={"tokens": found["tokens"]}).json()
+    assert text == {"prompt": "ab"}
+    for field, body in {
+        "model": {"model": "other", "prompt": "ab"},
+        "prompt": {"messages": HELLO, "prompt": "ab"},
+        "add_special_tokens": {"messages": HELLO, "add_special_tokens": True},
+        "add_generation_prompt": {"prompt": "ab", "add_generation_prompt": True},
+        "chat_template": {"messages": HELLO, "chat_template": "{{ messages }}"},
+    }.items():
+        answer = httpx.post(f"{served.url}/tokenize", json=body)
+        assert answer.status_code in (400, 404), answer.text
+        assert field in answer.json()["error"]
 
 
 def test_whoever_asks_is_told_what_the_answer_met(served: Serving) -> None:
@@ -393,11 +414,15 @@ def test_bad_input_is_refused_by_name(served: Serving, field: str, change: dict[
     assert error["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize("text", [r"\ud800", r"a\udfffb"])
-def test_half_of_a_surrogate_pair_is_refused(served: Serving, text: str) -> None:
-    body = '{"model": "tiny", "messages": [{"role": "user", "content": "%s"}]}' % text  # noqa: UP031
-    answer = httpx.post(f"{served.url}/v1/chat/completions", content=body)
-    assert answer.status_code == 400, answer.text
+@pytest.mark.parametrize("text", [r"\ud800", r"a\udfffb", r"\uD83D \ude42"])
+def test_half_of_a_surrogate_pair_is_refused_by_its_field(served: Serving, text: str) -> None:
+    whole: dict[str, Any] = {"model": "tiny", "messages": HELLO, "stop": ["x"]}
+    for place, field in (("Hello", "messages[0].content"), ('"x"', "stop[0]")):
+        body = json.dumps(whole).replace(place, text if field != "stop[0]" else f'"{text}"')
+        answer = httpx.post(f"{served.url}/v1/chat/completions", content=body)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == field
+        assert "half of a surrogate pair" in answer.json()["error"]["message"]
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(client: openai.OpenAI) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,6 +199,24 @@ def test_a_reader_that_never_reads_is_cut_off(
 
     served.run(never_read)
     wait_until(lambda: used(served) == 0)
+
+
+def test_draining_lets_streams_end(folder: Path) -> None:
+    body = {**CHAT, "max_tokens": 200, "stream": True}
+    with serving(folder) as own:
+        url = f"{own.url}/v1/chat/completions"
+        with httpx.stream("POST", url, json=body, timeout=MOST_S) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            closing = threading.Thread(
+                target=own.run, args=(lambda: own.model.close(drain_s=MOST_S),)
+            )
+            closing.start()
+            wait_until(lambda: not own.model.is_ready)
+            rest = [line for line in lines if line]
+        closing.join(MOST_S)
+    assert rest[-1] == "data: [DONE]"
+    assert json.loads(rest[-2][6:])["choices"][0]["finish_reason"] == "length"
 
 
 def test_many_at_once_are_each_their_own(served: Serving) -> None:
@@ -398,8 +417,17 @@ async def test_a_keys_tenant_goes_with_every_answer(folder: Path) -> None:
             await app.handle(Request("POST", route, "", headers, body, str(number)))
             for number in range(2)
         ]
+        # A token that ends the answer at once: what was reserved for the rest is given back.
+        app = make_app(registry, config, guard=Guard(config, (few,)))
+        short = {**CHAT, "max_tokens": 10, "ignore_eos": False, "logit_bias": {"2": 100}}
+        body = json.dumps(short).encode()
+        refunded = [
+            await app.handle(Request("POST", route, "", headers, body, str(number)))
+            for number in range(2)
+        ]
     finally:
         await model.close(drain_s=1)
     assert (first.status, second.status) == (200, 429)
     assert {each.tenant for each in asked} == {"acme"}
     assert [each.status for each in answers] == [200, 429]  # each reserves more than half of them
+    assert [each.status for each in refunded] == [200, 200]

@@ -91,6 +91,26 @@ class Output(NamedTuple):
     error: HeadwayError | None = None
 
 
+class PlainTokens(NamedTuple):
+    """Of one step: sequences that got a token and nothing else, and those tokens."""
+
+    sequences: list[int]
+    tokens: list[int]
+
+
+def parted(outputs: Sequence[Output]) -> tuple[PlainTokens, list[Output]]:
+    """What is a token only, and the rest."""
+    plain, others = PlainTokens([], []), []
+    for output in outputs:
+        sequence, token, logprobs, finished, error = output
+        if token is None or logprobs is not None or finished is not None or error is not None:
+            others.append(output)
+        else:
+            plain.sequences.append(sequence)
+            plain.tokens.append(token)
+    return plain, others
+
+
 class GenerationLoad(NamedTuple):
     running: int
     waiting: int

@@ -14,7 +14,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.errors import Closed, HeadwayError, InputTooLarge, NotReady, Poison
-from headway.runtime.generating import Output
+from headway.runtime.generating import Output, PlainTokens
 from headway.runtime.generation.process import EngineProcess
 from headway.runtime.workers.process.options import ProcessOptions
 from headway.testing.generation import next_token
@@ -31,8 +31,10 @@ class Reader:
         self.messages = 0
         self.moved = asyncio.Event()
 
-    def report(self, outputs: Sequence[Output]) -> None:
+    def report(self, plain: PlainTokens, outputs: Sequence[Output]) -> None:
         self.messages += 1
+        for sequence, token in zip(*plain, strict=True):
+            self.tokens.setdefault(sequence, []).append(token)
         for output in outputs:
             if output.token is not None:
                 self.tokens.setdefault(output.sequence, []).append(output.token)

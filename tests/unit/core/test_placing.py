@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from headway.core.operating.placing import place
+from headway.core.operating.placing import place, place_engine
 from headway.errors import ConfigError
+
+_AS_ASKED = "as it was asked to"
 
 
 def placed(asked: str = "auto", **facts: Any) -> str:
@@ -55,3 +57,25 @@ def test_a_wish_that_cannot_be_is_a_mistake(
 def test_the_reason_is_for_people() -> None:
     chosen = place("m", "auto", is_async=False, workers=3, is_python=True, needs_process="")
     assert chosen.reason == "3 workers in one process would share its Python lock"
+
+
+@pytest.mark.parametrize("asked", ["auto", "thread"])
+def test_without_processes_a_language_models_engine_is_in_a_thread_and_says_why(asked: str) -> None:
+    found = place_engine("chat", asked, needs_process="", has_processes=False)
+    assert found.kind == "thread"
+    assert found.reason == ("processes of its own need Linux" if asked == "auto" else _AS_ASKED)
+
+
+@pytest.mark.parametrize(
+    ("asked", "needs", "message"),
+    [
+        ("process", "", "worker: processes of its own need Linux"),
+        ("auto", "worker_memory_mb", "worker_memory_mb: processes of its own need Linux"),
+        ("inline", "", "worker: chat is a language model: its engine runs in"),
+    ],
+)
+def test_an_engine_that_cannot_be_where_it_must_is_a_mistake(
+    asked: str, needs: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        place_engine("chat", asked, needs_process=needs, has_processes=False)

@@ -9,7 +9,6 @@ import math
 
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal, Setting
-from headway.core.batching.replay import rows_to_take
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
@@ -63,13 +62,7 @@ class BatchSize:
         if setting is not None and setting.cap_rows is not None and not size:
             best = self._costs.best_rows(size)
             if not self._costs.is_trial(best, size):
-                return rows_to_take(
-                    lane.rows,
-                    setting.cap_rows,
-                    best,
-                    workers=self.workers,
-                    sustained_rows=self._rehearsal.sustained_rows(),
-                )
+                return min(best, self._rehearsal.rows_to_take(lane.rows, setting.cap_rows))
         free = 1 if setting is not None else self.workers - running_batches
         return self._sizing.rows_to_take(lane.rows, size, free)
 
@@ -84,6 +77,8 @@ class BatchSize:
             return FireReason.FULL
         setting = self._rehearsed()
         cap_rows = None if setting is None else setting.cap_rows
+        if cap_rows is not None and rows >= cap_rows:
+            cap_rows = self._rehearsal.cap_now(cap_rows)
         if rows >= (cap_rows or self._costs.best_rows(lane.mean_size)):
             return FireReason.KNEE
         if lane.size_rows >= self._max_cost:

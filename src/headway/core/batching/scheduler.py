@@ -45,12 +45,7 @@ class Scheduler:
     def __init__(self, policy: Policy | None = None, table: CostTable | None = None) -> None:
         policy = policy or Policy()
         self.policy = policy
-        self.costs = Costs(
-            policy.max_batch_size,
-            table,
-            error_percentile=policy.slo_percentile,
-            batch_sizes=policy.batch_sizes,
-        )
+        self.costs = _costs_for(policy, table)
         self._queue = _queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._stagger = Stagger(self.costs, policy.max_batch_size)
@@ -74,7 +69,7 @@ class Scheduler:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
-        self._pool = Pool(policy.workers, self._running)
+        self._pool = Pool(policy.workers, self._running, self.costs)
         self._auto = AutoRule(
             policy,
             self.costs,
@@ -174,13 +169,11 @@ class Scheduler:
         self._stagger.arrived(times)
 
     def _observe(self, batch: Batch, ran_s: float) -> None:
-        pool = self._pool
         if self._workers > 1:
-            usual_s = self.costs.predict(batch.padded_rows, batch.size)
-            if usual_s:
-                pool.observe(batch.worker, ran_s / usual_s)
-                self._rehearsal.speeds = pool.speeds
-            ran_s /= pool.times(batch.worker)
+            if self._pool.observe(batch, ran_s):
+                self._rehearsal.start_over()
+            self._rehearsal.speeds = self._pool.speeds
+            ran_s /= self._pool.times(batch.worker)
         self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
     def lost(
@@ -439,6 +432,15 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         return not (self._running or self._queue or self._suspects.cases or self._refused)
+
+
+def _costs_for(policy: Policy, table: CostTable | None) -> Costs:
+    return Costs(
+        policy.max_batch_size,
+        table,
+        error_percentile=policy.slo_percentile,
+        batch_sizes=policy.batch_sizes,
+    )
 
 
 def _queue_for(policy: Policy) -> Queue:

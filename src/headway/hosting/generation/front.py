@@ -28,7 +28,7 @@ from headway.models.chat.text import ChatText, Detokenizer
 from headway.observe.generation import GenerationRecorder
 from headway.runtime.adapters import AdapterBook, Answer
 from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
-from headway.runtime.generating import Output
+from headway.runtime.generating import Output, PlainTokens, parted
 
 _SEEDS = 1 << 63
 _new_piece = cast("Callable[[tuple[Any, ...]], Piece]", functools.partial(tuple.__new__, Piece))
@@ -162,44 +162,74 @@ class Front:
     def report(self, outputs: Sequence[Output]) -> None:
         """From any thread: one call for all sequences of a step."""
         if outputs:
-            self.call_soon(lambda: self.deliver(outputs))
+            self.call_soon(lambda: self.deliver(*parted(outputs)))
 
-    def deliver(self, outputs: Sequence[Output]) -> None:
+    def deliver(self, plain: PlainTokens, outputs: Sequence[Output]) -> None:
         """The same, in the event loop."""
         now = time.monotonic()
-        company = len(outputs) - [each[1] for each in outputs].count(None)
-        step: list[tuple[StreamCall, Any]] = []
-        entry: Piece | HeadwayError | None
+        company = len(plain.tokens)
+        if outputs:
+            company += sum(each.token is not None for each in outputs)
+        self._recorder.step(company)
+        queued: list[tuple[StreamCall, Any]] = []
+        self._write(plain, company, now, queued)
+        for output in outputs:
+            answer = self._answers.get(output.sequence)
+            if answer is not None:
+                self._take(answer, output, company, now, queued)
+        if queued:
+            self._hand_over(queued)
+
+    def _write(
+        self, plain: PlainTokens, company: int, now: float, queued: list[tuple[StreamCall, Any]]
+    ) -> None:
+        """The hot path: all tokens but an answer's first and last. A reader that can take a piece
+        at once gets it here; for the others they are queued."""
         answers = self._answers
         gaps: dict[float, int] = {}  # since when so many had no token
-        for output in outputs:
-            sequence, token, logprobs, finished, error = output
+        for sequence, token in zip(plain.sequences, plain.tokens, strict=True):
             answer = answers.get(sequence)
             if answer is None:
                 continue  # its caller has left
             since = answer.since
+            if since is None:
+                self._take(answer, Output(sequence, token), company, now, queued)
+                continue
+            gaps[since] = gaps.get(since, 0) + 1
+            answer.since = now
+            call = answer.call
             try:
-                if since is None or finished is not None or error is not None or token is None:
-                    entry = answer.take(output, company, now, self._recorder)
-                else:  # the hot path: a token that is neither the first nor the last
-                    gaps[since] = gaps.get(since, 0) + 1
-                    answer.since = now
-                    entry = answer.middle(token, company, logprobs)
+                piece = answer.middle(token, company)
             except Exception as failure:  # noqa: BLE001  one answer's, not the step's
-                entry = self._failed(answer, failure)
+                queued.append((call, self._failed(answer, failure)))
+                continue
             if answer.is_to_cancel:
                 self._stop(answer, sequence)
-            if entry is not None:
-                step.append((answer.call, entry))
-            if answer.is_over and self._end(sequence, answer):
-                step.append((answer.call, END))
-        self._record(company, gaps, now)
-        self._hand_over(step)
-
-    def _record(self, company: int, gaps: dict[float, int], now: float) -> None:
-        self._recorder.step(company)
+            if piece is not None and (call.direct is None or not call.direct(piece)):
+                queued.append((call, piece))
         for since, count in gaps.items():
             self._recorder.between_tokens.add(now - since, count)
+
+    def _take(
+        self,
+        answer: "_Answer",
+        output: Output,
+        company: int,
+        now: float,
+        queued: list[tuple[StreamCall, Any]],
+    ) -> None:
+        """Of an answer whatever comes."""
+        entry: Piece | HeadwayError | None
+        try:
+            entry = answer.take(output, company, now, self._recorder)
+        except Exception as failure:  # noqa: BLE001  one answer's, not the step's
+            entry = self._failed(answer, failure)
+        if answer.is_to_cancel:
+            self._stop(answer, output.sequence)
+        if entry is not None:
+            queued.append((answer.call, entry))
+        if answer.is_over and self._end(output.sequence, answer):
+            queued.append((answer.call, END))
 
     def _hand_over(self, step: list[tuple[StreamCall, Any]]) -> None:
         deliver_step(step)
@@ -352,7 +382,7 @@ class _Answer:
             self._batches.append(company)
         detokenizer = self._detokenizer
         text = detokenizer.step(token)
-        if detokenizer.has_stops and detokenizer.is_stopped:
+        if detokenizer.is_stopped:
             self._is_stopped = self.is_to_cancel = True
         if not text and logprobs is None:
             return None

@@ -4,16 +4,18 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from headway.errors import InputTooLarge, InvalidInput, NotReady, QueueFull
 from headway.models.chat.grammars import Grammars
 from headway.models.chat.text import ChatText
-from headway.runtime.calling.threads import run_in_thread
+from headway.runtime.calling.threads import Helpers, run_in_thread
 
 _MOST_COMPILING = 2  # grammars at a time: one may take seconds of a core
 _MOST_WAITING = 64  # for their turn; more are refused
-_SHORT = 2000  # characters of a plain text: tokenised in less time than a thread takes to start
+_SHORT = 2000  # characters: tokenised in less time than a thread takes to start
+_HELPERS = 2  # threads for short chats: while a template takes its time, others have the second
 
 
 class Language:
@@ -25,6 +27,7 @@ class Language:
         self.vocabulary = vocabulary
         self.max_context = max_context
         self._tokens = _spelled(text)
+        self._helpers = Helpers(_HELPERS, "headway-text")
         self._grammars: Grammars | None = None
         self._has_grammars = has_grammars
         self._compiling = asyncio.Semaphore(_MOST_COMPILING)
@@ -43,11 +46,21 @@ class Language:
             return self._encode(text, add_special_tokens)
         return await run_in_thread(self._encode, text, add_special_tokens)
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    async def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+    ) -> list[int]:
         """Messages through the model's template."""
+        size = 0
         for index, message in enumerate(messages):
-            self._check_text(str(message.get("content") or ""), f"messages[{index}].content")
-        return await run_in_thread(self.text.encode_chat, messages)
+            content = str(message.get("content") or "")
+            self._check_text(content, f"messages[{index}].content")
+            size += len(content)
+        run = self._helpers.run if size <= _SHORT else run_in_thread
+        encode = partial(self.text.encode_chat, add_generation_prompt=add_generation_prompt)
+        return await run(encode, messages)
+
+    def close(self) -> None:
+        self._helpers.close()
 
     def grammars(self) -> Grammars:
         """Made when the first is asked for; slow, and no harm if two make it."""
@@ -99,6 +112,10 @@ class Language:
     def bytes_of(self, token: int) -> bytes:
         """What one token spells, of which a character may be only a part."""
         return self._tokens.get(token, b"")
+
+    def name_of(self, token: int) -> str:
+        """As the vocabulary writes it."""
+        return self.text.tokenizer.id_to_token(token) or ""
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         ids: list[int] = self.text.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids

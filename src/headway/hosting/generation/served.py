@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from headway.core import CostTable
 from headway.core.generation.wishes import NAMES, wishes_of
 from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place_engine
-from headway.errors import Closed, HeadwayError, InvalidInput
+from headway.errors import Closed, HeadwayError, InvalidInput, without_frames
 from headway.hosting.explaining import Story
 from headway.hosting.generation.adapted import AdaptedModel
 from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapters
@@ -38,7 +39,7 @@ from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
-from headway.runtime.driving.streams import OpenStream
+from headway.runtime.driving.streams import Direct, OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import StepRunner
 from headway.runtime.generation.thread import GenerationThread
@@ -193,6 +194,8 @@ class ServedGenerator(InUse):
         await self._wait_left(asyncio.get_running_loop().time() + drain_s)
         if self._adapter_folder is not None:
             await self._adapter_folder.close()
+        if self.language is not None:
+            self.language.close()
         if self._engine is None:
             return
         if isinstance(self._engine, GenerationThread):
@@ -346,7 +349,7 @@ class ServedGenerator(InUse):
                 return await self._predict(value, ask)
             except HeadwayError as error:
                 if keep_errors:
-                    return error
+                    return without_frames(error)
                 raise
 
         each_ask = [asks] * len(values) if isinstance(asks, Ask) else asks
@@ -391,6 +394,7 @@ class _Texts(OpenStream):
         self._pieces = pieces
         self._story = story
         self.take = self._take
+        self.has_chunks = pieces.has_chunks
         self.is_at_end = pieces.is_at_end
 
     async def __anext__(self) -> Any:
@@ -399,14 +403,18 @@ class _Texts(OpenStream):
             if self._seen(piece):
                 return piece.text
 
-    def attach(self, reader: Callable[[], None] | None) -> None:
-        self._pieces.attach(reader)
+    def attach(self, reader: Callable[[], None] | None, direct: Direct | None = None) -> None:
+        def take(piece: Piece) -> bool:
+            assert direct is not None
+            return piece.met is None and (not piece.text or direct(piece.text))
+
+        self._pieces.attach(reader, None if direct is None else take)
 
     def close(self) -> None:
         self._pieces.close()
 
-    def _take(self) -> list[Any]:
-        return [piece.text for piece in self._pieces.take() if self._seen(piece)]
+    def _take(self, most_bytes: float = math.inf) -> list[Any]:
+        return [piece.text for piece in self._pieces.take(most_bytes) if self._seen(piece)]
 
     def _seen(self, piece: Piece) -> bool:
         if piece.met is not None and self._story is not None:

@@ -35,12 +35,18 @@ class ChatTemplate:
         except TemplateError as error:
             raise ConfigError(f"{where}: its chat template cannot be read: {error}") from error
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **names: Any) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        **names: Any,
+    ) -> str:
         """Raises InvalidInput: it is the messages that the template did not take."""
         self._now.until = time.monotonic() + self._limit_s
         try:
             rendered: str = self._template.render(
-                messages=messages, add_generation_prompt=True, **names
+                messages=messages, add_generation_prompt=add_generation_prompt, **names
             )
         except _TookTooLong:
             raise InvalidInput(

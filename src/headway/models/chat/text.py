@@ -63,8 +63,11 @@ class ChatText:
         ids: list[int] = self.tokenizer.encode(text).ids
         return ids
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Messages through the template. Special tokens in their text stay text."""
+    def encode_chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Messages through the template. Special tokens in their text stay text. The generation
+        prompt is what the model goes on from: the head of its own message."""
         if self._template is None:
             raise InvalidInput("messages: the model has no chat template; send a text")
         nonce = secrets.token_hex(8)
@@ -77,7 +80,7 @@ class ChatText:
         shielded = [_checked(each, lambda it: self._special.sub(shield, it)) for each in messages]
         if not shielded:
             raise InvalidInput("messages: there is none")
-        rendered = self._render(shielded)
+        rendered = self._render(shielded, add_generation_prompt)
         parts = re.split(f"{nonce}(\\d+){nonce}", rendered)
         ids: list[int] = []
         for index, part in enumerate(parts):
@@ -94,11 +97,13 @@ class ChatText:
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         assert self._template is not None
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         special = {name: _token(self._config.get(name)) for name in names}
-        return self._template.render(messages, **special)
+        return self._template.render(
+            messages, add_generation_prompt=add_generation_prompt, **special
+        )
 
 
 class Detokenizer:
@@ -109,15 +114,20 @@ class Detokenizer:
         self._pieces = text.pieces
         self._known = _NOTHING if text.pieces is None else text.pieces
         self._stream: Any = None  # while a character is not whole
-        self.has_stops = bool(stops)
-        self._stops = StopStrings(stops)
+        self._stops = StopStrings(stops) if stops else None
+        self.is_stopped = False  # by a stop string
 
     def step(self, token: int) -> str:
         """The text that can be shown now."""
         text = self._known.get(token)
         if text is None:
             text = self._decode(token)
-        return self._stops.step(text) if self.has_stops else text
+        return text if self._stops is None else self._cut(text, self._stops)
+
+    def _cut(self, text: str, stops: "StopStrings") -> str:
+        shown = stops.step(text)
+        self.is_stopped = stops.is_found
+        return shown
 
     def _decode(self, token: int) -> str:
         """Of a token that is new, or no text by itself."""
@@ -138,11 +148,7 @@ class Detokenizer:
 
     def finish(self) -> str:
         """What was held back, in case it became a stop string."""
-        return self._stops.finish()
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stops.is_found
+        return "" if self._stops is None else self._stops.finish()
 
 
 class StopStrings:
@@ -151,12 +157,15 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._longest = max((len(each) for each in stops), default=0)
+        self._begins = frozenset(each[0] for each in stops)
         self._held = ""
         self.is_found = False
 
     def step(self, piece: str) -> str:
-        if self.is_found or not self._longest:
-            return "" if self.is_found else piece
+        if self.is_found:
+            return ""
+        if not self._held and self._begins.isdisjoint(piece):  # the common case
+            return piece
         text = self._held + piece
         found = [place for place in (text.find(each) for each in self._stops) if place >= 0]
         if found:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from headway.errors import NotReady
@@ -23,6 +24,39 @@ def start_thread(target: Callable[..., object], *arguments: Any, name: str) -> t
     return thread
 
 
+class Helpers:
+    """A few threads that stay, for work of which there is much and each piece is short: a thread
+    of its own costs more than a short text takes to tokenise. Used in one event loop."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._started = 0
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """As `run_in_thread`, after the work that was here before. Raises NotReady."""
+        loop = asyncio.get_running_loop()
+        if getattr(loop, "is_virtual", False):
+            return function(*arguments)
+        if self._started < self._count:
+            start_thread(self._serve, name=self._name)
+            self._started += 1
+        future: asyncio.Future[T] = loop.create_future()
+        self._work.put(lambda: _work(loop, future, function, arguments))
+        return await future
+
+    def close(self) -> None:
+        """Threads end with the work that they have."""
+        for _ in range(self._started):
+            self._work.put(None)
+        self._started = 0
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
 async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """`function(*arguments)` in a thread of its own; on virtual time, which has none, right here.
 
@@ -33,29 +67,36 @@ async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
     if getattr(loop, "is_virtual", False):
         return function(*arguments)
     future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def work() -> None:
-        result: Any = None
-        failure: BaseException | None = None
-        try:
-            result = function(*arguments)
-        except Exception as error:  # noqa: BLE001  user code; its caller must hear of it
-            failure = awaitable(error)
-        except BaseException as error:  # noqa: BLE001  sys.exit() ends the load, not the server
-            failure = awaitable(error)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    start_thread(work, name="headway-load")
+    start_thread(_work, loop, future, function, arguments, name="headway-load")
     return await future
+
+
+def _work(
+    loop: asyncio.AbstractEventLoop,
+    future: "asyncio.Future[T]",
+    function: Callable[..., T],
+    arguments: tuple[Any, ...],
+) -> None:
+    """In a thread: call it, and tell the loop."""
+    result: Any = None
+    failure: BaseException | None = None
+    try:
+        result = function(*arguments)
+    except Exception as error:  # noqa: BLE001  user code; its caller must hear of it
+        failure = awaitable(error)
+    except BaseException as error:  # noqa: BLE001  sys.exit() ends the load, not the server
+        failure = awaitable(error)
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(_settle, future, result, failure)
+
+
+def _settle(future: "asyncio.Future[T]", result: T, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 def awaitable(error: BaseException) -> Exception:

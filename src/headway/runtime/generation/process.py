@@ -7,11 +7,10 @@ tokens that have come. When an engine is lost, its sequences go to the next one 
 import asyncio
 import copy
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 from headway.core.faults.supervision import WorkerState
 from headway.core.generation.recovery import Change, Recovery
@@ -27,13 +26,14 @@ from headway.runtime.generating import (
     Command,
     GenerationLoad,
     Output,
+    PlainTokens,
     Submit,
     Weigh,
     never_ran,
 )
 from headway.runtime.generation.adapting import LoadAdapter, UnloadAdapter
 from headway.runtime.generation.line import Line, Watch
-from headway.runtime.generation.words import Step, Welcome, load_of, others_of, result_of
+from headway.runtime.generation.words import Step, Welcome, others_of, result_of
 from headway.runtime.workers.process import here
 from headway.runtime.workers.process.channel import Channel
 from headway.runtime.workers.process.handle import ModelProcess
@@ -43,7 +43,7 @@ from headway.runtime.workers.process.worker import ProcessWorker, WorkerStatus
 
 _STOP_S = 15.0
 _RETRY_S = 60.0
-_new_output = cast("Callable[[tuple[Any, ...]], Output]", functools.partial(tuple.__new__, Output))
+_NO_TOKENS = PlainTokens([], [])
 
 
 class EngineProcess:
@@ -55,7 +55,7 @@ class EngineProcess:
         engine: Any,
         options: ProcessOptions,
         *,
-        report: Callable[[Sequence[Output]], None],
+        report: Callable[[PlainTokens, Sequence[Output]], None],
         tell: Callable[[Event], None],
     ) -> None:
         """`engine`: made and loaded in the other process; its `serve` gets the line."""
@@ -232,19 +232,23 @@ class EngineProcess:
             return
         self._watch.heard()
         step = Step(*word)
-        self.load = load_of(step)._replace(preemptions=step.load[-1] + self._preemptions)
-        outputs = self._plain(step)
+        running, waiting, blocks, used, preemptions = step.load
+        self.load = GenerationLoad(running, waiting, blocks, used, preemptions + self._preemptions)
+        plain = self._plain(step)
+        outputs: list[Output] = []
         changes = self._others(step, outputs) if step.others else []
         if step.returned is not None:
             self._returned(*step.returned)
-        if outputs and self._line is not None:
+        if not plain.tokens and not outputs:
+            return
+        if self._line is not None:
             self._line.process.has_answered = True
         if self._recovery.is_watching:
-            changes.append(self._recovery.progress([each.sequence for each in outputs]))
+            sequences = [*plain.sequences, *(each.sequence for each in outputs)]
+            changes.append(self._recovery.progress(sequences))
         for change in changes:
             self._apply(change)
-        if outputs:
-            self._report(outputs)
+        self._report(plain, outputs)
 
     def _welcome(self, word: Welcome) -> None:
         assert self._line is not None
@@ -259,15 +263,16 @@ class EngineProcess:
         for sequence in self._recovery.started():
             self._send(self._entries[sequence])
 
-    def _plain(self, step: Step) -> list[Output]:
+    def _plain(self, step: Step) -> PlainTokens:
         """The hot path: every token comes through here."""
-        outputs, sent = [], self._sent
+        sequences, tokens, sent = [], [], self._sent
         for number, token in zip(step.numbers, step.tokens, strict=True):
             entry = sent.get(number)
             if entry is not None:
                 entry.tokens.append(token)
-                outputs.append(_new_output((entry.id, token, None, None, None)))
-        return outputs
+                sequences.append(entry.id)
+                tokens.append(token)
+        return PlainTokens(sequences, tokens)
 
     def _others(self, step: Step, outputs: list[Output]) -> list[Change]:
         changes = []
@@ -350,7 +355,7 @@ class EngineProcess:
             if entry is not None:
                 self._sent.pop(entry.number, None)
         if outputs:
-            self._report(outputs)
+            self._report(_NO_TOKENS, outputs)
 
     def _end_all(self, error: HeadwayError) -> None:
         for each in self._entries:
@@ -367,7 +372,7 @@ class EngineProcess:
                 outputs.append(Output(sequence, finished=finished))
                 self._apply(self._forget(entry))
         if outputs:
-            self._report(outputs)
+            self._report(_NO_TOKENS, outputs)
 
     def _fail_calls(self, error: HeadwayError) -> None:
         calls, self._calls = self._calls, {}

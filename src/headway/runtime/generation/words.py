@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headway.core.generation.limits import Limits
 from headway.errors import HeadwayError, ModelFailed
-from headway.runtime.generating import GenerationLoad, Output, Report
+from headway.runtime.generating import Output, Report, parted
 from headway.runtime.workers.process.failures import Failure, error_of, failure_of
 
 
@@ -31,23 +31,15 @@ class Step(NamedTuple):
 
 
 def packed(report: Report) -> tuple[Any, ...]:
-    numbers, tokens, others = [], [], []
-    for output in report.outputs:
-        sequence, token, logprobs, finished, error = output
-        if token is not None and logprobs is None and finished is None and error is None:
-            numbers.append(sequence)
-            tokens.append(token)
-        else:
-            told = failure_of(error) if error is not None else None
-            others.append((sequence, token, logprobs, finished, told))
+    plain, outputs = parted(report.outputs)
+    others = []
+    for sequence, token, logprobs, finished, error in outputs:
+        told = failure_of(error) if error is not None else None
+        others.append((sequence, token, logprobs, finished, told))
     returned = report.returned
     if returned is not None and isinstance(returned[1], BaseException):
         returned = (returned[0], failure_of(returned[1]))
-    return numbers, tokens, others, tuple(report.load), returned
-
-
-def load_of(step: Step) -> GenerationLoad:
-    return GenerationLoad(*step.load)
+    return *plain, others, tuple(report.load), returned
 
 
 def others_of(step: Step) -> Iterator[Output]:

@@ -1,7 +1,10 @@
 """A request's body as Python objects: the way in for every route that takes JSON."""
 
+import json
+import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +16,7 @@ from headway.server.net.headers import DEADLINE, timeout_s
 from headway.server.net.messages import Request
 
 Fields = TypeVar("Fields")
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, or both
 SMALL_BYTES = 64 * 2**10  # decoded in the event loop: two milliseconds, whatever is in it
 
 
@@ -60,9 +64,42 @@ async def decode_fields(
         except msgspec.ValidationError:  # rarely: then it is read once more
             fields = fields_of(await decode_json(request, dict[str, Any], default=default), kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        is_what = str(error) if request.body else "the body is empty: JSON is expected"
-        raise InvalidInput(is_what) from error
+        raise InvalidInput(_said_of(request.body, error)) from error
     return fields
+
+
+def _said_of(body: bytes, error: Exception) -> str:
+    if not body:
+        return "the body is empty: JSON is expected"
+    if len(body) <= SMALL_BYTES and _HALF.search(body):
+        with suppress(ValueError, RecursionError):  # it is wrong in another way
+            place = _half_in(json.loads(body))
+            if place is not None:
+                return f"{place}: holds half of a surrogate pair"
+    return str(error)
+
+
+def _half_in(value: Any, place: str = "") -> str | None:
+    """Where a text is that no encoding can carry: the JSON of Python's own library takes it."""
+    if isinstance(value, str):
+        return None if _is_whole_text(value) else place or "the body"
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, list):
+        parts = [(f"{place}[{index}]", each) for index, each in enumerate(value)]
+    elif isinstance(value, dict):
+        if not all(map(_is_whole_text, value)):
+            return place or "the body"
+        parts = [(f"{place}.{name}" if place else name, each) for name, each in value.items()]
+    found = (_half_in(each, where) for where, each in parts)
+    return next((where for where in found if where is not None), None)
+
+
+def _is_whole_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def fields_of(said: Mapping[str, Any], kind: type[Fields]) -> Fields:

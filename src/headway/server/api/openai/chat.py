@@ -166,27 +166,26 @@ class ChatWriter:
         self._usage = usage
         self._story = ask.story
         self._explains = ask.story is not None
-        self._begun: set[int] = set()
+        self._begun: dict[int, bytes] = {}  # by choice: what stands before each of its texts
         self._head = chat_head(model)
         start = _encode({**self._head, "object": "chat.completion.chunk"})[:-1]
         # A chunk with a text in it, the commonest one, up to the choice's number and to the text.
         self._start = b"data: " + start + b',"choices":[{"index":'
         usage_part = b',"usage":null' if asked.includes_usage else b""
         self._end = b',"logprobs":null,"finish_reason":null}]' + usage_part + b"}\n\n"
+        self._text_end = b"}" + self._end
 
     def piece(self, piece: Piece) -> bytes:
         choice, text, _, logprobs, reason, _, _ = piece
         if reason is None and logprobs is None and choice in self._begun:  # the hot path
-            return b'%b%d,"delta":{"content":%b}%b' % (
-                *(self._start, choice, _encode(text), self._end),
-            )
+            return self._begun[choice] + _encode(text) + self._text_end
         return self._rare(piece)
 
     def _rare(self, piece: Piece) -> bytes:
         """The first of a choice, the last, or one with log-probabilities."""
         begin = b""
         if piece.choice not in self._begun:
-            self._begun.add(piece.choice)
+            self._begun[piece.choice] = self._start + b'%d,"delta":{"content":' % piece.choice
             begin = self._delta(piece.choice, b'{"role":"assistant","content":""}')
         if piece.finish_reason is None and piece.logprobs is None:
             return begin + self._delta(piece.choice, b'{"content":' + _encode(piece.text) + b"}")

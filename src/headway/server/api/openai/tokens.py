@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from headway.errors import InputTooLarge, InvalidInput
+from headway.hosting.generation.language import Language
 from headway.server.api.openai.asking import language_of
 from headway.server.api.openai.chat import checked_messages
 from headway.server.api.v2.asking import find_or_wake, no_query
@@ -20,15 +21,16 @@ _MOST_TOKENS = 2**20
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A prompt as it is, or a chat's messages through the template."""
 
-    model: str
+    model: str | None = None  # absent: the only one there is
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
-    add_special_tokens: bool = True
-    return_token_strs: bool = False
+    add_special_tokens: bool | None = None  # of a prompt; a chat's are its template's
+    add_generation_prompt: bool | None = None  # of a chat
+    return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    model: str
+    model: str | None = None  # absent: the only one there is
     tokens: list[int]
 
 
@@ -58,30 +60,46 @@ class Tokens:
     async def tokenize(self, request: Request) -> Response:
         no_query(request)
         asked = await decode_fields(request, TokenizeRequest)
-        language = language_of(await find_or_wake(self._inference, request, asked.model))
-        if (asked.prompt is None) == (asked.messages is None):
-            raise InvalidInput("prompt: either prompt or messages is expected")
-        if asked.messages is not None:
-            ids = await language.encode_chat(checked_messages(asked.messages))
-        else:
-            assert asked.prompt is not None
-            special = asked.add_special_tokens
-            ids = await language.encode(asked.prompt, add_special_tokens=special)
-        strings = None
-        if asked.return_token_strs:
-            strings = [language.bytes_of(each).decode(errors="replace") for each in ids]
+        language = await self._language(request, asked.model)
+        ids = await _ids_of(asked, language)
+        strings = [language.name_of(each) for each in ids] if asked.return_token_strs else None
         return _json(Tokenized(len(ids), language.max_context, ids, strings))
 
     async def detokenize(self, request: Request) -> Response:
         no_query(request)
         asked = await decode_fields(request, DetokenizeRequest)
-        language = language_of(await find_or_wake(self._inference, request, asked.model))
+        language = await self._language(request, asked.model)
         if len(asked.tokens) > _MOST_TOKENS:
             raise InputTooLarge(
                 f"tokens: {len(asked.tokens)}; at most {_MOST_TOKENS}", limit=_MOST_TOKENS
             )
         language.check_ids(asked.tokens, "tokens")
         return _json(Detokenized(language.decode(asked.tokens)))
+
+    async def _language(self, request: Request, name: str | None) -> Language:
+        if name is None:
+            found = self._inference.models.answering(request.caller)
+            names = [each.name for each in found if each.language is not None]
+            if len(names) != 1:
+                raise InvalidInput(f"model: say which; {len(names)} language models are served")
+            (name,) = names
+        return language_of(await find_or_wake(self._inference, request, name))
+
+
+async def _ids_of(asked: TokenizeRequest, language: Language) -> list[int]:
+    if asked.messages is None and asked.prompt is not None:
+        if asked.add_generation_prompt is not None:
+            raise InvalidInput("add_generation_prompt: is for messages, not for a prompt")
+        special = asked.add_special_tokens is not False
+        return await language.encode(asked.prompt, add_special_tokens=special)
+    if asked.messages is None or asked.prompt is not None:
+        raise InvalidInput("prompt: either prompt or messages is expected")
+    if asked.add_special_tokens:
+        raise InvalidInput("add_special_tokens: is for a prompt; the template adds a chat's")
+    return await language.encode_chat(
+        checked_messages(asked.messages),
+        add_generation_prompt=asked.add_generation_prompt is not False,
+    )
 
 
 def _json(value: Any) -> Response:

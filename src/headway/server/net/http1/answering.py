@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 
 from headway.config import ServerConfig
 from headway.server.app import WISHES, App
@@ -22,13 +23,13 @@ SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
 class _Sink:
     """A stream's way to its client, without a task."""
 
-    __slots__ = ("_connection", "_is_chunked", "_transport")
+    __slots__ = ("_connection", "_is_chunked", "_write")
 
     def __init__(
         self, connection: "Answering", transport: asyncio.Transport, *, is_chunked: bool
     ) -> None:
         self._connection = connection
-        self._transport = transport
+        self._write = transport.write
         self._is_chunked = is_chunked
 
     @property
@@ -42,7 +43,10 @@ class _Sink:
     def write(self, data: bytes) -> None:
         if self._is_chunked:  # as wire.encode_chunk has it, without a call for every token
             data = b"%x\r\n%b\r\n" % (len(data), data)
-        self._transport.write(data)
+        self._write(data)
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._connection.call_in_turn(callback)
 
 
 class Answering(Lifetime):
@@ -56,6 +60,10 @@ class Answering(Lifetime):
         self._asked: tuple[bytes, dict[bytes, bytes]] = (b"", {})  # its URL and headers, if direct
         self._owes_continue = False
         self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        peer = self._transport.get_extra_info("peername")
+        self._owner.turns.call(peer[0] if peer else "", callback)
 
     def pause_writing(self) -> None:
         self.writable = self._loop.create_future()
@@ -256,4 +264,7 @@ class Answering(Lifetime):
         else:
             self._start(turn)
         if not self._waiting:
-            self._transport.resume_reading()
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        self._transport.resume_reading()

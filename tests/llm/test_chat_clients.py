@@ -1,0 +1,75 @@
+"""LiteLLM and LangChain, unmodified, on a two-layer model. (They live in .venv-clients, and take a
+while to import: all their calls are made by one process.)"""
+
+import importlib.util
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from models import build
+from serving import MOST_S, Serving, serving
+
+pytestmark = pytest.mark.real_time
+CLIENTS_PYTHON = Path(__file__).parents[2] / ".venv-clients" / "bin" / "python"
+if not CLIENTS_PYTHON.exists():
+    pytest.skip("litellm is elsewhere: make .venv-clients/.ready", allow_module_level=True)
+
+WISHES: dict[str, Any] = {"model": "tiny", "max_tokens": 12, "temperature": 0}
+HAS_GRAMMARS = importlib.util.find_spec("llguidance") is not None
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(build("llama", tmp_path_factory.mktemp("clients"))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def found(served: Serving) -> Any:
+    worker = Path(__file__).with_name("chat_clients_worker.py")
+    done = subprocess.run(
+        [str(CLIENTS_PYTHON), str(worker), served.url],
+        capture_output=True,
+        text=True,
+        timeout=6 * MOST_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def expected(served: Serving) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "Hello"}]
+    chat = httpx.post(f"{served.url}/v1/chat/completions", json={**WISHES, "messages": messages})
+    prompt = httpx.post(f"{served.url}/v1/completions", json={**WISHES, "prompt": "Hello"})
+    text, count = chat.json()["choices"][0]["message"]["content"], chat.json()["usage"]
+    return {
+        "langchain batch": [text, text],
+        "langchain usage": count["completion_tokens"],
+        "litellm logprobs": count["completion_tokens"],
+        "litellm json_schema": ["ok"],
+        "langchain structured": ["ok"],
+        "litellm refused": "n: ",
+        "langchain prompt": prompt.json()["choices"][0]["text"],
+        "": text,
+    }
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("litellm", "litellm hosted_vllm", "litellm stream"),
+        *("litellm async", "litellm logprobs", "litellm json_schema", "litellm refused"),
+        *("langchain", "langchain stream", "langchain usage", "langchain batch"),
+        *("langchain structured", "langchain prompt"),
+    ],
+)
+def test_a_chat_is_answered(found: Any, expected: dict[str, Any], call: str) -> None:
+    if not HAS_GRAMMARS and call in ("litellm json_schema", "langchain structured"):
+        pytest.skip("headway[llm] brings llguidance")
+    assert found[call] == expected.get(call, expected[""])

@@ -1,0 +1,154 @@
+"""A stream's chunks on their way to a client: at once while it has room, else in their order."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from headway.errors import HeadwayError, ModelFailed
+from headway.hosting.registry import Ask
+from headway.hosting.streaming import ServedStream
+from headway.model import END
+from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
+from headway.server.api.events import Events
+
+
+class Connection:
+    """A sink that is full when the test says so."""
+
+    def __init__(self) -> None:
+        self.writable: asyncio.Future[None] | None = None
+        self.written: list[bytes] = []
+
+    async def wait_writable(self) -> None:
+        if self.writable is not None:
+            await self.writable
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def fill(self) -> None:
+        self.writable = asyncio.get_running_loop().create_future()
+
+    def make_room(self) -> None:
+        """As a transport does: who waits for it is told a turn of the loop later."""
+        assert self.writable is not None
+        self.writable.set_result(None)
+        self.writable = None
+
+
+class Host:
+    """A model of one stream."""
+
+    clock = staticmethod(lambda: 0.0)
+
+    def __init__(self) -> None:
+        self.call = StreamCall(0, None, asyncio.get_running_loop())
+        self.call.start(may_rerun=False)
+
+    async def open_stream(self, value: Any, ask: Ask) -> OpenStream:
+        return OpenStream(self.call, lambda call: None)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        yield
+
+    def record(self, rows: int, started: float, error: BaseException | None) -> None: ...
+
+    def step(self, chunk: Any) -> None:
+        """As a model in the reader's own loop hands over."""
+        direct = self.call.direct
+        if chunk is END or direct is None or not direct(chunk):
+            deliver_step([(self.call, chunk)])
+
+
+def event_of(chunk: Any) -> bytes:
+    if chunk == "bad":
+        raise ModelFailed("no event can be made of it")
+    return str(chunk).encode()
+
+
+def error_of(error: HeadwayError) -> bytes:
+    return b"error"
+
+
+async def begun() -> tuple[Host, Connection, "asyncio.Task[None]"]:
+    host, connection = Host(), Connection()
+    host.step("first")
+    events = Events(ServedStream(host, None, Ask()), event_of, error_of, lambda: b"tail")
+    await events.start()
+    assert await anext(events) == b"first"
+    host.step("before")  # while nobody is attached
+    task = asyncio.ensure_future(events.pump(connection))
+    await asyncio.sleep(0)
+    return host, connection, task
+
+
+async def test_a_chunk_is_written_before_the_step_returns() -> None:
+    host, connection, task = await begun()
+    host.step("a")
+    assert connection.written == [b"before", b"a"]
+    host.step("")
+    assert connection.written == [b"before", b"a"]  # nothing to write
+    host.step(END)
+    await task
+    assert connection.written == [b"before", b"a", b"tail"]
+
+
+async def test_chunks_for_a_slow_client_wait_and_keep_their_order() -> None:
+    host, connection, task = await begun()
+    connection.fill()
+    host.step("a")
+    host.step("b")
+    assert connection.written == [b"before"]
+    connection.make_room()
+    host.step("c")  # there is room, but those that wait come first
+    await asyncio.sleep(0)
+    assert connection.written == [b"before", b"abc"]
+    host.step("d")
+    assert connection.written[-1] == b"d"
+    connection.fill()
+    host.step("e")
+    host.step(END)
+    await asyncio.sleep(0)
+    assert not task.done()
+    connection.make_room()
+    await task
+    assert connection.written[-2:] == [b"e", b"tail"]
+
+
+async def test_a_client_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.runtime.driving.streams.MAX_BACKLOG", 3)
+    host, connection, task = await begun()
+    connection.fill()
+    for number in range(5):
+        host.step(number)
+    assert host.call.has_ended
+    connection.make_room()
+    await task
+    assert connection.written == [b"before", b"012", b"error"]
+
+
+async def test_a_step_for_a_client_that_has_just_left_harms_nobody() -> None:
+    """Its connection raises, and its task does not know yet."""
+    host, connection, task = await begun()
+
+    def lost(data: bytes) -> None:
+        raise ConnectionResetError
+
+    connection.write = lost  # type: ignore[method-assign]
+    task.cancel()
+    host.step("a")
+    host.step("b")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_an_event_that_cannot_be_made_ends_the_stream_alone() -> None:
+    host, connection, task = await begun()
+    host.step("bad")
+    host.step("later")
+    await task
+    assert connection.written == [b"before", b"error"]
