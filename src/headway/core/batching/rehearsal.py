@@ -3,7 +3,7 @@
 The last arrivals are replayed against the learned batch times, under one window and batch size
 after the other; whatever would have given the best tail and mean is used from then on. Arrivals
 that do not depend on our answers are the same whatever we decide, so a replay is what would have
-happened. Callers that wait for their answers before they ask again are another matter: `linger`.
+happened. Callers that wait for their answers before they ask again are another matter: `arrivals`.
 
 The work is done in slices, when there is nothing else to decide, and takes a bounded share of the
 time.
