@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from headway.core.batching.linger import Linger
+
 from benchmarks.report import Bar, Benchmark, Report, machine
 from headway.core import CostTable, Item, Policy, Priority, Run, Scheduler
-from headway.core.batching.linger import Linger
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs

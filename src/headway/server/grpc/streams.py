@@ -198,9 +198,6 @@ class _Sink:
         while (writable := self.writable) is not None:
             await writable
 
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        asyncio.get_running_loop().call_soon(callback)
-
 
 async def _pump(
     stream: ServedStream,
