@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from headway.core.batching.linger import Linger
-
 from benchmarks.report import Bar, Benchmark, Report, machine
 from headway.core import CostTable, Item, Policy, Priority, Run, Scheduler
+from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
@@ -183,7 +182,7 @@ def _rehearsed() -> tuple[float, float, int]:
     """What rehearsals count for, what they take (CPU), and after how many arrivals."""
     policy = Policy(max_batch_size=64)
     costs = Costs(64, CostTable((1, 64), None, ((0.00505,), (0.0082,))))
-    rehearsal = Rehearsal(policy, costs, Sizing(policy, costs, Linger(1)))
+    rehearsal = Rehearsal(policy, costs, Sizing(policy, costs, Arrivals(1)))
     draw, now, took_ns, arrivals = random.Random(1), 0.0, 0, 50_000
     for _ in range(arrivals):
         now += draw.expovariate(3_000)
