@@ -189,7 +189,7 @@ def test_a_model_that_nobody_has_timed_is_not_rehearsed_with() -> None:
 
 @pytest.mark.parametrize("waiting", range(1, 200, 7))
 def test_one_worker_takes_half_of_a_queue_that_has_outgrown_its_cap(waiting: int) -> None:
-    taken = Sustained().rows_to_take(waiting, 8, workers=1)
+    taken = Sustained(is_alone=True).rows_to_take(waiting, 8)
     assert taken == (waiting if waiting <= 8 else max(8, waiting // 2 // 8 * 8))
 
 
@@ -199,7 +199,7 @@ def test_several_workers_share_a_queue_so_that_its_last_row_is_answered_soonest(
     waiting: int, curve: Curve
 ) -> None:
     sizes = [(rows, 4 * rows / curve(rows), curve(rows)) for rows in (8, 16, 32, 48, 64)]
-    taken = Sustained(sizes).rows_to_take(waiting, 16, workers=4)
+    taken = Sustained(sizes).rows_to_take(waiting, 16)
     assert min(16, waiting) <= taken <= waiting
     if curve is gpu:
         assert taken >= min(64, waiting) // 2, "a row more costs hardly anything"

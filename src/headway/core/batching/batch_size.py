@@ -62,10 +62,7 @@ class BatchSize:
         if setting is not None and setting.cap_rows is not None and not size:
             best = self._costs.best_rows(size)
             if not self._costs.is_trial(best, size):
-                rows = self._rehearsal.rows_to_take(
-                    lane.rows, setting.cap_rows, workers=self.workers
-                )
-                return min(rows, best)
+                return min(best, self._rehearsal.rows_to_take(lane.rows, setting.cap_rows))
         free = 1 if setting is not None else self.workers - running_batches
         return self._sizing.rows_to_take(lane.rows, size, free)
 

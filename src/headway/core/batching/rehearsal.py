@@ -120,9 +120,9 @@ class Rehearsal:
         is_enough = lately_s >= sustained.least_s(cap_rows)
         return cap_rows if is_enough else sustained.cap_for(cap_rows, lately_s)
 
-    def rows_to_take(self, waiting: int, cap_rows: int, *, workers: int) -> int:
+    def rows_to_take(self, waiting: int, cap_rows: int) -> int:
         """Of so many waiting rows, where so many at once are usual."""
-        return self._sustained.rows_to_take(waiting, self.cap_now(cap_rows), workers=workers)
+        return self._sustained.rows_to_take(waiting, self.cap_now(cap_rows))
 
     def start_over(self) -> None:
         """The workers are not what they seemed to be: rehearse at once, and try all settings."""
@@ -279,7 +279,7 @@ class Rehearsal:
             return round_.sized
         most = self._items(self._costs.best_rows(self._size))
         cap = self._items(min(setting.cap_rows, self._max_rows))
-        return Capped(cap, most, len(self.speeds), self._sustained, self._item_rows)
+        return Capped(cap, most, self._sustained, self._item_rows)
 
     def _items(self, rows: int) -> int:
         return max(1, int(rows / self._item_rows))
@@ -300,7 +300,9 @@ class Rehearsal:
         for rows in _cap_sizes(self._max_rows, best, self._costs.by_rows(self._size)[0]):
             rps = round_.capacity_rps(self._items(rows), power)
             sizes.append((rows, rps, self._items(rows) * power / rps))
-        self._sustained = Sustained([each for each in sizes if each[0] <= best])
+        self._sustained = Sustained(
+            [each for each in sizes if each[0] <= best], is_alone=len(self.speeds) == 1
+        )
         needed_rps = _HEADROOM * round_.rate_rps
         return [rows for rows, rps, _ in sizes if rows >= best or rps >= needed_rps]
 

@@ -176,13 +176,11 @@ class Share(Protocol):
 class Capped:
     """So many at once, and more where more come than that serves."""
 
-    def __init__(
-        self, cap: int, most: int, workers: int, sustained: "Sustained", item_rows: float
-    ) -> None:
+    def __init__(self, cap: int, most: int, sustained: "Sustained", item_rows: float) -> None:
         self.full = self.all_up_to = cap
         self.known: dict[int, int] = {}
         self._taken: dict[tuple[int, int], int] = {}
-        self._most, self._workers = most, workers
+        self._most = most
         self._sustained, self._item_rows = sustained, item_rows
 
     def take(self, waiting: int, lately_s: float) -> int:
@@ -193,7 +191,7 @@ class Capped:
         taken = self._taken.get(key)
         if taken is None:
             rows = round(waiting * self._item_rows)
-            rows = self._sustained.rows_to_take(rows, cap_rows, workers=self._workers)
+            rows = self._sustained.rows_to_take(rows, cap_rows)
             taken = max(1, min(int(rows / self._item_rows), self._most, waiting))
             self._taken[key] = taken
         return taken
@@ -226,8 +224,12 @@ class Sized:
 class Sustained:
     """Which batch size to use while more come than was rehearsed."""
 
-    def __init__(self, sizes: Sequence[tuple[int, float, float]] = ()) -> None:
-        """Rows, what they serve a second, and what a batch of them takes; ascending in rows."""
+    def __init__(
+        self, sizes: Sequence[tuple[int, float, float]] = (), *, is_alone: bool = False
+    ) -> None:
+        """Rows, what they serve a second, and what a batch of them takes; ascending in rows.
+        `is_alone`: there is one worker."""
+        self._is_alone = is_alone
         self._sizes: list[tuple[int, float, float]] = []
         for size in sizes:
             if not self._sizes or size[1] > self._sizes[-1][1]:  # a begun tile serves fewer
@@ -241,9 +243,12 @@ class Sustained:
     def cap_for(self, cap_rows: int, lately_s: float) -> int:
         """Instead of so many rows, which surely do not keep up with the latest arrivals.
 
-        The size with which the items that come at the end of a spell of such arrivals are answered
-        soonest: they wait for the queue that has grown until then, and for their own batch.
+        One worker takes all it can. Several take the size with which the items that come at the end
+        of a spell of such arrivals are answered soonest: they wait for the queue that has grown
+        until then, and for their own batch.
         """
+        if self._is_alone:
+            return self._sizes[-1][0]
         rate_rps, spell_s = LATELY / max(lately_s, _SHORTEST_S), _SPELL * self._sizes[0][2]
         soonest_s, best = math.inf, cap_rows
         for rows, rps, batch_s in self._sizes:
@@ -252,13 +257,13 @@ class Sustained:
                 soonest_s, best = answer_s, rows
         return best
 
-    def rows_to_take(self, waiting: int, cap_rows: int, *, workers: int) -> int:
+    def rows_to_take(self, waiting: int, cap_rows: int) -> int:
         """So many as the cap says. Of a queue that has outgrown it, with one worker half, in whole
         caps: where rows are computed in tiles, the cap is full tiles. Several workers share the
         queue: as many as answer its last row soonest."""
         if waiting <= cap_rows:
             return waiting
-        if workers == 1:
+        if self._is_alone:
             half = waiting // 2
             return max(cap_rows, half - half % cap_rows)
         soonest_s, best = math.inf, cap_rows

@@ -69,7 +69,7 @@ class Scheduler:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
-        self._pool = Pool(policy.workers, self._running)
+        self._pool = Pool(policy.workers, self._running, self.costs)
         self._auto = AutoRule(
             policy,
             self.costs,
@@ -169,17 +169,11 @@ class Scheduler:
         self._stagger.arrived(times)
 
     def _observe(self, batch: Batch, ran_s: float) -> None:
-        pool = self._pool
         if self._workers > 1:
-            usual_s = self.costs.predict(batch.padded_rows, batch.size)
-            if usual_s:
-                was_unequal = pool.is_unequal
-                is_steady = not pool.is_known and self.costs.is_steady
-                pool.observe(batch.worker, ran_s / usual_s, is_steady=is_steady)
-                self._rehearsal.speeds = pool.speeds
-                if pool.is_unequal != was_unequal:
-                    self._rehearsal.start_over()
-            ran_s /= pool.times(batch.worker)
+            if self._pool.observe(batch, ran_s):
+                self._rehearsal.start_over()
+            self._rehearsal.speeds = self._pool.speeds
+            ran_s /= self._pool.times(batch.worker)
         self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
     def lost(

@@ -101,7 +101,6 @@ class Pumping:
         self._take = take
         self._direct = direct
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._call_in_turn: Callable[[Callable[[], None]], object] = self.done.get_loop().call_soon
 
     async def wait_done(self) -> None:
         """Raises what went wrong."""
@@ -119,10 +118,14 @@ class Pumping:
             self._take(self._stream.take(AT_ONCE_BYTES))
             if self._stream.is_at_end():
                 self.done.set_result(None)
-            elif self._stream.has_chunks():  # others have their turn first
-                self._call_in_turn(self.advance)
+            elif self._stream.has_chunks():
+                self._come_back()
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._fail(error)
+
+    def _come_back(self) -> None:
+        """There is more than one turn may take: others have theirs first."""
+        self.done.get_loop().call_soon(self.advance)
 
     def _fail(self, error: BaseException) -> None:
         if not self.done.done():  # else it was cancelled: the client has left
@@ -136,7 +139,6 @@ class ToSink(Pumping):
         super().__init__(stream, self._write, self._write_one)
         self._event_of = event_of
         self._sink = sink
-        self._call_in_turn = sink.call_in_turn
         self._is_held_up = False
         self._is_clear = False  # no chunk waits in the stream, and there may be more
 
@@ -149,6 +151,9 @@ class ToSink(Pumping):
             self._is_held_up, self._is_clear = True, False
             writable.add_done_callback(self._go_on)
 
+    def _come_back(self) -> None:
+        self._sink.call_in_turn(self.advance)
+
     def _go_on(self, _: object) -> None:
         self._is_held_up = False
         self.advance()
@@ -158,7 +163,9 @@ class ToSink(Pumping):
         if not self._is_clear or self._sink.writable is not None:
             return False
         try:
-            self._write([chunk])
+            event = self._event_of(chunk)
+            if event:  # an empty chunk would end the answer
+                self._sink.write(event)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._is_clear = False
             self._fail(error)
@@ -166,7 +173,7 @@ class ToSink(Pumping):
 
     def _write(self, chunks: list[Any]) -> None:
         events = b"".join([self._event_of(chunk) for chunk in chunks])
-        if events:  # an empty chunk would end the answer
+        if events:
             self._sink.write(events)
 
 
