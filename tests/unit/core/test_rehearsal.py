@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.core import CostTable, Policy, probe_rows
-from headway.core.batching.linger import Linger
+from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal, Setting
 from headway.core.batching.replay import LATELY, Sustained
 from headway.core.batching.sizing import Sizing
@@ -34,7 +34,7 @@ def table(curve: Curve, most: int = 64, errors: tuple[float, ...] = ()) -> CostT
 
 
 def new_rehearsal(policy: Policy, costs: Costs) -> Rehearsal:
-    return Rehearsal(policy, costs, Sizing(policy, costs, Linger(policy.workers)))
+    return Rehearsal(policy, costs, Sizing(policy, costs, Arrivals(policy.workers)))
 
 
 def rehearsed(

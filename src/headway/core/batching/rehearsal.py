@@ -3,7 +3,7 @@
 The last arrivals are replayed against the learned batch times, under one window and batch size
 after the other; whatever would have given the best tail and mean is used from then on. Arrivals
 that do not depend on our answers are the same whatever we decide, so a replay is what would have
-happened. Callers that wait for their answers before they ask again are another matter: `linger`.
+happened. Callers that wait for their answers before they ask again are another matter: `arrivals`.
 
 The work is done in slices, when there is nothing else to decide, and takes a bounded share of the
 time.
@@ -36,7 +36,7 @@ _SETTLED = 2048  # arrivals between two rehearsals where the last one changed no
 _CHANGED = 1.4  # times as many or as few arrivals a second: all settings are tried again
 _SLOWER = 1.1  # times what batches took: a setting that was right may not be
 _EARLY, _EARLY_SLICES = 1024, 6  # up to so many arrivals, so many slices at once
-_STEP_S = 1.5e-6  # what one batch of a replay takes, about: `benchmarks rehearsal` measures it
+_STEP_S = 2.5e-6  # what one batch of a replay takes, about: `benchmarks decisions` measures it
 _ROUND = 150  # batches of a replay take as long as what a rehearsal does beside its replays
 _SHARE = 0.01  # of the time is spent on rehearsing, at most, …
 _LENT_S = 0.1  # … and so much at the start

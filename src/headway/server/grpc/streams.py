@@ -188,6 +188,7 @@ class _Sink:
     def __init__(self, call: Call) -> None:
         self._call = call
         self.write = call.send
+        self.call_in_turn = call.call_in_turn
 
     @property
     def writable(self) -> "asyncio.Future[None] | None":
@@ -196,9 +197,6 @@ class _Sink:
     async def wait_writable(self) -> None:
         while (writable := self.writable) is not None:
             await writable
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        asyncio.get_running_loop().call_soon(callback)
 
 
 async def _pump(
