@@ -58,7 +58,7 @@ format: $(VENV)/.ready ## put the code in order
 test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in three processes
 	@logs=$$(mktemp -d); mkdir $$logs/taken; failed=0; pids=; \
 		for k in 1 2 3; do \
-			$(BIN)/python -m pytest -m 'not slow' --take-from $$logs/taken > $$logs/$$k.log 2>&1 & pids="$$pids $$!"; \
+			$(BIN)/python -m pytest -m 'not slow' --take-from=$$logs/taken > $$logs/$$k.log 2>&1 & pids="$$pids $$!"; \
 		done; \
 		for pid in $$pids; do wait $$pid || failed=1; done; \
 		if [ $$failed = 0 ]; then tail -q -n 1 $$logs/*.log; else cat $$logs/*.log; fi; \
@@ -111,7 +111,7 @@ test-llm: .venv-llm/.ready .venv-clients/.ready ## the token-level engine, with 
 	@echo "Setting up $(@D) (once; about 1.5 GB) …"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install -qq --no-compile --editable . pytest safetensors \
+	@$(@D)/bin/python -m pip install -qq --no-compile --editable . pytest safetensors transformers \
 		torch==2.13.0 triton==3.6.0 'numpy<2.4'
 	@touch $@
 

@@ -13,6 +13,7 @@ from benchmarks import (
     chat_right,
     client_calls,
     composing,
+    decisions,
     faults,
     gpu,
     grid,
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **grid.BENCHMARKS,
     **composing.BENCHMARKS,
     **overhead.BENCHMARKS,
+    **decisions.BENCHMARKS,
     **serving.BENCHMARKS,
     **plain.BENCHMARKS,
     **repository.BENCHMARKS,
@@ -54,6 +56,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **chat_deciding.BENCHMARKS,
     **chat_front.BENCHMARKS,
     **chat_right.BENCHMARKS,
+    **attacks.ON_DEMAND,
 }
 # They need an environment of their own, `.venv-llm`.
 ON_DEMAND = {
@@ -61,6 +64,7 @@ ON_DEMAND = {
     *chat_load.BENCHMARKS,
     *chat_front.BENCHMARKS,
     *chat_right.BENCHMARKS,
+    *attacks.ON_DEMAND,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

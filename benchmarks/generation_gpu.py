@@ -26,6 +26,7 @@ from benchmarks import generation_gpu_tenants as tenants
 from benchmarks import generation_gpu_tuning as tuning
 from benchmarks.llama_shapes import SHAPES as ALL_SHAPES
 from benchmarks.report import Bar, Report, machine
+from benchmarks.trained import BEGINNING, decoded, encoded, greedy, trained
 from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
@@ -252,6 +253,7 @@ def right() -> Report:
         worst = max(worst, gap)
         setting = f"{kind}, chunks of {chunk}, {blocks} blocks"
         rows.append([setting, sum(map(len, texts)), f"{gap:.1e}"])
+    said, wanted = _said()
     return Report(
         "Generation on a GPU: right (two layers, float32)",
         ["setting", "tokens", "largest gap to transformers' argmax"],
@@ -261,9 +263,29 @@ def right() -> Report:
                 "each greedy token is transformers' argmax or within 1e-4",
                 f"{worst:.1e}",
                 worst <= 1e-4,
-            )
+            ),
+            Bar("a trained model says exactly what transformers says", said, said == wanted),
         ],
     )
+
+
+def _said() -> tuple[str, str]:
+    """A model that was trained a moment ago, by our engine and by transformers."""
+    model = trained("cuda")
+    ours = GpuDecoder(
+        model.config.to_dict(),
+        iter(model.state_dict().items()),
+        dtype=torch.float32,
+        device="cuda",
+        max_context=256,
+    )
+    limits = Limits(blocks=64, block_size=16, max_context=256, max_sequences=4, step_tokens=64)
+    runner = GpuRunner(ours, limits)
+    runner.warm_up()
+    prompts = [encoded(BEGINNING[:size]) for size in (16, 8, 12)]
+    texts = _texts(runner, limits, prompts, [80] * 3)
+    wanted = [greedy(model, decoded(prompt), 80) for prompt in prompts]
+    return " / ".join(map(decoded, texts)), " / ".join(wanted)
 
 
 def _small(kind: str) -> tuple[Any, GpuDecoder]:

@@ -22,6 +22,7 @@ from headway.server.run import make_app
 
 STREAMS = 64
 STEP_S = 0.004
+RUNS = 5
 _GOAL_US = 10.0
 _REQUEST = (
     b"POST /v2/models/tokens/generate_stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
@@ -41,11 +42,11 @@ class Tokens(Model[str, str]):
 
 
 def streams(quick: bool) -> Report:
-    Tokens.steps = 200 if quick else 1000
+    Tokens.steps = 200 if quick else 400
     rows: list[list[object]] = []
     bars = []
     for name, read in (("in process", _in_process), ("SSE, own HTTP", _sse), ("gRPC", _grpc)):
-        costs = [run(_cost_us(read)) for _ in range(1 if quick else 7)]
+        costs = [run(_cost_us(read)) for _ in range(1 if quick else RUNS)]
         cost = statistics.median(costs)
         rows.append([name, f"{cost:.1f}", f"{min(costs):.1f} to {max(costs):.1f}"])
         if name.startswith("SSE"):

@@ -1,6 +1,6 @@
 """Honest clients, each of which asks again and again and notes how long it took.
 
-    python -m benchmarks.attacks.asking PORT GRPC_PORT KEY
+    python -m benchmarks.attacks.asking PORT GRPC_PORT KEY [PREFIX]
 
 answers every line that it reads with the figures since the last, as JSON.
 """
@@ -178,14 +178,15 @@ def _infer(text: bytes) -> bytes:
     return request.SerializeToString()
 
 
-def _kinds(port: int, grpc_port: int, key: str) -> dict[str, _Kind]:
+def _kinds(port: int, grpc_port: int, key: str, prefix: str) -> dict[str, _Kind]:
     known = f"X-Api-Key: {key}"
-    infer = f"POST /v1/predict/shout HTTP/1.1\r\n{known}"
+    infer = f"POST {prefix}/v1/predict/shout HTTP/1.1\r\n{known}"
+    live = f"GET {prefix}/v2/health/live HTTP/1.1"
     large = b'"' + b"a" * _LARGE + b'"'
     asks: dict[str, Callable[[], Awaitable[str | None]]] = {
         "HTTP": _Http(port, infer, b'"hello"', b'"HELLO"').ask,
         LARGE: _Http(port, infer, large, large.upper()).ask,
-        "HTTP health": _Http(port, "GET /v2/health/live HTTP/1.1", b"", b"live").ask,
+        "HTTP health": _Http(port, live, b"", b"live").ask,
     }
     if grpc_port:
         service = "/inference.GRPCInferenceService/ModelInfer"
@@ -203,8 +204,8 @@ async def _lines() -> AsyncIterator[bytes]:
         yield line
 
 
-async def _main(port: int, grpc_port: int, key: str) -> None:
-    kinds = _kinds(port, grpc_port, key)
+async def _main(port: int, grpc_port: int, key: str, prefix: str = "") -> None:
+    kinds = _kinds(port, grpc_port, key, prefix)
     tasks = [asyncio.create_task(each.run()) for each in kinds.values()]
     async for _ in _lines():
         found = {name: await each.take() for name, each in kinds.items()}
@@ -216,4 +217,4 @@ async def _main(port: int, grpc_port: int, key: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    asyncio.run(_main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

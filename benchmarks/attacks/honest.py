@@ -22,8 +22,8 @@ class Figures(NamedTuple):
 class HonestClients:
     """`with HonestClients(port, grpc_port, key) as clients:`; `figures()` whenever one likes."""
 
-    def __init__(self, port: int, grpc_port: int, key: str) -> None:
-        arguments = (str(port), str(grpc_port), key)
+    def __init__(self, port: int, grpc_port: int, key: str, prefix: str = "") -> None:
+        arguments = (str(port), str(grpc_port), key, prefix)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.attacks.asking", *arguments],
             cwd=_ROOT,

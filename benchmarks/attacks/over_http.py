@@ -5,6 +5,7 @@ import gzip
 import http.client
 import os
 import pickle
+import re
 import select
 import socket
 import ssl
@@ -103,7 +104,10 @@ def handshake_flood(target: Target) -> Outcome:
     (target.folder / "tls.toml").write_text(TLS_TOML)
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    with running(target.folder, "tls.toml") as server, contextlib.ExitStack() as opened:
+    with (
+        running(target.folder, "headway", "serve", "tls.toml") as server,
+        contextlib.ExitStack() as opened,
+    ):
         silent = [
             opened.enter_context(Target(server.port, 0, "", target.folder).connect())
             for _ in range(300)
@@ -250,6 +254,25 @@ def smuggling(target: Target) -> Outcome:
     return _all_are(400, target, answers, "two lengths in one request")
 
 
+def pipelined(target: Target) -> Outcome:
+    """Thousands of requests in one read, and no answer waited for."""
+    sent, tried = target.head(INFER, "Content-Length: 3") + b'"a"', 0
+    ends_at, found = time.monotonic() + target.seconds, b""
+    while not tried or time.monotonic() < ends_at:
+        with contextlib.ExitStack() as opened:
+            connections = [opened.enter_context(target.connect()) for _ in range(8)]
+            for each in connections:
+                each.settimeout(0.2)
+                with contextlib.suppress(OSError):
+                    each.sendall(sent * (250_000 // len(sent)))
+                tried += 250_000 // len(sent)
+            found += b"".join(read_some(each) for each in connections)
+    statuses = {int(each) for each in re.findall(rb"HTTP/1\.1 (\d{3})", found)}
+    told = ", ".join(map(str, sorted(statuses)))
+    is_refused = statuses <= {200 if target.key else 401}
+    return Outcome(f"{tried:,} requests, 250 KB at a time", f"in turns: {told}", is_refused)
+
+
 ATTACKS: dict[str, Attack] = {
     "slow header": slow_head,
     "slow body": slow_body,
@@ -265,7 +288,9 @@ ATTACKS: dict[str, Attack] = {
     "admin without key": admin_without_key,
     "pickle": unpickling,
     "request smuggling": smuggling,
+    "pipelined requests": pipelined,
 }
+OF_BODIES = ("huge body", "deep JSON", "gzip bomb", "path traversal", "admin without key", "pickle")
 
 
 def drip(target: Target, sent: bytes, *, count: int, start: int = 0) -> list[bytes]:

@@ -95,8 +95,8 @@ def chats(target: Target) -> Outcome:
         {"stop": ["a" * 10] * 50_000},
         {"guided_regex": "(a+)+" * 10_000},
     ]
-    bodies = [{"model": "talk", "messages": say, **wish} for wish in wishes]
-    bodies.append({"model": "talk", "messages": say * 20_000, "n": 100})
+    bodies = [{"model": target.chat_model, "messages": say, **wish} for wish in wishes]
+    bodies.append({"model": target.chat_model, "messages": say * 20_000, "n": 100})
     asks = [(_CHAT, json.dumps(body).encode()) for body in bodies]
     return _sent(
         target, "schemas, biases, tools, stops, messages by the thousand", asks, {400, 413}
@@ -132,3 +132,4 @@ ATTACKS: dict[str, Attack] = {
     "chats that ask for much": chats,
     "events that nobody reads": unread_events,
 }
+OF_BODIES = tuple(name for name, attack in ATTACKS.items() if attack is not unread_events)

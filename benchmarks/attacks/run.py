@@ -1,18 +1,42 @@
 """Every attack, without a key and with one, and the table of what honest clients saw meanwhile."""
 
+import sys
+import tempfile
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.attacks import over_grpc, over_http, over_http2, over_routes
+from benchmarks.attacks import over_chat, over_grpc, over_http, over_http2, over_routes
 from benchmarks.attacks.guessing import key_guessing
 from benchmarks.attacks.honest import LARGE, PROBES, Figures, HonestClients
-from benchmarks.attacks.scene import Attack, Memory, Outcome, Scene, Target, apart, attacked
+from benchmarks.attacks.scene import (
+    Attack,
+    Memory,
+    Outcome,
+    Scene,
+    Target,
+    apart,
+    attacked,
+    behind_honest_clients,
+)
 from benchmarks.report import Bar, Report
 
 MOST_SLOWER_MS = 20.0
 MOST_GROWTH_MIB = 64.0  # eight of them are `max_held_bytes` here
 HTTP_ATTACKS: Mapping[str, Attack] = {**over_http.ATTACKS, **over_routes.ATTACKS}
+MOUNTED_ATTACKS: Mapping[str, Attack] = {  # what comes by is not uvicorn's own affair
+    name: attack
+    for name, attack in HTTP_ATTACKS.items()
+    if name in over_http.OF_BODIES or name in over_routes.OF_BODIES
+}
 GRPC_ATTACKS: Mapping[str, Attack] = {**over_http2.ATTACKS, **over_grpc.ATTACKS}
+
+
+_WHERE = {
+    "headway": ", over HTTP and our own gRPC",
+    "mounted": ", below a prefix, on uvicorn",
+    "chat": "",
+}
 
 
 class Line(NamedTuple):
@@ -45,6 +69,7 @@ class Line(NamedTuple):
         p99 = ", ".join(
             f"{name} {self.figures[name].p99_ms:.0f} ({calm[name].p99_ms:.0f})"
             for name in ("HTTP", "gRPC")
+            if name in calm
         )
         told = f"{served} + {probes} probes, {len(self.failures)} failed"
         return [
@@ -54,12 +79,28 @@ class Line(NamedTuple):
 
 
 def attacks(is_quick: bool) -> Report:
+    return _report("Attacks", ("headway", "mounted", "grpcio"), None, is_quick=is_quick)
+
+
+def chat_attacks(is_quick: bool) -> Report:
+    """On a language model of two layers. Its engine is a process of its own, on any core."""
+    sys.path.append(str(Path(__file__).parents[2] / "tests" / "llm"))
+    from models import build  # type: ignore[import-not-found]
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = build("llama", Path(name) / "tiny")
+        return _report("Attacks on a language model", ("chat",), folder, is_quick=is_quick)
+
+
+def _report(title: str, stacks: Iterable[str], chat: Path | None, *, is_quick: bool) -> Report:
     rows: list[list[object]] = []
     bars: list[Bar] = []
-    for stack in ("headway", "grpcio"):
-        with attacked(stack) as scene, apart(scene.server):
-            clients = HonestClients(scene.target.port, scene.target.grpc_port, scene.honest_key)
-            with clients:
+    for stack in stacks:
+        served = attacked("headway" if stack == "chat" else stack, chat)
+        with served as scene, apart(scene.server):
+            target = scene.target
+            ports = target.port, target.grpc_port
+            with HonestClients(*ports, scene.honest_key, target.prefix) as clients:
                 calm = clients.figures()
                 lines = list(_attack_all(scene, clients, stack, is_quick=is_quick))
         rows += [line.row(calm) for line in lines]
@@ -68,17 +109,22 @@ def attacks(is_quick: bool) -> Report:
         *("attack", "port", "key", "tried", "what happened", "honest requests meanwhile"),
         *("their p99 in ms (calm)", "memory, MiB more"),
     ]
-    return Report("Attacks", header, rows, bars)
+    return Report(title, header, rows, bars)
 
 
 def _attack_all(
     scene: Scene, clients: HonestClients, stack: str, *, is_quick: bool
 ) -> Iterable[Line]:
     memory = Memory(scene.server.pid)
-    door = "gRPC" if stack == "headway" else stack
-    tried = [(name, attack, door) for name, attack in GRPC_ATTACKS.items()]
-    if stack == "headway":
-        tried = [(name, attack, "HTTP") for name, attack in HTTP_ATTACKS.items()] + tried
+    doors = {
+        "headway": (("HTTP", HTTP_ATTACKS), ("gRPC", GRPC_ATTACKS)),
+        "mounted": (("mounted", MOUNTED_ATTACKS),),
+        "chat": (("HTTP", over_chat.ATTACKS),),
+        "grpcio": (("grpcio", GRPC_ATTACKS),),
+    }
+    tried = [
+        (name, attack, door) for door, attacks in doors[stack] for name, attack in attacks.items()
+    ]
     scene.target.seconds = 0.5 if is_quick else 1.5
     if stack == "grpcio":  # it may cut nobody
         scene.target.patience_s = 0.0
@@ -95,7 +141,8 @@ def _line(
 ) -> Line:
     clients.figures()  # what was before does not count
     memory.start_over()
-    outcome = attack(target)
+    with behind_honest_clients():
+        outcome = attack(target)
     figures = clients.figures()
     return Line(name, door, bool(target.key), outcome, figures, memory.growth_mib)
 
@@ -103,9 +150,8 @@ def _line(
 def _bars(lines: list[Line], calm: Mapping[str, Figures], stack: str) -> Iterable[Bar]:
     count = len(lines)
     refused = sum(line.outcome.is_refused for line in lines)
-    if stack == "headway":  # what the other one tolerates is its own affair, if nobody suffers
-        asked = "every attack refused, over HTTP and our own gRPC"
-        yield Bar(asked, f"{refused} of {count}", refused == count)
+    if stack != "grpcio":  # what that one tolerates is its own affair, if nobody suffers
+        yield Bar(f"every attack refused{_WHERE[stack]}", f"{refused} of {count}", refused == count)
     failed = sum(bool(line.failures) for line in lines)
     probes = sum(any(PROBE in each for each in line.failures for PROBE in PROBES) for line in lines)
     asked = f"{stack}: every honest request served during every attack, keyless probes included"

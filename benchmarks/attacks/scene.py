@@ -79,6 +79,22 @@ name = "talk"
 target = "attacked:Talk"
 warm_up = false
 """
+CHAT_TOML = """
+[[models]]
+name = "tiny"
+target = "{folder}"
+dtype = "float32"
+max_sequences = 8
+max_context = 256
+"""
+MOUNTED = """
+import headway
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+inside = headway.asgi("headway.toml")
+app = Starlette(routes=[Mount("/ml", inside)], lifespan=inside.lifespan)
+"""
 KEYS = """
 [[keys]]
 id = "honest"
@@ -89,6 +105,9 @@ id = "attacker"
 hash = "{attacker}"
 tenant = "attacker"
 """
+
+
+_UVICORN = ("uvicorn", "mounted:app", "--port", "0", "--no-access-log")
 
 
 class Outcome(NamedTuple):
@@ -105,12 +124,15 @@ class Target:
         self.grpc_port = grpc_port
         self.key = key  # of a tenant that may infer and turns bad; empty: it has none
         self.folder = folder
+        self.prefix = ""  # that the server is mounted under
+        self.chat_model = "talk"
         self.seconds = 2.0  # for a flood
         self.patience_s = 15.0  # more, where nobody has been cut yet: the machine may be busy
 
     def without_key(self) -> "Target":
         found = Target(self.port, self.grpc_port, "", self.folder)
         found.seconds, found.patience_s = self.seconds, self.patience_s
+        found.prefix, found.chat_model = self.prefix, self.chat_model
         return found
 
     def connect(self, port: int | None = None) -> socket.socket:
@@ -123,7 +145,7 @@ class Target:
         key = self.key if key is None else key
         known = [f"X-Api-Key: {key}"] if key else []
         return "\r\n".join(
-            [f"{method} {path} HTTP/1.1", "Host: x", *known, *lines, "", ""]
+            [f"{method} {self.prefix}{path} HTTP/1.1", "Host: x", *known, *lines, "", ""]
         ).encode()
 
     def ask(
@@ -153,23 +175,31 @@ class Scene(NamedTuple):
 
 
 @contextlib.contextmanager
-def attacked(stack: str = "headway") -> Iterator[Scene]:
-    """`stack`: of gRPC."""
+def attacked(stack: str = "headway", chat: Path | None = None) -> Iterator[Scene]:
+    """`stack`: of gRPC; or `mounted`, below a prefix of an application on uvicorn, without gRPC.
+    `chat`: the folder of a language model, which is served beside the others."""
+    is_mounted = stack == "mounted"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         honest, attacker = new_key(), new_key()
         (folder / "attacked.py").write_text(MODEL)
-        (folder / "headway.toml").write_text(TOML.format(stack=stack))
+        (folder / "mounted.py").write_text(MOUNTED)
+        toml = TOML.format(stack="headway" if is_mounted else stack)
+        toml += "" if chat is None else CHAT_TOML.format(folder=chat)
+        (folder / "headway.toml").write_text(toml)
         (folder / "keys.toml").write_text(KEYS.format(honest=honest.hash, attacker=attacker.hash))
-        with running(folder, "headway.toml") as server:
+        serving = _UVICORN if is_mounted else ("headway", "serve", "headway.toml")
+        with running(folder, *serving) as server:
             target = Target(server.port, server.grpc_port, attacker.key, folder)
+            target.prefix = "/ml" if is_mounted else ""
+            target.chat_model = "talk" if chat is None else "tiny"
             yield Scene(target, server, honest.key)
 
 
 @contextlib.contextmanager
-def running(folder: Path, configuration: str) -> Iterator[Server]:
+def running(folder: Path, *command: str) -> Iterator[Server]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "headway", "serve", configuration],
+        [sys.executable, "-m", *command],
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -195,7 +225,7 @@ def _wait_ports(process: "subprocess.Popen[str]") -> Server:
         said += line
         if found := re.search(r"listening for gRPC on \S+:(\d+)", line):
             grpc_port = int(found[1])
-        elif found := re.search(r"listening on https?://\S+:(\d+)", line):
+        elif found := re.search(r"(?:listening|running) on https?://\S+:(\d+)", line):
             return Server(int(found[1]), grpc_port, process.pid)
     raise RuntimeError(f"the server does not start: {said}")
 
@@ -217,6 +247,18 @@ def apart(server: Server) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, cores)
+
+
+@contextlib.contextmanager
+def behind_honest_clients() -> Iterator[None]:
+    """The attacker shares a core with them and runs while they wait: so what they wait for is the
+    server, and not their own core."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):  # it stays there, where it may not come back
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 # ---- memory

@@ -16,7 +16,10 @@ Errors carry fields, not only text: an error that knows a limit has `error.limit
 knows when to come back has `error.retry_after_s`.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+E = TypeVar("E", bound=BaseException)
+_MOST_CAUSES = 16
 
 
 class HeadwayError(Exception):
@@ -142,3 +145,19 @@ class ModelFailed(HeadwayError):
 def called(name: str) -> str:
     """As messages call an input: most models have one, whose name says nothing."""
     return "the input" if name == "input" else f"input {name!r}"
+
+
+def without_frames(error: E, *, with_causes: bool = True) -> E:
+    """An error that is kept or has been told, not raised on: the same, without its traceback.
+
+    That holds every frame the error came through, and their callers', with a request's body and
+    values in them; and it is held by them, where one of them waited for the future that the error
+    was set on. Such a circle ends with a collection of garbage, hundreds of requests later.
+    """
+    found: BaseException | None = error
+    for _ in range(_MOST_CAUSES if with_causes else 1):
+        if found is None:
+            break
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+    return error

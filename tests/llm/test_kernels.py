@@ -15,6 +15,7 @@ from headway.engine.decoders.llama import modules_of  # noqa: E402
 from headway.engine.gpu.adapters import AdaptedRows, DeviceAdapters  # noqa: E402
 from headway.engine.gpu.decoder import GpuDecoder  # noqa: E402
 from headway.engine.gpu.kernels import reference  # noqa: E402
+from headway.engine.gpu.kernels.activation import silu_and_multiply  # noqa: E402
 from headway.engine.gpu.kernels.adapters import (  # noqa: E402
     Matrices,
     expand,
@@ -28,7 +29,10 @@ from headway.engine.gpu.kernels.eight_bit import (  # noqa: E402
     quantise_rows,
     quantised,
 )
+from headway.engine.gpu.kernels.norm import rms_norm  # noqa: E402
 from headway.engine.gpu.kernels.prefill import prefill_attention  # noqa: E402
+from headway.engine.gpu.kernels.rotary import rotate_and_store  # noqa: E402
+from headway.engine.gpu.kernels.sampling import sample  # noqa: E402
 from headway.engine.gpu.tuning import DecodeTiles, PromptTiles, Tiles  # noqa: E402
 
 # Triton's interpreter works with numpy before 2.4, which warns; and what only fills a step is
@@ -87,6 +91,67 @@ def test_prompts_attend_to_what_came_before(cache) -> None:  # type: ignore[no-u
         error(prefill_attention(*given, tiles=PromptTiles(32, 16)), reference.attention(*given))
         < 1e-5
     )
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_norms_are_of_what_is_kept(adds: bool) -> None:
+    torch.manual_seed(4)
+    x, weight = torch.randn(3, 100, device=DEVICE), torch.randn(100, device=DEVICE)
+    kept = torch.randn(3, 100, device=DEVICE) if adds else None
+    twin = kept.clone() if kept is not None else None
+    found = rms_norm(x, weight, 1e-5, kept)
+    assert error(found, reference.rms_norm(x, weight, 1e-5, twin)) < 1e-6
+    if kept is not None and twin is not None:
+        assert error(kept, twin) < 1e-6
+
+
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_queries_and_keys_are_turned_and_stored(has_norms: bool) -> None:
+    torch.manual_seed(5)
+    qkv = torch.randn(5, (HEADS + 2 * KEY_HEADS) * DIM, device=DEVICE)
+    cosines, sines = torch.randn(2, 50, DIM // 2, device=DEVICE)
+    norms = torch.randn(2, DIM, device=DEVICE)
+    given = (qkv, cosines, sines, ints(0, 49, 7, 7, 1), ints(3, 17, -1, 639, 40))
+    made = []
+    for turn in (rotate_and_store, reference.rotate_and_store):
+        cache = torch.zeros(2, PAGES, KEY_HEADS, PAGE, DIM, device=DEVICE)
+        pair = (norms[0], norms[1]) if has_norms else None
+        queries = turn(*given, cache[0], cache[1], HEADS, pair, 1e-5)
+        made.append((queries, cache))
+    (queries, cache), (wanted_queries, wanted_cache) = made
+    assert error(queries, wanted_queries) < 1e-6
+    assert error(cache, wanted_cache) < 1e-6
+
+
+def test_gates_are_multiplied_with_what_they_let_through() -> None:
+    gate_up = torch.randn(3, 2 * 1500, device=DEVICE)
+    wanted = reference.silu_and_multiply(gate_up)
+    assert error(silu_and_multiply(gate_up), wanted) < 1e-6
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely_and_by_seed_and_position_alone() -> None:
+    likely = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05], device=DEVICE)
+    rows = 600
+    temperatures = torch.tensor([1.0, 0.5, 0.0, 1.0], device=DEVICE)
+    seeds = torch.tensor([5, 6, 7, 5], device=DEVICE)
+
+    def drawn(slot: int, positions: "torch.Tensor") -> list[int]:
+        count = len(positions)
+        tokens, last = ints(*[-1] * count), torch.zeros(4, dtype=torch.int64, device=DEVICE)
+        slots = ints(*[slot] * count)
+        logits = likely.log().expand(count, -1).contiguous()
+        sample(logits, slots, positions, temperatures, seeds, last, tokens)
+        found: list[int] = tokens.tolist()
+        assert last[slot] in found
+        return found
+
+    everywhere = torch.arange(rows, dtype=torch.int32, device=DEVICE)
+    for slot, power in ((0, 1.0), (1, 2.0)):
+        wanted = likely.cpu().pow(power)
+        counts = torch.tensor(drawn(slot, everywhere)).bincount(minlength=5) / rows
+        assert (counts - wanted / wanted.sum()).abs().max() < 0.06
+    assert set(drawn(2, everywhere[:20])) == {0}
+    assert drawn(3, everywhere[40:60]) == drawn(0, everywhere)[40:60]
 
 
 @pytest.mark.parametrize("rows", [1, 21, 70])

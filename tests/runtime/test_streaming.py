@@ -10,7 +10,13 @@ import numpy
 import pytest
 
 from headway import END, Batcher, Closed, ConfigError, InvalidInput, Model, ModelFailed, Shed
-from headway.runtime.driving.streams import MAX_BACKLOG, MAX_BACKLOG_BYTES
+from headway.runtime.driving.streams import (
+    AT_ONCE_BYTES,
+    MAX_BACKLOG,
+    MAX_BACKLOG_BYTES,
+    StreamCall,
+    deliver_step,
+)
 from headway.testing import now
 
 
@@ -473,3 +479,27 @@ async def test_what_a_rerun_repeats_is_compared_and_not_given_twice(
         assert "did not repeat the same chunks" in str(good)
     else:
         assert good == chunks
+
+
+@pytest.mark.parametrize(("size", "a_turn"), [(1, 8), (AT_ONCE_BYTES // 2, 3), (2**20, 1)])
+async def test_readers_of_much_are_told_a_few_in_a_turn(size: int, a_turn: int) -> None:
+    """Eight readers of a megabyte each encoded and wrote it in the same turn of the loop."""
+    loop, told = asyncio.get_running_loop(), list[int]()
+    calls = [StreamCall(number, None, loop) for number in range(8)]
+    for number, call in enumerate(calls):
+        call.reader = lambda number=number: told.append(number)  # type: ignore[misc]
+    deliver_step((call, "a" * size) for call in calls)
+    for turn in range(8 // a_turn + 1):
+        assert told == list(range(min(8, a_turn * (turn + 1))))
+        await asyncio.sleep(0)
+    assert told == list(range(8))
+
+
+async def test_a_backlog_is_taken_in_parts() -> None:
+    call = StreamCall(1, None, asyncio.get_running_loop())
+    chunks = ["a" * 100, "b" * AT_ONCE_BYTES, "c", "d"]
+    deliver_step((call, chunk) for chunk in chunks)
+    assert call.take(AT_ONCE_BYTES) == chunks[:2]
+    assert call.has_chunks()
+    assert call.take(AT_ONCE_BYTES) == chunks[2:]
+    assert not call.has_chunks()

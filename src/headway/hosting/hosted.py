@@ -12,7 +12,14 @@ from typing import Any, Protocol
 from headway.config import ModelConfig, check_kind
 from headway.core import CostTable
 from headway.core.operating.health import Health, health_of
-from headway.errors import ConfigError, HeadwayError, InvalidInput, QueueFull, Shed
+from headway.errors import (
+    ConfigError,
+    HeadwayError,
+    InvalidInput,
+    QueueFull,
+    Shed,
+    without_frames,
+)
 from headway.hosting.batch_axis import (
     drop_batch_axis,
     made_without_batch_axis,
@@ -255,7 +262,7 @@ class Served(InUse):
                 return Decoded(self._row(value))
             return Decoded(self.signature.input.decode(value))
         except HeadwayError as error:
-            return Decoded(None, error)
+            return Decoded(None, without_frames(error))  # of thousands, perhaps
 
     async def submit(self, value: Any, ask: Ask) -> Any:
         """One value as Python has it, from a model that calls this one: nothing is decoded."""

@@ -30,7 +30,8 @@ class ServedStream:
         self._is_over = False
         self._started = 0.0
         self._held: AbstractContextManager[None] | None = None
-        self.take: Callable[[], list[Any]] = list  # all chunks that are there
+        self.take: Callable[..., list[Any]] = _nothing  # as OpenStream's
+        self.has_chunks: Callable[[], bool] = bool
 
     def __aiter__(self) -> Self:
         return self
@@ -54,7 +55,7 @@ class ServedStream:
         self._held = self._host.held()
         self._held.__enter__()
         chunks = await self._host.open_stream(*self._asked)
-        self.take = chunks.take
+        self.take, self.has_chunks = chunks.take, chunks.has_chunks
         return chunks
 
     def attach(self, reader: Callable[[], None] | None, direct: Direct | None = None) -> None:
@@ -88,3 +89,7 @@ class ServedStream:
         if self._held is not None:
             self._host.record(1, self._started, error)
             self._held.__exit__(None, None, None)
+
+
+def _nothing(most_bytes: float = 0.0) -> list[Any]:
+    return []

@@ -67,6 +67,8 @@ def tell(error: BaseException, tally: ErrorTally, *, debug: bool, **context: str
     message = str(error) if is_ours else "internal error"
     if debug and (not is_ours or error.__cause__ is not None):
         message += "\n" + "".join(traceback.format_exception(error))
+    # The causes of a failed batch are its other callers' as well.
+    errors.without_frames(error, with_causes=is_ours and status.http != 500)
     return Told(error, status, code, message)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from benchmarks.attacks import over_grpc
 from benchmarks.attacks.honest import HonestClients
-from benchmarks.attacks.run import GRPC_ATTACKS, HTTP_ATTACKS, Line
+from benchmarks.attacks.run import GRPC_ATTACKS, HTTP_ATTACKS, MOUNTED_ATTACKS, Line
 from benchmarks.attacks.scene import Attack, Memory, Scene, attacked
 
 HAS_KEY = [
@@ -29,13 +29,19 @@ def staged(stack: str) -> Iterator[Stage]:
     with attacked(stack) as scene:
         target = scene.target
         target.seconds = 0.3
-        with HonestClients(target.port, target.grpc_port, scene.honest_key) as clients:
+        ports = target.port, target.grpc_port
+        with HonestClients(*ports, scene.honest_key, target.prefix) as clients:
             yield Stage(scene, clients, Memory(scene.server.pid))
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     yield from staged("headway")
+
+
+@pytest.fixture(scope="module")
+def mounted() -> Iterator[Stage]:
+    yield from staged("mounted")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +65,15 @@ def attack(stage: Stage, name: str, attack: Attack, *, has_key: bool) -> Line:
 @pytest.mark.parametrize("name", HTTP_ATTACKS)
 def test_an_attack_is_refused_and_others_are_served(stage: Stage, name: str) -> None:
     line = attack(stage, name, HTTP_ATTACKS[name], has_key=True)
+    assert line.outcome.is_refused, line.outcome
+
+
+@pytest.mark.parametrize("has_key", HAS_KEY)
+@pytest.mark.parametrize("name", MOUNTED_ATTACKS)
+def test_so_it_is_below_a_prefix_of_another_application(
+    mounted: Stage, name: str, has_key: bool
+) -> None:
+    line = attack(mounted, name, MOUNTED_ATTACKS[name], has_key=has_key)
     assert line.outcome.is_refused, line.outcome
 
 

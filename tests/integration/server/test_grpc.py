@@ -601,6 +601,26 @@ def test_a_model_that_streams_answers_often(running: Running) -> None:
     assert "no shouting" in str(error)
 
 
+async def test_a_stream_that_is_faster_than_its_client_loses_nothing(stack: str) -> None:
+    """More than a window of texts, as fast as the model makes them."""
+    letters = [chr(0x4E00 + n) for n in range(3_000)]
+
+    async with (
+        serving({"letters": Letters()}, grpc_stack=stack) as (server, _),
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer()
+        await call.write(
+            request(
+                "letters", ("input", "BYTES", [1], "bytes_contents", ["".join(letters).encode()])
+            )
+        )
+        await call.done_writing()
+        answers = [each async for each in call]
+    told = [each.infer_response.raw_output_contents[0][4:].decode() for each in answers]
+    assert told == letters
+
+
 @pytest.mark.parametrize("data", [b"\xff\xff", request("root").SerializeToString()[:-1]])
 def test_what_is_no_message_is_refused_and_not_logged(
     running: Running, data: bytes, caplog: pytest.LogCaptureFixture

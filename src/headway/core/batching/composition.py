@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import itemgetter
 
 from headway.core.items import FireReason, Item, Priority
 
 _CLASSES = tuple(Priority)
-_rows = attrgetter("rows")
+_rows = itemgetter(2)  # of an item
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ class that would starve takes its share first, and an item that must leave now t
 before others.
 """
 
-from operator import attrgetter
+from operator import itemgetter
 
 from headway.core.batching.composition import Composition
 from headway.core.batching.filling import Filling
@@ -18,7 +18,7 @@ from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.priority import FLOOR
 from headway.core.queueing.queue import FairLane, Line, Queue
 
-_rows = attrgetter("rows")
+_rows = itemgetter(2)  # of an item
 
 
 class OrderedComposer:

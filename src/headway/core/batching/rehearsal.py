@@ -3,7 +3,7 @@
 The last arrivals are replayed against the learned batch times, under one window and batch size
 after the other; whatever would have given the best tail and mean is used from then on. Arrivals
 that do not depend on our answers are the same whatever we decide, so a replay is what would have
-happened. Callers that wait for their answers before they ask again are another matter: `linger`.
+happened. Callers that wait for their answers before they ask again are another matter: `arrivals`.
 
 The work is done in slices, when there is nothing else to decide, and takes a bounded share of the
 time.
@@ -36,7 +36,7 @@ _SETTLED = 2048  # arrivals between two rehearsals where the last one changed no
 _CHANGED = 1.4  # times as many or as few arrivals a second: all settings are tried again
 _SLOWER = 1.1  # times what batches took: a setting that was right may not be
 _EARLY, _EARLY_SLICES = 1024, 6  # up to so many arrivals, so many slices at once
-_STEP_S = 1.5e-6  # what one batch of a replay takes, about: `benchmarks rehearsal` measures it
+_STEP_S = 2.5e-6  # what one batch of a replay takes, about: `benchmarks decisions` measures it
 _ROUND = 150  # batches of a replay take as long as what a rehearsal does beside its replays
 _SHARE = 0.01  # of the time is spent on rehearsing, at most, …
 _LENT_S = 0.1  # … and so much at the start
@@ -102,7 +102,7 @@ class Rehearsal:
         self._settled = (0.0, 0.0)  # … if as many come, and batches take as long, as then
         self._round: Iterator[int] | None = None
         self.setting: Setting | None = None  # None: nothing is known yet
-        self._sustained = Sustained([])
+        self._sustained = Sustained()
 
     def arrived(self, times: Sequence[float]) -> None:
         recent = self._recent
@@ -111,11 +111,23 @@ class Rehearsal:
             del recent[:-_MOST]
         self._arrivals += len(times)
 
-    def sustained_rows(self) -> int:
-        """How many rows at once keep up with what has come lately."""
+    def cap_now(self, cap_rows: int) -> int:
+        """So many rows at once, or what several workers take instead while more come."""
+        return self._sustained.cap_for(cap_rows, self._lately_s())
+
+    def rows_to_take(self, waiting: int, cap_rows: int) -> int:
+        """Of so many waiting rows, where so many at once are usual."""
+        return self._sustained.rows_to_take(waiting, cap_rows, self._lately_s())
+
+    def _lately_s(self) -> float:
+        """The time in which the latest came."""
         recent = self._recent
-        is_known = len(recent) >= LATELY
-        return self._sustained.rows_for(recent[-1] - recent[-LATELY] if is_known else math.inf)
+        return recent[-1] - recent[-LATELY] if len(recent) >= LATELY else math.inf
+
+    def start_over(self) -> None:
+        """The workers are not what they seemed to be: rehearse at once, and try all settings."""
+        self._round, self._due = None, max(_FIRST, self._arrivals)
+        self._settled_until, self._rate_rps = 0, 0.0
 
     def step(self, now: float) -> None:
         """Do a little, if something is to be done."""
@@ -153,7 +165,7 @@ class Rehearsal:
         if before is None:
             before = Setting(0.0, None if is_alone else self._costs.best_rows(self._size))
         before = before._replace(window_s=min(before.window_s, windows[-1]))
-        caps = self._caps(round_)
+        caps = all_caps = self._caps(round_)
         if before.cap_rows is not None and before.cap_rows < caps[0]:
             before = before._replace(cap_rows=caps[0])  # the one in force does not keep up
         yield from self._try(before, round_)
@@ -173,11 +185,20 @@ class Rehearsal:
             yield from self._try_windows(windows, round_)
         best = round_.best()
         is_better = self.setting is None or round_.score(best) < round_.score(before) + _BETTER
-        chosen = best if is_better else before
+        chosen = self._reached(best if is_better else before, round_, all_caps)
         if chosen == self.setting and not is_wide:
             self._settled_until = self._arrivals + _SETTLED
             self._settled = round_.rate_rps, self._batch_s()
         self.setting = chosen
+
+    def _reached(self, setting: Setting, round_: _Round, caps: Sequence[int]) -> Setting:
+        """In a pool, with the least cap that is the same as far as was seen: when more come it is
+        lifted, but one that is too large is not lowered."""
+        if setting.cap_rows is None or len(self.speeds) == 1:
+            return setting
+        largest = round(round_.found[setting].largest * self._item_rows)
+        least = caps[min(bisect_left(caps, largest), len(caps) - 1)]
+        return setting._replace(cap_rows=min(setting.cap_rows, least))
 
     def _is_as_before(self) -> bool:
         """Do as many come, and do batches take as long, as when the last rehearsal changed
@@ -215,9 +236,9 @@ class Rehearsal:
         span_s = times[-1] * own / (own - 1)
         if span_s <= 0.0:
             return None
+        items = self._items(self._costs.best_rows(self._size))
         while len(times) < _LEAST:
             times += [at + span_s for at in times[-own:]]
-        items = self._items(self._costs.best_rows(self._size))
         sized = Sized(self._sizing, self._size, self._item_rows, items)
         return _Round(Traffic(times, seconds, self._slo_s), own / span_s, sized, {})
 
@@ -258,7 +279,7 @@ class Rehearsal:
             return round_.sized
         most = self._items(self._costs.best_rows(self._size))
         cap = self._items(min(setting.cap_rows, self._max_rows))
-        return Capped(cap, most, len(self.speeds), self._sustained, self._item_rows)
+        return Capped(cap, most, self._sustained, self._item_rows)
 
     def _items(self, rows: int) -> int:
         return max(1, int(rows / self._item_rows))
@@ -275,13 +296,15 @@ class Rehearsal:
         """Those with which the workers keep up."""
         best = self._costs.best_rows(self._size)
         power = sum(1.0 / speed for speed in self.speeds)
-        sizes = [
-            (rows, round_.capacity_rps(self._items(rows), power))
-            for rows in _cap_sizes(self._max_rows, best, self._costs.by_rows(self._size)[0])
-        ]
-        self._sustained = Sustained([each for each in sizes if each[0] <= best])
+        sizes = []
+        for rows in _cap_sizes(self._max_rows, best, self._costs.by_rows(self._size)[0]):
+            rps = round_.capacity_rps(self._items(rows), power)
+            sizes.append((rows, rps, self._items(rows) * power / rps))
+        self._sustained = Sustained(
+            [each for each in sizes if each[0] <= best], is_alone=len(self.speeds) == 1
+        )
         needed_rps = _HEADROOM * round_.rate_rps
-        return [rows for rows, rps in sizes if rows >= best or rps >= needed_rps]
+        return [rows for rows, rps, _ in sizes if rows >= best or rps >= needed_rps]
 
 
 def _cap_sizes(max_rows: int, best: int, by_rows: Sequence[float | None]) -> list[int]:

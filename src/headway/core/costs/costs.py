@@ -113,8 +113,7 @@ class Costs:
         self._was_probed = True
         self._errors = deque(table.errors, maxlen=_ERRORS_KEPT)
         self._forget_errors()
-        is_steady = self.spread < _STEADY
-        samples = _PROBED_SAMPLES if is_steady else _UNSTEADY_SAMPLES
+        samples = _PROBED_SAMPLES if self.is_steady else _UNSTEADY_SAMPLES
         self._cells = {
             (table.rows[i], j): _Cell(seconds, samples, self._observed)
             for i, row in enumerate(table.seconds)
@@ -170,6 +169,11 @@ class Costs:
         if len(self._strays) >= _STRAYS_KNOWN:
             return sorted(self._strays)[len(self._strays) // 2]
         return (self.error_at(84.0) - self.error_at(16.0)) / 2
+
+    @property
+    def is_steady(self) -> bool:
+        """Do like batches always take the same?"""
+        return self.spread < _STEADY
 
     def margin_s(self, rows: int, size: int = 0) -> float:
         """What to add so that a prediction holds at the percentile asked for."""

@@ -9,16 +9,17 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from operator import attrgetter, mul
+from operator import itemgetter, mul
 from typing import Protocol
 
 from headway.core.items import Item, Priority
 from headway.core.queueing.classes import PriorityClass
 from headway.core.queueing.deadlines import Deadlines
 from headway.core.queueing.shelves import SLACK, Shelf, Slot
+from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
-_rows, _size = attrgetter("rows"), attrgetter("size")
+_rows, _size = itemgetter(2), itemgetter(3)  # of an item
 
 
 class Lane(Protocol):
@@ -102,6 +103,9 @@ class Line:
 
     def head(self) -> Item:
         """The next, in order."""
+        flow = min([shelf.slots[0] for shelf in self.shelves.values()])[4]
+        if not flow.is_odd:
+            return flow.items[0]
         found = self.first()
         assert found is not None, "the line is empty"
         return found[1]
@@ -141,7 +145,10 @@ class Line:
         these shelves."""
         held = self.shelves
         chosen = list(held.values()) if sizes is None else [held[size] for size in sizes]
-        if len(chosen) == 1 or sum(shelf.rows for shelf in chosen) <= most:
+        rows = sum([shelf.rows for shelf in chosen])
+        if rows == sum([shelf.items for shelf in chosen]):
+            taken = take_singles(chosen, most, self._class.shares, self._live)
+        elif len(chosen) == 1 or rows <= most:
             taken = self._take_each(chosen, most)
         else:
             taken = self._take_merged(chosen, most)
@@ -177,12 +184,7 @@ class Line:
         virtual = max(shares.virtual, virtual)  # it moves on to the first of all, not further
         taken: list[Item] = []
         for shelf in shelves:
-            if most >= shelf.rows:
-                taken += shelf.drain()
-            elif shelf.rows == shelf.items:
-                taken += shelf.take_singles(most)
-            else:
-                taken += shelf.take(most)
+            taken += shelf.take(most)
         shares.virtual = virtual
         return taken
 
@@ -225,8 +227,7 @@ class Line:
         lane.rows -= rows
         lane.items -= len(taken)
         for shelf in shelves:
-            if len(shelf.slots) > 2 * shelf.items + SLACK or (shelf.slots and not shelf.items):
-                shelf.compact()
+            shelf.forget()
             if not shelf.items:
                 self.shelves.pop(shelf.size, None)
         if len(self.arrivals) > 2 * self.items + SLACK:

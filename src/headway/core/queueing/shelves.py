@@ -19,14 +19,16 @@ SLACK = 64  # traces of the departed that are tolerated
 class Flow:
     """One tenant's items on one shelf, oldest first."""
 
-    __slots__ = ("gone", "items", "spent", "tenant", "unused")
+    __slots__ = ("gone", "is_odd", "items", "shelf", "spent", "tenant", "unused")
 
-    def __init__(self, tenant: Account) -> None:
+    def __init__(self, tenant: Account, shelf: "Shelf") -> None:
         self.tenant = tenant
+        self.shelf = shelf
         self.items: deque[Item] = deque()  # some may have left
         self.gone = 0  # so many
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots whose right was used for an item that went out of turn
+        self.is_odd = False  # its slots may not be those of its items, one by one
 
     @property
     def is_over(self) -> bool:
@@ -60,7 +62,7 @@ class Shelf:
         shares = self._shares
         flow = self.flows.get(tenant.name)
         if flow is None:
-            flow = self.flows[tenant.name] = Flow(tenant)
+            flow = self.flows[tenant.name] = Flow(tenant, self)
         elif flow.tenant is not tenant:  # its account was closed and opened again meanwhile
             flow.tenant = tenant
         rows = item.rows
@@ -130,86 +132,29 @@ class Shelf:
         self.rows -= rows
         return taken
 
-    def take_singles(self, most: int) -> list[Item]:
-        """As `take`, where all items are of one row: the way that most go, so it is unrolled."""
-        slots, flows, shares, live = self.slots, self.flows, self._shares, self._live
-        shares.advance(slots[0][2])
-        if len(flows) == 1 and len(slots) == self.items:
-            return self._take_alike(most)
-        taken: list[Item] = []
-        used, left, emptied = 0, most, 0.0
-        for slot in slots:
-            flow = slot[4]
-            items = flow.items
-            used += 1
-            if (flow.gone and _oldest(flow, live) is None) or flow.spent or not items:
-                self._clear(slot)
-                continue
-            taken.append(items.popleft())
-            tenant = flow.tenant
-            tenant.held -= 1
-            if not tenant.held:  # the flow may still hold items that are gone, and their slots
-                emptied += tenant.weight
-            if not items and not flow.unused:
-                del flows[tenant.name]
-            left -= 1
-            if not left:
-                break
-        for item in taken:
-            del live[item.id]
-        del slots[:used]
-        shares.active_weight -= emptied
-        shares.prune()
-        self.items -= len(taken)
-        self.rows -= len(taken)
-        return taken
-
-    def drain(self) -> list[Item]:
-        """All there are, in no order."""
-        if not len(self.slots) == self.items == self.rows:
-            return self.take(self.rows)
-        shares, live = self._shares, self._live
-        taken: list[Item] = []
-        emptied = 0.0
-        for flow in self.flows.values():
-            tenant = flow.tenant
-            if flow.gone:
-                _clean(flow, live)
-            items = flow.items
-            taken += items
-            tenant.held -= len(items)
-            if not tenant.held:
-                emptied += tenant.weight
-        for item in taken:
-            del live[item.id]
-        if emptied:
-            shares.active_weight -= emptied
-            shares.prune()
-        self.items = self.rows = 0
-        self.slots = []
-        self.flows = {}
-        return taken
-
-    def _take_alike(self, most: int) -> list[Item]:
-        """Likewise, where there is one tenant, and every slot is that of an item."""
-        (flow,) = self.flows.values()
-        items, tenant, live = flow.items, flow.tenant, self._live
-        if flow.gone:
-            _clean(flow, live)
-            items = flow.items
-        pop = items.popleft
-        taken = [pop() for _ in range(most)]
-        for item in taken:
-            del live[item.id]
+    def cut(self, most: int) -> list[Slot]:
+        """Take the first slots off, up to so many. Each is for one item of one row; where it turns
+        out to be for none, `serve` says so."""
+        slots = self.slots[:most]
         del self.slots[:most]
-        self.items -= most
-        self.rows -= most
-        tenant.held -= most
-        if not self.items:
-            self.flows.clear()
-            if not tenant.held:
-                self._shares.emptied(tenant)
-        return taken
+        self.items -= len(slots)
+        self.rows -= len(slots)
+        return slots
+
+    def serve(self, slot: Slot) -> Item | None:
+        """The item that goes with a slot that was cut off, of an odd flow; None: there is none."""
+        flow = slot[4]
+        item = None if flow.spent else _oldest(flow, self._live)
+        if item is None:
+            self.items += 1
+            self.rows += 1
+            self._clear(slot)
+        else:
+            flow.items.popleft()
+            if slot[3] != 1:
+                self._shares.charge(flow.tenant, 1 - slot[3])
+        flow.is_odd = bool(flow.gone or flow.unused or flow.spent)
+        return item
 
     def newest(self, name: str) -> Item | None:
         """That tenant's newest item on this shelf."""
@@ -225,6 +170,7 @@ class Shelf:
     def remove(self, item: Item, *, ran: bool) -> None:
         """Out of turn: to run, or never to. It is not `live` any more."""
         flow = self.flows[item.tenant]
+        flow.is_odd = True
         flow.gone += 1
         if flow.gone > len(flow.items) // 2 + SLACK:
             _clean(flow, self._live)
@@ -235,6 +181,14 @@ class Shelf:
         self.items -= 1
         self.rows -= item.rows
         self._shares.leave(flow.tenant, item.rows)
+
+    def forget(self) -> None:
+        """Clear away what the departed have left, where that is much."""
+        limit = 2 * self.items + SLACK
+        if len(self.slots) > limit or (self.slots and not self.items):
+            self.compact()
+        if len(self.flows) > limit:
+            self.flows = {name: flow for name, flow in self.flows.items() if not flow.is_over}
 
     def compact(self) -> None:
         """Clear away the slots without an item."""

@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from headway.core import CostTable
 from headway.core.generation.wishes import NAMES, wishes_of
 from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place_engine
-from headway.errors import Closed, HeadwayError, InvalidInput
+from headway.errors import Closed, HeadwayError, InvalidInput, without_frames
 from headway.hosting.explaining import Story
 from headway.hosting.generation.adapted import AdaptedModel
 from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapters
@@ -348,7 +349,7 @@ class ServedGenerator(InUse):
                 return await self._predict(value, ask)
             except HeadwayError as error:
                 if keep_errors:
-                    return error
+                    return without_frames(error)
                 raise
 
         each_ask = [asks] * len(values) if isinstance(asks, Ask) else asks
@@ -393,6 +394,7 @@ class _Texts(OpenStream):
         self._pieces = pieces
         self._story = story
         self.take = self._take
+        self.has_chunks = pieces.has_chunks
         self.is_at_end = pieces.is_at_end
 
     async def __anext__(self) -> Any:
@@ -411,8 +413,8 @@ class _Texts(OpenStream):
     def close(self) -> None:
         self._pieces.close()
 
-    def _take(self) -> list[Any]:
-        return [piece.text for piece in self._pieces.take() if self._seen(piece)]
+    def _take(self, most_bytes: float = math.inf) -> list[Any]:
+        return [piece.text for piece in self._pieces.take(most_bytes) if self._seen(piece)]
 
     def _seen(self, piece: Piece) -> bool:
         if piece.met is not None and self._story is not None:

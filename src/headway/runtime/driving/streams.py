@@ -5,6 +5,7 @@ told once for all streams of a step (`deliver_step`), and wakes each reader once
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Self, TypeAlias
@@ -16,6 +17,7 @@ from headway.runtime.driving.digests import Trail
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what texts, bytes and arrays among them may take
+AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
 # Called in the reader's loop with a chunk. False: not now, and the chunk is to be put.
 Direct: TypeAlias = Callable[[Any], bool]
@@ -160,13 +162,24 @@ class StreamCall:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def take(self) -> list[Any]:
-        """All chunks that are there."""
+    def take(self, most_bytes: float = math.inf) -> list[Any]:
+        """The chunks that are there; the one that goes beyond `most_bytes` is the last."""
+        pushed_bytes = self._pushed_bytes  # first: a chunk is counted before it can be taken
         chunks, taken = self._chunks, []
-        while chunks:
-            taken.append(chunks.popleft())
-        self._taken_bytes += sum(map(_bytes_of, taken))
+        if pushed_bytes - self._taken_bytes <= most_bytes:
+            while chunks:
+                taken.append(chunks.popleft())
+            self._taken_bytes = pushed_bytes
+            return taken
+        stops_at = self._taken_bytes + most_bytes
+        while chunks and self._taken_bytes < stops_at:
+            chunk = chunks.popleft()
+            taken.append(chunk)
+            self._taken_bytes += _bytes_of(chunk)
         return taken
+
+    def has_chunks(self) -> bool:
+        return bool(self._chunks)
 
     def is_at_end(self) -> bool:
         """Whether all has been read; raises what went wrong."""
@@ -194,7 +207,7 @@ class StreamCall:
 class OpenStream:
     """A stream as its reader has it: an async iterator; or, attached, chunks without a task."""
 
-    __slots__ = ("_call", "_deadline", "_withdraw", "is_at_end", "take")
+    __slots__ = ("_call", "_deadline", "_withdraw", "has_chunks", "is_at_end", "take")
 
     def __init__(
         self,
@@ -206,6 +219,7 @@ class OpenStream:
         self._withdraw = withdraw
         self._deadline = deadline
         self.take = call.take
+        self.has_chunks = call.has_chunks
         self.is_at_end = call.is_at_end
 
     def __aiter__(self) -> Self:
@@ -272,5 +286,11 @@ def _wake_in(loop: asyncio.AbstractEventLoop, calls: list[StreamCall]) -> None:
 
 
 def _wake_all(calls: list[StreamCall]) -> None:
-    for call in calls:
+    """Readers of much, a few in a turn: each encodes and writes what it finds."""
+    unread_bytes = 0
+    for count, call in enumerate(calls, 1):
+        unread_bytes += call._pushed_bytes - call._taken_bytes
         call.wake()
+        if unread_bytes > AT_ONCE_BYTES and count < len(calls):
+            call.loop.call_soon(_wake_all, calls[count:])
+            return

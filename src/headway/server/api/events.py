@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
-from headway.runtime.driving.streams import Direct
+from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
 from headway.server.net.messages import Sink
 
 
@@ -74,11 +74,13 @@ class Events:
             async for event in self:
                 await sink.wait_writable()
                 sink.write(event)
+                if len(event) > AT_ONCE_BYTES:  # the next may be there, and is encoded first
+                    await turn_of(sink)
             return
         if self._ended:
             return
         try:
-            await _ToSink(stream, self._event_of, sink).wait_done()
+            await ToSink(stream, self._event_of, sink).wait_done()
             tail = self._tail_of()
             if tail:
                 sink.write(tail)
@@ -95,79 +97,90 @@ class Pumping:
         take: Callable[[list[Any]], None],
         direct: Direct | None = None,
     ) -> None:
-        """`direct` may take a chunk before it comes into the stream's queue."""
         self._stream = stream
         self._take = take
         self._direct = direct
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait_done(self) -> None:
         """Raises what went wrong."""
-        self._stream.attach(self._advance, self._direct)
+        self._stream.attach(self.advance, self._direct)
         try:
-            self._advance()  # what has come meanwhile
-            await self._done
+            self.advance()  # what has come meanwhile
+            await self.done
         finally:
             self._stream.attach(None)
 
-    def _advance(self) -> None:
-        if self._done.done():
+    def advance(self) -> None:
+        if self.done.done():
             return
         try:
-            self._take(self._stream.take())
+            self._take(self._stream.take(AT_ONCE_BYTES))
             if self._stream.is_at_end():
-                self._done.set_result(None)
+                self.done.set_result(None)
+            elif self._stream.has_chunks():
+                self._come_back()
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._fail(error)
 
+    def _come_back(self) -> None:
+        """There is more than one turn may take: others have theirs first."""
+        self.done.get_loop().call_soon(self.advance)
+
     def _fail(self, error: BaseException) -> None:
-        if not self._done.done():  # it was cancelled: the client has left
-            self._done.set_exception(error)
+        if not self.done.done():  # else it was cancelled: the client has left
+            self.done.set_exception(error)
 
 
-class _ToSink(Pumping):
-    """As events, as long as the sink has room."""
+class ToSink(Pumping):
+    """Writes what comes as events, as long as the sink has room."""
 
     def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
-        super().__init__(stream, self._write_all, self._write)
+        super().__init__(stream, self._write, self._write_one)
         self._event_of = event_of
         self._sink = sink
-        self._is_clear = True  # nothing went wrong, and no chunk waits in the stream for the sink
+        self._is_held_up = False
+        self._is_clear = False  # no chunk waits in the stream, and there may be more
 
-    def _write(self, chunk: Any) -> bool:
+    def advance(self) -> None:
+        writable = self._sink.writable
+        if writable is None:
+            super().advance()
+            self._is_clear = not self.done.done() and not self._stream.has_chunks()
+        elif not self._is_held_up:  # the client reads too slowly: chunks wait, up to a limit
+            self._is_held_up, self._is_clear = True, False
+            writable.add_done_callback(self._go_on)
+
+    def _come_back(self) -> None:
+        self._sink.call_in_turn(self.advance)
+
+    def _go_on(self, _: object) -> None:
+        self._is_held_up = False
+        self.advance()
+
+    def _write_one(self, chunk: Any) -> bool:
         """The hot path: a chunk goes to the sink without a stay in the stream."""
-        sink = self._sink
-        if not self._is_clear or sink.writable is not None:
+        if not self._is_clear or self._sink.writable is not None:
             return False
         try:
             event = self._event_of(chunk)
             if event:  # an empty chunk would end the answer
-                sink.write(event)
+                self._sink.write(event)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
+            self._is_clear = False
             self._fail(error)
         return True
 
-    def _advance(self) -> None:
-        writable = self._sink.writable
-        if writable is None:
-            super()._advance()
-        elif self._is_clear:  # the client reads too slowly: chunks wait, up to a limit
-            self._is_clear = False
-            writable.add_done_callback(self._go_on)
-
-    def _go_on(self, _: object) -> None:
-        if not self._done.done():
-            self._is_clear = True
-            self._advance()
-
-    def _fail(self, error: BaseException) -> None:
-        self._is_clear = False
-        super()._fail(error)
-
-    def _write_all(self, chunks: list[Any]) -> None:
+    def _write(self, chunks: list[Any]) -> None:
         events = b"".join([self._event_of(chunk) for chunk in chunks])
         if events:
             self._sink.write(events)
+
+
+async def turn_of(sink: Sink) -> None:
+    turn = asyncio.Event()
+    sink.call_in_turn(turn.set)
+    await turn.wait()
 
 
 async def close(stream: AsyncIterator[Any]) -> None:

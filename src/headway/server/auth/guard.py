@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headway.config import KeyConfig, ServerConfig
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import ConfigError, HeadwayError, without_frames
 from headway.server.app import App
 from headway.server.auth.access import Access
 from headway.server.auth.cors import CorsApp
@@ -66,7 +66,7 @@ class Guard:
         try:
             self.keys.find(headers).check(Access.READ)
         except HeadwayError as error:
-            return error
+            return without_frames(error)
         return None
 
     # --- gRPC, which may not be installed

@@ -18,6 +18,7 @@ from headway.server.errors import is_asked_to_stop, retry_after_s, tell
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.measuring import Size, measure
 from headway.server.grpc.standard.serving import streaming_of
+from headway.server.net.background import background
 from headway.server.net.body_room import BodyRoom
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -66,7 +67,7 @@ class Unparsed(NamedTuple):
 
     async def measured(self) -> Size:
         """Raises InputTooLarge."""
-        return await asyncio.to_thread(measure, self.data, self.kind)
+        return await background.run(lambda steps: measure(self.data, self.kind, steps=steps))
 
 
 class Calls:
@@ -194,6 +195,7 @@ class Calls:
                 refusal = self.refusal_of(error, request_id_of(request, context))
             except Exception as error:  # noqa: BLE001 - user code; every caller is answered
                 refusal = self.refusal_of(error, request_id_of(request, context))
+            request = None  # grpc.aio keeps the error that it raises now, and that this frame
             return await context.abort(refusal.code, refusal.message, refusal.metadata)
 
         return call

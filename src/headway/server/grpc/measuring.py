@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from headway.errors import InputTooLarge
+from headway.server.net.background import AT_ONCE, Steps
 
 MOST_MESSAGES = 2**13  # inside of one; 0.3 µs each, while nothing else runs
 MOST_PARTS = 2**17  # fields altogether: texts above all
@@ -14,6 +15,7 @@ MOST_NUMBERS = 2**20  # of variable length, in typed contents; up to 25 ns each,
 MESSAGE_BYTES = 128  # in memory, about
 PART_BYTES = 32
 NUMBER_BYTES = 8
+_PARTS_A_STEP = 512  # about a millisecond
 
 
 class Size(NamedTuple):
@@ -35,26 +37,28 @@ class _Fields(dict[int, "_Fields | None"]):
     """The fields of a message that hold messages, or (None) numbers side by side."""
 
 
-def measure(data: bytes, kind: Any, most: Size = MOST) -> Size:
+def measure(data: bytes, kind: Any, most: Size = MOST, steps: Steps = AT_ONCE) -> Size:
     """`kind` is a message's class. Raises InputTooLarge as soon as it is more than `most`. What is
     not protobuf is measured as far as it goes: the parser will say so."""
-    measuring = _Measuring(most)
+    measuring = _Measuring(most, steps)
     measuring.read(memoryview(data), _fields_of(kind.DESCRIPTOR))
     return Size(measuring.messages, measuring.parts, measuring.numbers)
 
 
 class _Measuring:
-    def __init__(self, most: Size) -> None:
+    def __init__(self, most: Size, steps: Steps) -> None:
         self._most = most
+        self._steps = steps
+        self._looks_at = min(_PARTS_A_STEP, most.parts)  # so many parts
         self.messages = self.parts = self.numbers = 0
 
     def read(self, data: memoryview, fields: _Fields) -> None:
-        at, end, most_parts = 0, len(data), self._most.parts
+        at, end = 0, len(data)
         while at < end:
             key, at = _varint(data, at)
             self.parts += 1
-            if self.parts > most_parts:
-                raise _too_large("fields", most_parts)
+            if self.parts > self._looks_at:
+                self._look()
             kind = key & 7
             if kind == 2:
                 length, at = _varint(data, at)
@@ -66,6 +70,13 @@ class _Measuring:
                 at = _varint(data, at)[1]
             elif kind in (1, 5):
                 at += 8 if kind == 1 else 4
+
+    def _look(self) -> None:
+        most_parts = self._most.parts
+        if self.parts > most_parts:
+            raise _too_large("fields", most_parts)
+        self._steps.rest()
+        self._looks_at = min(self._looks_at + _PARTS_A_STEP, most_parts)
 
     def _look_into(self, data: memoryview, fields: _Fields | None) -> None:
         if fields is None:

@@ -29,7 +29,8 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
-from headway.server.grpc.streams import Asked, Streams
+from headway.server.grpc.spelling import Spelling
+from headway.server.grpc.streams import Asked, Chunks, Streams
 from headway.server.inference import Inference
 from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2.call import Call
@@ -109,14 +110,14 @@ class Methods:
         return response
 
     @asynccontextmanager
-    async def stream(self, asked: Asked) -> AsyncIterator[AsyncIterator[pb.ModelInferResponse]]:
+    async def stream(self, asked: Asked) -> AsyncIterator[Chunks]:
         allowance = None if asked.caller is None else asked.caller.allowance
         with nullcontext() if allowance is None else allowance.running_one(time.monotonic()):
-            async with self._stream(asked) as responses:
-                yield responses
+            async with self._stream(asked) as chunks:
+                yield chunks
 
     @asynccontextmanager
-    async def _stream(self, asked: Asked) -> AsyncIterator[AsyncIterator[pb.ModelInferResponse]]:
+    async def _stream(self, asked: Asked) -> AsyncIterator[Chunks]:
         request, context, caller = asked
         served = await self._find_or_wake(asked)
         messages.check_promised(request, self._inference.signature_of(served))
@@ -126,13 +127,14 @@ class Methods:
             decoded = messages.decode(request, regions=self._regions)
         inputs = self._inference.checked(served, decoded)
         ask = ask_of_call(decoded.parameters, context, caller)
-        chunks = served.stream(_value_of(served, inputs), ask)
+        stream = served.stream(_value_of(served, inputs), ask)
         arrays = cast(Any, served).signature.output.arrays
-        async with aclosing(cast(Any, chunks)):
-            yield (
-                self._inference.encode(served, decoded, arrays([chunk]), messages.encode)
-                async for chunk in chunks
-            )
+
+        def encode(chunk: Any) -> pb.ModelInferResponse:
+            return self._inference.encode(served, decoded, arrays([chunk]), messages.encode)
+
+        async with aclosing(cast(Any, stream)):
+            yield Chunks(stream, Spelling(encode).message_of)
 
     async def _decode_slowly(
         self, request: pb.ModelInferRequest, context: Any

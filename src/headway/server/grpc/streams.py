@@ -2,21 +2,24 @@
 streams. A request's error is its own message; the stream goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from headway.errors import Closed
+from headway.hosting.streaming import ServedStream
+from headway.server.api.events import ToSink
 from headway.server.auth.keys import Caller
 from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
+from headway.server.grpc.spelling import IS_END
 from headway.server.net.body_room import BodyRoom
+from headway.server.net.http2.call import Call
 
 MAX_WAITING = 1024  # requests of one stream; beyond, it is not read until some are answered
 _REQUEST_BYTES = 2**11  # of a request's task, whatever it asks for
 _WANTS_END = "triton_enable_empty_final_response"
-_IS_END = "triton_final_response"
 
 
 class Asked(NamedTuple):
@@ -25,6 +28,13 @@ class Asked(NamedTuple):
     request: pb.ModelInferRequest
     context: Any
     caller: Caller | None
+
+
+class Chunks(NamedTuple):
+    """The chunks of one request's stream, and the message for each."""
+
+    stream: AsyncIterator[Any]
+    message_of: Callable[[Any], pb.ModelStreamInferResponse]
 
 
 class Answers(Protocol):
@@ -36,9 +46,7 @@ class Answers(Protocol):
 
     async def answer(self, asked: Asked) -> pb.ModelInferResponse: ...
 
-    def stream(
-        self, asked: Asked
-    ) -> AbstractAsyncContextManager[AsyncIterator[pb.ModelInferResponse]]: ...
+    def stream(self, asked: Asked) -> AbstractAsyncContextManager[Chunks]: ...
 
 
 class Streams:
@@ -113,7 +121,7 @@ class _Stream:
             try:
                 with self._held(asked.request):
                     response = await self._service.answer(asked)
-                response.parameters[_IS_END].bool_param = True
+                response.parameters[IS_END].bool_param = True
                 message = pb.ModelStreamInferResponse(infer_response=response)
             except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
                 message = self._refused(asked.request, error)
@@ -138,10 +146,12 @@ class _Stream:
             self._places.release()
 
     async def _write_all(self, asked: Asked) -> None:
-        async with self._service.stream(asked) as responses:
-            async for response in responses:
-                response.parameters[_IS_END].bool_param = False
-                await self._write(pb.ModelStreamInferResponse(infer_response=response))
+        async with self._service.stream(asked) as (stream, message_of):
+            async for chunk in stream:
+                await self._write(message_of(chunk))
+                if isinstance(self._context, Call) and isinstance(stream, ServedStream):
+                    await _pump(stream, message_of, self._context)
+                    return
 
     @contextmanager
     def _held(self, request: pb.ModelInferRequest) -> Iterator[None]:
@@ -172,6 +182,32 @@ class _Stream:
         )
 
 
+class _Sink:
+    """Of one call; what goes in is framed."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.write = call.send
+        self.call_in_turn = call.call_in_turn
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        return self._call.writable
+
+    async def wait_writable(self) -> None:
+        while (writable := self.writable) is not None:
+            await writable
+
+
+async def _pump(
+    stream: ServedStream,
+    message_of: Callable[[Any], pb.ModelStreamInferResponse],
+    call: Call,
+) -> None:
+    """The rest of the chunks, each as it comes, without a task's turn for it."""
+    await ToSink(stream, lambda chunk: call.frame(message_of(chunk)), _Sink(call)).wait_done()
+
+
 async def _parsed(request: Any) -> pb.ModelInferRequest:
     if type(request) is TooLarge:
         raise request.error()
@@ -185,5 +221,5 @@ def _end_of(request: pb.ModelInferRequest) -> pb.ModelStreamInferResponse:
     response = pb.ModelInferResponse(
         model_name=request.model_name, model_version=request.model_version, id=request.id
     )
-    response.parameters[_IS_END].bool_param = True
+    response.parameters[IS_END].bool_param = True
     return pb.ModelStreamInferResponse(infer_response=response)

@@ -64,10 +64,11 @@ class Background:
             self._pool = ThreadPoolExecutor(self._threads, "headway-background")
         self.started += 1
         steps = _ThreadSteps()
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work, steps)
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                return await future
+                # Under no name: a future that fails holds its error, which holds this frame.
+                return await loop.run_in_executor(self._pool, work, steps)
         except TimeoutError:
             if not limit.expired():
                 raise

@@ -19,6 +19,7 @@ from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import Budget, address_budget
 from headway.server.net.http2.connection import Connection
 from headway.server.net.http2.method import Method
+from headway.server.net.round_robin import RoundRobin
 
 LIMIT_BYTES = 100_000
 CONFIG = ServerConfig(
@@ -150,6 +151,7 @@ class Owner:
     def __init__(self) -> None:
         self.has_room = True
         self.room = BodyRoom(CONFIG)
+        self.turns = RoundRobin()
         self.unpacking = asyncio.Semaphore(2)
         self.budget = address_budget(0.0)
         self.keys: set[str] = set()  # none: everybody may

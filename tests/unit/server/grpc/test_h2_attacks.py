@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 from collections.abc import Callable
 
 import h2.events
@@ -11,6 +12,7 @@ import pytest
 from h2_peer import CONFIG, GREETING, Link, head, message, raw_call
 from msgspec.structs import replace
 
+from headway.server.net import round_robin
 from headway.server.net.body_room import UNCOUNTED_BYTES
 from headway.server.net.http2 import connection as ours
 from headway.server.net.http2 import frames
@@ -117,6 +119,8 @@ async def test_large_heads_are_counted_as_long_as_their_calls_live() -> None:
     link.feed(GREETING)
     for n in range(10):
         link.feed(raw_call(2 * n + 1, b"", Fields(x="v" * 3000), "/test/wait"))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
     assert link.server._account.held_bytes > 10 * 3000
     await ended(link)
 
@@ -245,10 +249,15 @@ async def test_a_byte_at_a_time_is_not_reading() -> None:
 # ---- turns
 
 
+def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_robin, "SLICE_S", -1.0)
+    monkeypatch.setattr(round_robin, "FIRST_S", -1.0)
+
+
 async def test_many_frames_are_handled_in_turns_and_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ours, "TURN_S", -1.0)  # every turn is over at the first look
+    one_step_a_turn(monkeypatch)
     link = Link()
     encoder = hpack.Encoder()
     link.feed(GREETING + b"".join(raw_call(2 * n + 1, b"%d" % n, encoder) for n in range(100)))
@@ -268,7 +277,7 @@ async def test_many_frames_are_handled_in_turns_and_in_order(
 async def test_a_connection_that_ends_between_two_turns_is_over(
     monkeypatch: pytest.MonkeyPatch, end: bytes
 ) -> None:
-    monkeypatch.setattr(ours, "TURN_S", -1.0)
+    one_step_a_turn(monkeypatch)
     link = Link()
     ping = frames.frame(frames.PING, 0, 0, bytes(8))
     link.feed(GREETING + ping * 40 + end + ping * 100)
@@ -276,6 +285,96 @@ async def test_a_connection_that_ends_between_two_turns_is_over(
         for _ in range(20):
             await asyncio.sleep(0)
         assert link.transport.is_closed
+    await ended(link)
+
+
+async def test_frames_of_many_connections_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had two milliseconds in every turn of the loop, so sixty had a hundred and twenty."""
+    one_step_a_turn(monkeypatch)
+    turns = round_robin.RoundRobin()
+    links = [Link() for _ in range(20)]
+    ping = frames.frame(frames.PING, 0, 0, bytes(8))
+    for link in links:
+        link.owner.turns = turns
+        link.feed(GREETING + ping * 99)
+
+    def handled() -> int:
+        return sum(bytes(each.transport.written).count(ping[:4] + b"\x01") for each in links)
+
+    begun = handled()
+    assert begun <= (len(links) + 1) * ours.AT_ONCE
+    for turn in range(1, 30):
+        await asyncio.sleep(0)
+        assert handled() <= begun + turn * ours.AT_ONCE
+    for _ in range(20 * 100):
+        await asyncio.sleep(0)
+    assert handled() == 20 * 99
+    for link in links:
+        await ended(link)
+
+
+async def test_large_heads_have_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen of them went by before the clock was looked at."""
+    one_step_a_turn(monkeypatch)
+    link = Link(replace(CONFIG, max_header_bytes=32 * 2**10))
+    link.feed(GREETING)
+    large = [opening(2 * n + 1, "/test/wait", x=f"{n:04}" * 1500) for n in range(20)]
+    link.feed(b"".join(large))
+    for turn in range(1, 15):
+        assert link.server._highest_id <= 2 * (turn + 1)
+        await asyncio.sleep(0)
+    for _ in range(30):
+        await asyncio.sleep(0)
+    assert link.server._highest_id == 39
+    await ended(link)
+
+
+@pytest.mark.parametrize("how", ["lost", "failed"])
+async def test_a_thousand_calls_are_cancelled_in_turns(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    one_step_a_turn(monkeypatch)
+    link = Link()
+    link.feed(GREETING)
+    for n in range(500):
+        link.feed(opening(2 * n + 1, "/test/stream"))
+    await asyncio.sleep(0)
+    if how == "lost":
+        link.lose()
+    else:
+        link.feed(frames.frame(frames.PING, 0, 1, bytes(8)))
+    assert not link.server._calls
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert 0 < link.service.cancelled <= 102
+    for _ in range(500):
+        await asyncio.sleep(0)
+    assert link.service.cancelled == 500
+    if how == "failed":
+        link.lose()
+    assert link.owner.room.held_bytes == 0
+
+
+async def test_answers_that_nobody_takes_are_reset_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_step_a_turn(monkeypatch)
+    link = Link()
+    link.greet()
+    link.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    link.send()
+    for _ in range(50):
+        link.ask(b"x" * 100)
+        await asyncio.sleep(0)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert len(link.server._blocked) == 50
+    seen = [50]
+    while link.server._blocked:
+        before = len(link.server._blocked)
+        await asyncio.sleep(0 if before < 50 else 1)
+        seen.append(len(link.server._blocked))
+    assert min(after - before for before, after in itertools.pairwise(seen)) >= -2
     await ended(link)
 
 

@@ -10,6 +10,7 @@ from headway.model import Tensor
 from headway.server.api.v2.tensors import Limits, TensorSignature
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
+from headway.server.grpc.measuring import Size, measure
 from headway.server.net.background import Steps
 
 NUMBERS = TensorSignature([Tensor("x", "float32", (-1, -1))], [])
@@ -87,3 +88,23 @@ def test_raw_numbers_are_only_looked_at() -> None:
     asked = request("FP32", [100, 100])
     asked.raw_input_contents.append(numpy.zeros(10_000, "f4").tobytes())
     assert not messages.is_slow(asked)
+
+
+@pytest.mark.parametrize(("texts", "least"), [(100, 0), (5_000, 9), (100_000, 190)])
+def test_a_message_is_measured_in_steps(texts: int, least: int) -> None:
+    """It was one step, in a thread: the event loop waited for Python's lock again and again."""
+    data = request("BYTES", [texts], bytes_contents=[b"a"] * texts).SerializeToString()
+    steps = CountedSteps()
+    size = measure(data, pb.ModelInferRequest, steps=steps)
+    assert steps.count >= least
+    assert size == measure(data, pb.ModelInferRequest)
+    assert size.parts > texts
+
+
+def test_and_no_longer_than_it_is_allowed_to_be() -> None:
+    data, steps = b"\x2a\0" * 500_000, CountedSteps()  # empty inputs
+    with pytest.raises(InputTooLarge, match="8192 messages"):
+        measure(data, pb.ModelInferRequest, steps=steps)
+    assert 15 <= steps.count <= 16
+    with pytest.raises(InputTooLarge, match="1000 fields"):
+        measure(data, pb.ModelInferRequest, Size(10**9, 1000, 10**9))

@@ -14,6 +14,7 @@ from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.protocol import Connection
 from headway.server.net.messages import Request, Response
+from headway.server.net.round_robin import RoundRobin
 from headway.server.routes import Route
 from headway.testing.virtual_time import run
 
@@ -66,6 +67,7 @@ class FakeOwner:
 
     def __init__(self, heads: Heads | None = None) -> None:
         self.heads = heads or Heads()
+        self.turns = RoundRobin()
 
     def opened(self, _: Connection, address: str) -> str | None:
         return None
@@ -126,6 +128,69 @@ def test_answers_do_not_depend_on_how_the_requests_were_cut(places: list[int]) -
     assert answers == run(exchange([REQUESTS]))
     assert re.findall(rb"X-Request-Id: (.)", answers) == [b"a", b"b", b"c", b"d"]
     assert answers.count(b"HTTP/1.1 ") == 4
+
+
+async def exchanged_at_once(data: bytes) -> tuple[bytes, list[int]]:
+    """What is answered to one read, and how many requests waited at each moment."""
+    app = App()
+    app.add(Route("POST", "/echo", echo))
+    app.add(Route("POST", "/direct", echo, direct=Pending))
+    loop = asyncio.get_running_loop()
+    connection, transport = Connection(app, ServerConfig(), loop, FakeOwner()), FakeTransport()
+    connection.connection_made(transport)
+    connection.data_received(data)
+    waited = [len(connection._waiting)]
+    while connection._waiting or connection._unparsed:
+        await asyncio.sleep(0.001)
+        waited.append(len(connection._waiting))
+    connection.data_received(b"")
+    await asyncio.sleep(1)
+    assert transport.can_read.is_set()
+    connection.connection_lost(None)
+    return transport.written, waited
+
+
+def test_one_read_of_many_requests_is_parsed_as_they_are_answered() -> None:
+    """A read of 256 KB had four thousand of them, which held the event loop up for 40 ms."""
+    one = b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: %d\r\nContent-Length: 2\r\n\r\nab"
+    requests = [one % number for number in range(3000)]
+    answers, waited = run(exchanged_at_once(b"".join(requests)))
+    assert re.findall(rb"X-Request-Id: (\d+)", answers) == [b"%d" % n for n in range(3000)]
+    assert max(waited) <= 4096 // len(requests[0]) + 1
+
+
+async def test_after_a_large_read_others_have_their_turn() -> None:
+    app = App()
+    app.add(Route("POST", "/echo", echo))
+    loop = asyncio.get_running_loop()
+    connection, transport = Connection(app, ServerConfig(), loop, FakeOwner()), FakeTransport()
+    connection.connection_made(transport)
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    for data in (head + bytes(250_000), bytes(250_000), bytes(250_000)):
+        connection.data_received(data)
+        assert not transport.can_read.is_set()
+        await asyncio.sleep(0)
+        assert transport.can_read.is_set()
+    more = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
+    connection.data_received(bytes(250_000) + more * 3)  # requests wait, so it is not read
+    for _ in range(3):
+        await asyncio.sleep(0)
+        assert not transport.can_read.is_set()
+    connection.connection_lost(None)
+
+
+def test_a_broken_request_among_many_ends_them() -> None:
+    whole = direct(7, b"a")
+    answers, _ = run(exchanged_at_once(whole * 200 + b"nonsense\r\n\r\n" + whole * 200))
+    assert answers.count(b"HTTP/1.1 200") == 200
+    assert answers.count(b"HTTP/1.1 400") == 1
+
+
+def test_a_large_body_among_many_requests_is_whole() -> None:
+    large = direct(1, b"\r\n\r\n" * 5_000)
+    answers, _ = run(exchanged_at_once(direct(2, b"a") * 20 + large + direct(3, b"c") * 100))
+    assert b"\r\n\r\n" * 5_001 in answers
+    assert answers.count(b"HTTP/1.1 200") == 121
 
 
 def direct(number: int, body: bytes, more: bytes = b"") -> bytes:

@@ -33,6 +33,12 @@ def _place(page, token, page_stride, token_stride, PAGE: tl.constexpr):
     return page.to(tl.int64) * page_stride + token % PAGE * token_stride
 
 
+@triton.jit
+def _query_at(token, head, row, dim, stride, GROUP: tl.constexpr, DIM: tl.constexpr):
+    at = token.to(tl.int64)[:, None] * stride
+    return at + ((head * GROUP + row % GROUP)[:, None] * DIM + dim[None, :])
+
+
 @triton.jit(do_not_specialize=["sequences"])
 def _attend_many(
     queries,
@@ -62,16 +68,16 @@ def _attend_many(
     sequence, first_query, count, block = _owner(tile, starts, sequences, TOKENS)
     if (block < 0) | (block * TOKENS >= count):
         return
-    before = tl.load(lengths + sequence) - count  # tokens with keys and values from before
+    length = tl.load(lengths + sequence)
+    before = length - count  # tokens whose keys and values were there already
     row, dim, place = tl.arange(0, ROWS), tl.arange(0, DIM), tl.arange(0, BLOCK)
     asker = block * TOKENS + row // GROUP
     is_asked = (asker < count) & (row < TOKENS * GROUP)
-    query_at = (first_query + asker).to(tl.int64)[:, None] * query_stride
-    query_at += (head * GROUP + row % GROUP)[:, None] * DIM + dim[None, :]
+    query_at = _query_at(first_query + asker, head, row, dim, query_stride, GROUP, DIM)
     query = tl.load(queries + query_at, mask=is_asked[:, None], other=0.0)
     top, total = tl.full([ROWS], -1e30, tl.float32), tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, DIM], tl.float32)
-    last = before + tl.minimum(count, (block + 1) * TOKENS)
+    last = tl.minimum(length, before + (block + 1) * TOKENS)
     whole = (before + block * TOKENS + 1) // BLOCK * BLOCK  # all rows see all of these
     table = tables + tl.load(slots + sequence).to(tl.int64) * table_stride
     keys, values = keys + head * head_stride, values + head * head_stride

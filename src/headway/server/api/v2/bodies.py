@@ -69,25 +69,25 @@ class SharedRegion(TypedDict):
 
 
 class TraceSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Triton's. They can be read; none can be changed."""
+    """Triton's. They can be read; none can be changed. Null clears one, which changes nothing."""
 
-    trace_level: list[str] = field(default_factory=lambda: ["OFF"])
-    trace_rate: str = "1000"
-    trace_count: str = "-1"
-    log_frequency: str = "0"
-    trace_file: str = ""
-    trace_mode: str = "triton"
+    trace_level: list[str] | None = field(default_factory=lambda: ["OFF"])
+    trace_rate: str | None = "1000"
+    trace_count: str | None = "-1"
+    log_frequency: str | None = "0"
+    trace_file: str | None = ""
+    trace_mode: str | None = "triton"
 
 
 class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Likewise."""
 
-    log_file: str = ""
-    log_info: bool = True
-    log_warning: bool = True
-    log_error: bool = True
-    log_verbose_level: Count = 0
-    log_format: str = "default"
+    log_file: str | None = ""
+    log_info: bool | None = True
+    log_warning: bool | None = True
+    log_error: bool | None = True
+    log_verbose_level: Count | None = 0
+    log_format: str | None = "default"
 
 
 class Live(Struct, frozen=True):
@@ -118,9 +118,10 @@ class AllStatistics(TypedDict):
 
 
 TAKEN: list[Any] = [
-    *(IndexRequest, RegisterRequest, LoadRequest, UnloadRequest, TraceSettings, LogSettings),
+    *(IndexRequest, RegisterRequest, LoadRequest, UnloadRequest),
 ]
 ANSWERED: list[Any] = [
     *(IndexEntry, Loaded, Unloaded, Live, Ready, ModelReady, ModelNames, ServerMetadata),
     *(ModelMetadata, ModelConfiguration, AllStatistics, SharedRegion),
+    *(TraceSettings, LogSettings),  # taken, too: what is not known is refused, even as null
 ]

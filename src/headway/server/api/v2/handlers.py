@@ -365,10 +365,9 @@ async def _fixed(request: Request, settings: dict[str, Any]) -> Response:
     """Settings that can be read. Setting one to what it is, or clearing it, changes nothing."""
     if request.method == "POST":
         for key, value in (await _parse(request, dict[str, Any])).items():
-            if value is None:
-                continue
             if key not in settings:
                 raise InvalidInput(f"{key!r} is no setting; there are {', '.join(settings)}")
-            if value != settings[key] or type(value) is not type(settings[key]):
+            known = settings[key]
+            if value is not None and (value != known or type(value) is not type(known)):
                 raise InvalidInput(f"{key!r} cannot be changed here")
     return _json(settings)

@@ -21,6 +21,10 @@ from headway.server.net.http1.lifetime import Owner
 from headway.server.net.http1.turns import Phase, Received, Refused, request_of
 
 _STEP = 64 * 2**10  # bytes of room that are taken at once
+_LARGE_READ = 128 * 2**10
+_PIECE = 4 * 2**10  # bytes that are parsed at a time, where …
+_MANY = 16  # … one read has more heads than that: 256 KB would be thousands of requests at once
+_END_OF_HEAD = b"\r\n\r\n"
 _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the parser stops
 
 
@@ -36,6 +40,7 @@ class Connection(Answering):
         "_read_bytes",
         "_request",
         "_timed",
+        "_unparsed",
     )
 
     def __init__(
@@ -46,19 +51,39 @@ class Connection(Answering):
         self._timed = Phase.NOTHING  # the phase that the deadline is for
         self._read_bytes = 0  # in the current read
         self._request = b""  # the current read, if a request begins with it
+        self._unparsed = memoryview(b"")  # of a read with many requests, until they are answered
         self._heads = owner.heads
         self._head_bytes = 0  # of a head (or trailers) that came in several reads
         self._body_bytes = 0
         self._body_bytes_before = 0  # in the read before
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > _LARGE_READ:
+            # uvloop would read up to 8 MB of this connection before the others have their turn.
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
         if self._is_over:
             return
         if self.is_idle:
             if self._starts_again(data):
                 return
             self._request = data
+        elif self._unparsed:
+            self._unparsed = memoryview(bytes(self._unparsed) + data)
+            return
         self._read_bytes = len(data)
+        if len(data) > _PIECE and data.count(_END_OF_HEAD) > _MANY:
+            self._parse_pieces(memoryview(data))
+        else:
+            self._parse(data)
+
+    def _read_on(self) -> None:
+        """Unless there is another reason not to, which ends by itself."""
+        is_unread = self._task is None and self.writable is not None
+        if not self._waiting and not is_unread and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _parse(self, data: bytes | memoryview) -> None:
         try:
             self._parser.feed_data(data)
         except _STOPS as error:
@@ -68,6 +93,20 @@ class Connection(Answering):
             self._request = b""  # it may be large
         if self._phase is not Phase.NOTHING:
             self._watch_partial(len(data))
+
+    def _parse_pieces(self, data: memoryview) -> None:
+        """Until there are requests that wait for their turn; the rest after them."""
+        while data and not self._waiting:
+            self._parse(data[:_PIECE])
+            is_wanted = not self._is_over and not self._is_last
+            data = data[_PIECE if is_wanted else len(data) :]
+        self._unparsed = data
+
+    def _resume_reading(self) -> None:
+        if self._unparsed:
+            self._parse_pieces(self._unparsed)
+        if not self._waiting:
+            super()._resume_reading()
 
     def _starts_again(self, data: bytes) -> bool:
         """A whole request with a head that was parsed before: no need to parse it again."""
@@ -152,7 +191,7 @@ class Connection(Answering):
 
     # --- receiving
 
-    def _goes_on_after(self, error: Exception, data: bytes) -> bool:
+    def _goes_on_after(self, error: Exception, data: bytes | memoryview) -> bool:
         """The parser has stopped: was that only for a protocol that we do not change to?"""
         rest = memoryview(data)
         while isinstance(error, httptools.HttpParserUpgrade):

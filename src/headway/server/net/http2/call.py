@@ -225,12 +225,31 @@ class Call(CallState):
 
     async def write(self, message: Any) -> None:
         """Waits until there is room for more."""
-        if self.is_over:
-            return  # the client has left
-        self._wire.send(self, framed(self.method.serialise(message)))
-        while (self.outbox or self._wire.is_paused) and not self.is_closed:
+        self.send(self.frame(message))
+        while (writable := self.writable) is not None:
+            await writable
+
+    # ---- the same, in steps
+
+    def frame(self, message: Any) -> bytes:
+        return framed(self.method.serialise(message))
+
+    def send(self, data: bytes) -> None:
+        """Framed messages; where there is no room, they wait."""
+        if not self.is_over:  # the client has left
+            self._wire.send(self, data)
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._wire.call_in_turn(callback)
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        """None: there is room now, or the call is over; else done when that is so."""
+        if self.is_closed or not (self.outbox or self._wire.is_paused):
+            return None
+        if self._writer is None or self._writer.done():
             self._writer = self._wire.loop.create_future()
-            await self._writer
+        return self._writer
 
     async def send_initial_metadata(self, metadata: Iterable[tuple[str, Value]]) -> None:
         if self.head_block is None:

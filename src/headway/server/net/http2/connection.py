@@ -13,6 +13,7 @@ import grpc
 
 from headway.config import ServerConfig
 from headway.server.grpc.calls import Refusal
+from headway.server.net.connections import client_of
 from headway.server.net.http2 import frames, heads
 from headway.server.net.http2.budget import Account
 from headway.server.net.http2.call import ENCODINGS, Call
@@ -25,8 +26,7 @@ from headway.server.net.http2.method import Method
 MAX_CALLS = 1000  # at once, of one connection
 MAX_OPEN_CALLS = 100  # of those, calls that need no key
 CONNECTION_WINDOW = 2**24
-TURN_S = 0.002  # that one connection's frames may take before others have their turn
-_LOOK_EVERY = 16  # frames, at the clock
+AT_ONCE = 8  # frames of a read that are handled before others have their turn
 _FREE_HEAD = 24  # units of a head's cost that a call has for nothing; a reset or refused one pays
 _SMALL_DATA = 256  # bytes of a frame; a smaller one that ends nothing costs more than it brings
 _LARGE_HEAD = 1024  # bytes, decoded; from here on they are counted as long as the call lives
@@ -70,6 +70,7 @@ class Connection(Lifetime):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         host, port = _peer_of(transport)
+        self._client = client_of(host)
         self.peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
         self._heard_at = self._only_since = now = self.loop.time()
         self._account = Account(self._owner.budget_of(host), self._owner.room, now)
@@ -97,11 +98,14 @@ class Connection(Lifetime):
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
         else:
-            self._handle(self._reader.feed(data))
+            found = self._reader.feed(data)
+            if not self._handle(found, AT_ONCE):
+                self._unread = []
+                self._transport.pause_reading()
+                self._owner.turns.begin(self._client, self._rest(found))
 
-    def _handle(self, found: Iterator[Frame]) -> bool:
-        """Frame by frame. False: it takes longer than a turn, and goes on after the others."""
-        count = 0
+    def _handle(self, found: Iterator[Frame], most: int) -> bool:
+        """So many frames, fewer where their heads are dear. Whether there may be no more."""
         try:
             for kind, flags, stream_id, payload in found:
                 if self._only is not None and kind != self._only:
@@ -113,24 +117,20 @@ class Connection(Lifetime):
                         self._reset(stream_id, error.code)
                 else:
                     self._charge()  # frames that we do not know are to be ignored
-                count += 1
-                if not count % _LOOK_EVERY and self.loop.time() - self._heard_at > TURN_S:
-                    self._pause(found)
+                most -= 1
+                if not most or self._heads.cost > _FREE_HEAD:
                     return False
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
         return True
 
-    def _pause(self, found: Iterator[Frame]) -> None:
-        if self._unread is None:
-            self._unread = []
-            self._transport.pause_reading()
-        self.loop.call_soon(self._go_on, found)
-
-    def _go_on(self, found: Iterator[Frame]) -> None:
-        self._heard_at = self.loop.time()
-        if not self._is_over and not self._handle(found):
-            return
+    def _rest(self, found: Iterator[Frame]) -> Iterator[None]:
+        """In turns with others; then what came meanwhile."""
+        while not self._is_over:
+            self._heard_at = self.loop.time()
+            if self._handle(found, AT_ONCE):
+                break
+            yield
         unread, self._unread = self._unread or [], None
         if not self._transport.is_closing():
             self._transport.resume_reading()
@@ -141,12 +141,9 @@ class Connection(Lifetime):
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        for call in list(self._calls.values()):
-            call.cancel()
-        self._calls.clear()
-        self._blocked.clear()
         self._partial = None
         self._reader = frames.FrameReader()
+        self._end_calls()
         self._owner.closed(self)
 
     # ---- frames

@@ -2,7 +2,7 @@
 and its timers. It knows no frames that come in."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import grpc
@@ -13,10 +13,12 @@ from headway.server.grpc.calls import Refusal
 from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import Account, Budget
+from headway.server.net.http2.call import Call
 from headway.server.net.http2.call_state import CallState
 from headway.server.net.http2.frames import Code, ConnectionFailed
 from headway.server.net.http2.heads import Metadata
 from headway.server.net.http2.sending import Sending
+from headway.server.net.round_robin import RoundRobin
 
 LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can read why
 PING_TIMEOUT_S = 20.0
@@ -28,6 +30,7 @@ class Owner(Protocol):
     """The server that holds the connections."""
 
     room: BodyRoom
+    turns: RoundRobin  # of work that would hold all connections up
     unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
 
     @property
@@ -59,6 +62,7 @@ class Lifetime(Sending):
         self._config = config
         self._owner = owner
         self._account: Account = None  # type: ignore[assignment]  # until connected
+        self._client = ""  # whose turn it is; until connected
         self._open_calls = 0  # those that need no key
         self._highest_id = 0
         self._only: int | None = frames.SETTINGS  # the only kind of frame that may come now
@@ -90,6 +94,9 @@ class Lifetime(Sending):
 
     def left(self, task: "asyncio.Task[None]") -> None:
         self._owner.left(task)
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._owner.turns.call(self._client, callback)
 
     # ---- work and what is none
 
@@ -157,8 +164,7 @@ class Lifetime(Sending):
     def _fail(self, code: Code, message: str) -> None:
         """It cannot go on. Its calls are lost, as the peer knows."""
         self._is_over = True
-        for stream_id in list(self._calls):
-            self._drop(stream_id)
+        self._end_calls()
         if self._transport.is_closing():
             return
         self._transport.write(frames.goaway(self._highest_id, code, message))
@@ -171,6 +177,16 @@ class Lifetime(Sending):
             self._timer = self.loop.call_later(LINGER_S, self._transport.abort)
         else:
             self._close()
+
+    def _end_calls(self) -> None:
+        """There may be a thousand, whose tasks clean up: in turns with others."""
+        ended, self._calls = self._calls, {}
+        self._blocked.clear()
+        self._open_calls = 0
+        for call in ended.values():
+            call.is_over = True  # at once: nothing is written any more
+        if ended:
+            self._owner.turns.begin(self._client, _cancelling(ended))
 
     # ---- the clock
 
@@ -186,7 +202,8 @@ class Lifetime(Sending):
             self._fail(Code.ENHANCE_YOUR_CALM, "the head takes too long")
         elif now - self._heard_at > config.keep_alive_s:
             self._ping(now)
-        self._check_calls(now)
+        if self._calls:
+            self._owner.turns.begin(self._client, self._check_calls(now))
 
     def _ping(self, now: float) -> None:
         """Is the client still there?"""
@@ -196,12 +213,22 @@ class Lifetime(Sending):
         elif now - self._pinged_at > PING_TIMEOUT_S:
             self._transport.abort()
 
-    def _check_calls(self, now: float) -> None:
+    def _check_calls(self, now: float) -> Iterator[None]:
         config = self._config
         for call in list(self._calls.values()):
             limit_s = config.header_timeout_s if call.method.is_open else config.body_timeout_s
+            if self._is_over or call.is_closed:
+                continue  # since it was their turn
             if call.is_late(now, limit_s):
                 call.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long to arrive")
+                yield
             elif call.outbox and now > call.due_at + config.write_timeout_s:
                 self._transport.write(frames.rst_stream(call.id, Code.CANCEL))
                 self._drop(call.id)
+                yield
+
+
+def _cancelling(calls: dict[int, Call]) -> Iterator[None]:
+    while calls:
+        calls.popitem()[1].cancel()
+        yield

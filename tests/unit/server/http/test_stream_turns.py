@@ -1,0 +1,50 @@
+"""How a stream's chunks come to their client: in order, and much of them in several turns."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from headway.model import END
+from headway.runtime.driving.streams import AT_ONCE_BYTES, StreamCall, deliver_step
+from headway.server.api.events import ToSink
+
+
+class Sink:
+    writable: "asyncio.Future[None] | None" = None
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    async def wait_writable(self) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
+
+
+async def test_a_large_backlog_is_written_in_several_turns() -> None:
+    """Four megabytes that had waited for a slow client were encoded in one go."""
+    stream: Any = StreamCall(1, None, asyncio.get_running_loop())
+    large = [chr(ord("a") + number) * (AT_ONCE_BYTES + 1) for number in range(4)]
+    deliver_step((stream, chunk) for chunk in [*large, "x", "y", END])
+    sink = Sink()
+    pumping = ToSink(stream, str.encode, sink)
+    pumping.advance()
+    for count in range(1, 5):
+        assert sink.written == [each.encode() for each in large[:count]]
+        await asyncio.sleep(0)
+    assert sink.written[4:] == [b"xy"]
+    assert pumping.done.done()
+
+
+async def test_a_step_that_comes_between_two_turns_is_not_lost() -> None:
+    stream: Any = StreamCall(1, None, asyncio.get_running_loop())
+    sink = Sink()
+    pumping = ToSink(stream, str.encode, sink)
+    stream.reader = pumping.advance
+    deliver_step((stream, chunk) for chunk in ["a" * (AT_ONCE_BYTES + 1), "b"])
+    deliver_step([(stream, "c"), (stream, END)])
+    await asyncio.wait_for(pumping.done, 10)
+    assert b"".join(sink.written)[AT_ONCE_BYTES:] == b"abc"
