@@ -233,16 +233,16 @@ JSON_40: tuple[tuple[str, dict[str, Any] | None], ...] = (
     ("What animal says meow?", {"animal": _one_of("cat", "dog", "cow")}),
     ("A city and its country.", {"city": _TEXT, "country": _TEXT}),
     ("Nothing at all.", {"nothing": {"type": "null"}}),
-    ("What is the capital of Italy? Answer as JSON.", None),
-    ("A JSON object with a name and an age.", None),
-    ("Give one colour as a JSON object.", None),
-    ("A JSON object that says yes.", None),
-    ("A JSON object with the number 7.", None),
-    ("The weather as a short JSON object.", None),
-    ("A cat as a short JSON object.", None),
-    ("An empty JSON object.", None),
-    ("A JSON object with the key ok.", None),
-    ("A JSON object with two numbers.", None),
+    ('What is the capital of Italy? Answer as JSON, such as {"capital": "Paris"}.', None),
+    ('What is 3 + 4? Answer as JSON, such as {"result": 2}.', None),
+    ('Name a colour. Answer as JSON, such as {"colour": "green"}.', None),
+    ('Is the sky blue? Answer as JSON, such as {"answer": true}.', None),
+    ('Invent a cat. Answer as JSON, such as {"name": "Tom", "age": 3}.', None),
+    ('The weather in spring? Answer as JSON, such as {"weather": "snow", "degrees": -3}.', None),
+    ('Translate to French: thank you. Answer as JSON, such as {"french": "bonjour"}.', None),
+    ('Classify: what a lovely day! Answer as JSON, such as {"sentiment": "negative"}.', None),
+    ('How many legs has a spider? Answer as JSON, such as {"legs": 4}.', None),
+    ('Name two fruits. Answer as JSON, such as {"fruits": ["pear", "plum"]}.', None),
 )
 
 
@@ -281,7 +281,7 @@ async def ask_all(out: int, seeds: Texts[int]) -> list[tuple[dict[str, Any] | No
             "messages": [{"role": "user", "content": question}],
             "max_tokens": out,
             "response_format": _form(fields),
-            **({"temperature": 0} if seed == 0 else {"seed": seed, "temperature": 0.7}),
+            **({"temperature": 0} if seed == 0 else {"seed": seed}),  # else the model's own
         }
         sent = Request("POST", "/v1/chat/completions", "", {}, json.dumps(body).encode(), "1")
         answer = await app.handle(sent)
@@ -327,7 +327,7 @@ def as_json(quick: bool) -> Report:
         ],
         [
             f"40 questions (`JSON_40` in benchmarks/chat_right.py), {len(seeds)} answers to each: "
-            "greedy, and at temperature 0.7; at most 256 tokens; over the app, all at once"
+            "greedy, and with the model's own defaults; at most 256 tokens; all at once"
         ],
     )
 

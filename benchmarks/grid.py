@@ -6,7 +6,7 @@ takes half the time. An interrupted run goes on where it was, as long as the sch
 
 `python -m benchmarks grid --seeds 3 --write` makes the published table: 1,734 runs on two cores.
 Beside it stands what an older commit made of the same points, from `grid_before.json`, which
-`python -m benchmarks.grid FILE COMMIT` writes where that commit's `core/` is on the path.
+`python -m benchmarks.grid FILE NAME` writes where that commit's `core/` is on the path.
 """
 
 import itertools
@@ -241,7 +241,7 @@ def _before(judged: Sequence[Judged]) -> tuple[list[Judged], list[str]]:
     kept = json.loads(BEFORE.read_text())
     points = {name: Judgement(**each) for name, each in kept["points"].items()}
     olds = [(world, points[str(world)]) for world, _ in judged if str(world) in points]
-    note = f"before the arrow: commit {kept['commit']}, {kept['seeds']} seeds of the same points"
+    note = f"before the arrow: {kept['what']}, {kept['seeds']} seeds of the same points"
     return olds, [note]
 
 
@@ -421,12 +421,12 @@ def _picture(timed: Sequence[Judged]) -> str:
 BENCHMARKS: dict[str, Callable[[bool], Report]] = {"grid": grid}
 
 
-def main(file: str, commit: str, seeds: str = str(SEEDS)) -> None:
+def main(file: str, what: str, seeds: str = str(SEEDS)) -> None:
     """Keep what the scheduler that is on the path makes of every point."""
     points = worlds()
     found = run(points, int(seeds), REQUESTS, PROCESSES)
     named = {str(world): asdict(each) for world, each in zip(points, found, strict=True)}
-    Path(file).write_text(json.dumps({"commit": commit, "seeds": int(seeds), "points": named}))
+    Path(file).write_text(json.dumps({"what": what, "seeds": int(seeds), "points": named}))
 
 
 if __name__ == "__main__":

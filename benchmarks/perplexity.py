@@ -1,8 +1,9 @@
-"""What fp8 does to a trained model: `python -m benchmarks.perplexity`, on the CPU.
+"""What weights of 8 bits do to a trained model: `python -m benchmarks.perplexity`, on the CPU.
 
 The perplexity of a fixed text under SmolLM2-135M-Instruct (`headway models get chat`) in float32,
 and with the layers' products rounded as the GPU's fp8 rounds them: weights to e4m3 by row,
-activations to e4m3 by token, sums in float32.
+activations to e4m3 by token, sums in float32; and with all products' weights, the head's too, as
+the CPU's int8 rounds them, by row.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.report import Report
+from headway.engine.linear import rounded as rounded_to_int8
 from headway.models.chat.finding import find_language_model
 from headway.models.chat.text import ChatText
 
@@ -42,6 +44,18 @@ def perplexity(model: Any, ids: torch.Tensor) -> float:
     return math.exp(float(torch.nn.functional.cross_entropy(logits, ids[1:])))
 
 
+def perplexity_in_int8(model: Any, layers: list[torch.nn.Linear], ids: torch.Tensor) -> float:
+    """With these layers' weights rounded, and then as they were."""
+    originals = [layer.weight for layer in layers]
+    for layer in layers:
+        weight, scales = rounded_to_int8(layer.weight.data)
+        layer.weight = torch.nn.Parameter(weight * scales[:, None])
+    found = perplexity(model, ids)
+    for layer, original in zip(layers, originals, strict=True):
+        layer.weight = original
+    return found
+
+
 def main() -> None:
     from transformers import AutoModelForCausalLM
 
@@ -50,6 +64,7 @@ def main() -> None:
     ids = torch.tensor(ChatText(folder).encode(TEXT))
     before = perplexity(model, ids)
     layers = [each for each in model.model.modules() if isinstance(each, torch.nn.Linear)]
+    int8 = perplexity_in_int8(model, [*layers, model.lm_head], ids)
     for layer in layers:
         layer.weight.data = rounded(layer.weight.data)
     weights = perplexity(model, ids)
@@ -58,9 +73,12 @@ def main() -> None:
     both = perplexity(model, ids)
     rows = [
         [name, f"{value:.3f}", f"{value / before - 1:+.2%}"]
-        for name, value in (("float32", before), ("weights", weights), ("both", both))
+        for name, value in (
+            *(("nothing: float32", before), ("weights, int8", int8)),
+            *(("weights, fp8", weights), ("weights and activations, fp8", both)),
+        )
     ]
-    title = f"fp8: perplexity of SmolLM2-135M-Instruct on a fixed text of {len(ids)} tokens"
+    title = f"8 bits: perplexity of SmolLM2-135M-Instruct on a fixed text of {len(ids)} tokens"
     print(Report(title, ["rounded to 8 bits", "perplexity", "change"], rows, []).to_markdown())
 
 

@@ -22,7 +22,7 @@ from headway.server.run import make_app
 
 STREAMS = 64
 STEP_S = 0.004
-RUNS = 7
+RUNS = 5
 _GOAL_US = 10.0
 _REQUEST = (
     b"POST /v2/models/tokens/generate_stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"

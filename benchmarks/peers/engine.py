@@ -53,12 +53,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--quantization", default="none")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--static", action="store_true")
     arguments = parser.parse_args()
     from headway.engine.starting import EngineOptions, start
 
-    options = EngineOptions(max_context=2048, dtype=arguments.dtype, device="cpu", kv_cache_gib=1.0)
+    options = EngineOptions(
+        max_context=2048,
+        dtype=arguments.dtype,
+        quantization=arguments.quantization,
+        device="cpu",
+        kv_cache_gib=1.0,
+    )
     engine = Engine(start(arguments.folder, options))  # type: ignore[arg-type]
     run = engine.run_static if arguments.static else engine.run
     measure("engine", run, rounds=arguments.rounds)

@@ -73,6 +73,7 @@ def _commands(folder: str) -> dict[str, list[str] | str]:
     llama, file = (os.environ.get(f"BENCH_{each}") for each in ("LLAMA_CPP_PYTHON", "GGUF"))
     return {
         "Headway, in process": engine,
+        "Headway, in process, 8-bit weights": [*engine, "--quantization", "int8"],
         "Headway, over HTTP": [*here, "benchmarks.peers.over_http"],
         "Headway's engine, static batches": [*engine, "--static"],
         "llama.cpp": [llama, "-m", "benchmarks.peers.llama_cpp_batches", "--file", file]

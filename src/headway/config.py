@@ -163,8 +163,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         Meta(description="where a language model computes; auto: on a GPU that torch finds"),
     ] = "auto"
     quantization: Annotated[
-        Literal["none", "fp8"],
-        Meta(description="fp8: the layers' weights in 8-bit floats; needs a GPU"),
+        Literal["none", "fp8", "int8"],
+        Meta(
+            description="fp8, on a GPU: the layers' weights in 8-bit floats; int8, on a CPU: all "
+            "products' weights in 8 bits"
+        ),
     ] = "none"
     share_prefixes: Annotated[
         bool, Meta(description="cached beginnings of prompts are shared among tenants, too")

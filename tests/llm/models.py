@@ -24,12 +24,13 @@ from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, Sequence
 from headway.core.generation.step import Step
+from headway.engine.cpu.building import compiled
 from headway.engine.runner import Runner, load
 
 VOCABULARY = 270  # every byte, and some special tokens
 SPECIALS = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>"]
 TEMPLATE = """{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}\
-{% endfor %}<|assistant|>"""
+{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,
@@ -114,12 +115,21 @@ class Engine:
         *,
         use_transformers: bool = False,
         dtype: torch.dtype = torch.float32,
+        has_kernels: bool = True,
+        is_rounded: bool = False,
         **limits: Any,
     ) -> None:
         self.limits = Limits(
             **{"blocks": 256, "block_size": 4, "max_context": 256, "max_sequences": 16, **limits}
         )
-        decoder = load(folder, dtype=dtype, max_context=256, use_transformers=use_transformers)
+        decoder = load(
+            folder,
+            dtype=dtype,
+            max_context=256,
+            use_transformers=use_transformers,
+            kernels=compiled() if has_kernels else None,
+            is_rounded=is_rounded,
+        )
         self.runner = Runner(decoder, self.limits)
         self.scheduler = GenerationScheduler(self.limits)
         self.answers: dict[int, Answer] = {}

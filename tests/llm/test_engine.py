@@ -35,6 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "preemption and chunks": {"blocks": 26, "max_context": 96, "step_tokens": 17},
     "one at a time": {"max_sequences": 1},
     "large blocks": {"block_size": 32},
+    "torch alone": {"has_kernels": False, "step_tokens": 19, "max_sequences": 12},
 }
 
 

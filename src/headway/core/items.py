@@ -80,7 +80,8 @@ class FireReason(StrEnum):
     BUDGET = "budget"  # cost or memory is used up
     IDLE = "idle"  # a worker was free, and waiting was not expected to pay
     LINGER = "linger"  # waited for company as long as that paid
-    EVERYONE = "everyone"  # all callers seen lately are already here
+    ALL_HERE = "everyone"  # all callers seen lately are already here
+    EVERYONE = "everyone"  # the older name of ALL_HERE
     WINDOW = "window"  # the oldest has waited its window
     DEADLINE = "deadline"  # later would be too late for one of them
     DRAIN = "drain"  # the scheduler is closing

@@ -1,21 +1,40 @@
 """Products with weights, each in the form that this machine multiplies fastest without changing it.
 
 On a CPU a step of few tokens waits for its weights to come from memory. So weights that are exactly
-fp16 (most published models' are, and GGUF's here) stay fp16, packed once for the kernel, and are
-widened to fp32 as they are multiplied: half the traffic, the same numbers.
+fp16 or bf16 (most published models' are, and GGUF's here) keep their 16 bits, packed once for the
+kernel, and are widened to fp32 as they are multiplied: half the traffic, the same numbers. Who asks
+for 8 bits has half of that again, and weights that are rounded.
 """
 
 from typing import Any, Protocol
 
 import torch
 
+from headway.engine.cpu.kernels import WIDTH, Kernels, in_panels
+
 
 class Linear(Protocol):
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor: ...
 
 
-def linear(weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> Linear:
-    """A product with `[out, in]` weights on rows of this dtype."""
+def linear(
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+    kernels: Kernels | None = None,
+    *,
+    is_rounded: bool = False,
+) -> Linear:
+    """A product with `[out, in]` weights on rows of this dtype; rounded: to 8 bits."""
+    if is_rounded:
+        weight, scales = rounded(weight)
+        if kernels is not None and dtype == torch.float32 and not len(weight) % WIDTH:
+            return PanelLinear(kernels, weight, scales, bias)
+        weight = weight * scales[:, None]
+    elif kernels is not None and dtype == torch.float32 and not len(weight) % WIDTH:
+        short = _in_16_bits(weight)
+        if short is not None:
+            return PanelLinear(kernels, short, None, bias)
     if dtype == torch.float32 and HalfLinear.runs() and _is_half(weight):
         return HalfLinear(weight, bias)
     return PlainLinear(weight, bias, dtype)
@@ -49,8 +68,42 @@ class HalfLinear:
         return product
 
 
+class PanelLinear:
+    """Weights of 16 or 8 bits, fp32 rows, fp32 sums: our own kernel."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        weight: torch.Tensor,
+        scales: torch.Tensor | None,
+        bias: torch.Tensor | None,
+    ) -> None:
+        self._multiply = kernels.multiply
+        self._panels = in_panels(weight)
+        self._scales = scales
+        self._bias = None if bias is None else bias.float()
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        product = self._multiply(hidden, self._panels, self._scales)
+        return product if self._bias is None else product.add_(self._bias)
+
+
+def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """8-bit whole numbers, and the scale of each output: the largest weight is 127."""
+    weight = weight.float()
+    scales = weight.abs().amax(1).clamp_(min=1e-12) / 127.0
+    return (weight / scales[:, None]).round_().to(torch.int8), scales
+
+
+def _in_16_bits(weight: torch.Tensor) -> torch.Tensor | None:
+    """The same numbers as fp16 or bf16; None: they are not."""
+    if weight.dtype in (torch.float16, torch.bfloat16):
+        return weight
+    shorter = (weight.to(dtype) for dtype in (torch.float16, torch.bfloat16))
+    return next((each for each in shorter if torch.equal(each.float(), weight.float())), None)
+
+
 def _is_half(weight: torch.Tensor) -> bool:
     """Is every weight an fp16 number?"""
-    if weight.dtype == torch.float16:
-        return True
-    return bool(torch.equal(weight.half().float(), weight.float()))
+    short = _in_16_bits(weight)
+    return short is not None and short.dtype == torch.float16

@@ -15,6 +15,7 @@ from headway.engine.adapters.products import Adapting, Products
 from headway.engine.adapters.table import AdapterTable
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Shape, Tables
+from headway.engine.cpu.kernels import Kernels
 from headway.engine.decoders import llama
 from headway.engine.inputs import inputs_of
 from headway.engine.known import Known, MatcherOf, known_of, places_of
@@ -27,6 +28,7 @@ class Decoder(Protocol):
     shape: Shape
     dtype: torch.dtype
     vocabulary: int
+    kernels: Kernels | None  # ours for this CPU; None: torch computes
 
     @property
     def adaptable(self) -> Sizes: ...
@@ -50,8 +52,13 @@ def load(
     max_context: int,
     use_transformers: bool = False,
     random_weights: bool = False,
+    kernels: Kernels | None = None,
+    is_rounded: bool = False,
 ) -> Decoder:
-    """The folder's model: our own definition where it is one of Llama's kin."""
+    """The folder's model: our own definition where it is one of Llama's kin.
+
+    Rounded: with weights of 8 bits.
+    """
     config = read_config(folder)
     if llama.runs(config) and not use_transformers:
         tensors = (
@@ -59,12 +66,21 @@ def load(
             if random_weights
             else read_tensors(folder)
         )
-        return llama.LlamaDecoder(config, tensors, dtype=dtype, max_context=max_context)
+        return llama.LlamaDecoder(
+            config,
+            tensors,
+            dtype=dtype,
+            max_context=max_context,
+            kernels=kernels,
+            is_rounded=is_rounded,
+        )
+    if is_rounded:
+        raise ConfigError("int8 is for models of Llama's kind", field="quantization")
     if random_weights:
         raise ConfigError("is for models of Llama's kind", field="options.random_weights")
     from headway.engine.decoders.transformers import TransformersDecoder
 
-    return TransformersDecoder(folder, dtype=dtype)
+    return TransformersDecoder(folder, dtype=dtype, kernels=kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +133,12 @@ class Runner:
 
     def run(self, step: Step) -> Sampled:
         """The tokens in the order of `step.sampled`."""
+        kernels = self._decoder.kernels
+        if kernels is not None:
+            kernels.begin_step()
         with torch.inference_mode():
             inputs = inputs_of(step, self._tables, self.limits.block_size)
-            attention = PlainAttention(self._cache, inputs)
+            attention = PlainAttention(self._cache, inputs, self._tables, kernels)
             adapting = self.adapters.begin(step)
             logits = self._decoder(
                 inputs.ids, inputs.positions, attention, inputs.sampled, adapting

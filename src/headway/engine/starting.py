@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from headway.core.generation.limits import Limits
+from headway.engine.cpu.building import compiled
 from headway.engine.runner import Runner, load
 from headway.engine.weights import read_config
 from headway.errors import ConfigError
@@ -19,6 +20,7 @@ _GIB = 1 << 30
 _SEQUENCES = 64  # at once: a step of more decodes takes a CPU too long
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DTYPES = ("auto", *_DTYPES)
+QUANTIZATIONS = ("none", "fp8", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,22 +33,28 @@ class EngineOptions:
     block_size: int = 16
     threads: int | None = None
     use_transformers: bool = False
-    quantization: str = "none"  # fp8: on a GPU, the layers' weights in 8-bit floats
+    quantization: str = "none"  # fp8, on a GPU: the layers' weights; int8, on a CPU: the head's too
     adapter_slots: int | None = None  # None: 8, but on a GPU only with `adapters`
     max_adapter_rank: int | None = None  # None: 64, on a GPU 16
     adapters: bool = False  # some will be loaded: a GPU keeps memory and graphs for them
     device: str = "auto"  # cpu or cuda; auto: cuda where there is one
     # For benchmarks.
     random_weights: bool = False  # no file of weights is read
+    kernels: str = "auto"  # torch: not our own for this CPU
     chunking: bool = True  # False: a prompt is computed in one step, and all others wait
 
 
 def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
+    if options.quantization not in QUANTIZATIONS:
+        known = ", ".join(QUANTIZATIONS)
+        raise ConfigError(f"{options.quantization!r} is not one of {known}", field="quantization")
     if _device_of(options) == "cuda":
+        if options.quantization == "int8":
+            raise ConfigError("int8 weights are for a CPU; a GPU has fp8", field="quantization")
         from headway.engine.gpu.starting import start_on_gpu
 
         return start_on_gpu(folder, options, _context(folder, options))
-    if options.quantization != "none":
+    if options.quantization == "fp8":
         raise ConfigError("fp8 weights need a GPU", field="quantization")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -58,6 +66,8 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         max_context=context,
         use_transformers=options.use_transformers,
         random_weights=options.random_weights,
+        kernels=compiled() if options.kernels == "auto" else None,
+        is_rounded=options.quantization == "int8",
     )
     wanted = options.kv_cache_gib
     free = _free_bytes() // 4

@@ -362,7 +362,7 @@ def test_in_a_closed_loop_it_learns_to_wait_for_everyone() -> None:
     learned = loop.batches[len(loop.batches) // 2 :]
     assert sum(batch.rows for batch in learned) / len(learned) >= 7.5
     reasons = Counter(batch.reason for batch in learned)
-    assert reasons.most_common(1)[0][0] is FireReason.EVERYONE
+    assert reasons.most_common(1)[0][0] is FireReason.ALL_HERE
 
 
 def test_in_a_closed_loop_waiting_answers_nearly_twice_as_many() -> None:
@@ -472,5 +472,5 @@ def test_it_waits_for_the_second_of_a_pair() -> None:
     assert isinstance(scheduler.next_action(now), Wait)
     scheduler.submit(Item(1, now + 0.001))
     batch = fired(scheduler, now + 0.001)
-    assert (ids(batch), batch.reason) == ([0, 1], FireReason.EVERYONE)
+    assert (ids(batch), batch.reason) == ([0, 1], FireReason.ALL_HERE)
     assert 0.001 <= batch.linger_cap_s <= 0.010  # as long as the pair's gap, never a batch's time

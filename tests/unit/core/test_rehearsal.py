@@ -1,12 +1,13 @@
 """The window and the batch size that would have served the latest arrivals best."""
 
+import math
 import random
 from collections.abc import Callable
 
 import pytest
 
 from headway.core import CostTable, Policy, probe_rows
-from headway.core.batching.linger import Linger
+from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal, Setting
 from headway.core.batching.replay import LATELY, Sustained
 from headway.core.batching.sizing import Sizing
@@ -33,7 +34,7 @@ def table(curve: Curve, most: int = 64, errors: tuple[float, ...] = ()) -> CostT
 
 
 def new_rehearsal(policy: Policy, costs: Costs) -> Rehearsal:
-    return Rehearsal(policy, costs, Sizing(policy, costs, Linger(policy.workers)))
+    return Rehearsal(policy, costs, Sizing(policy, costs, Arrivals(policy.workers)))
 
 
 def rehearsed(
@@ -189,7 +190,7 @@ def test_a_model_that_nobody_has_timed_is_not_rehearsed_with() -> None:
 
 @pytest.mark.parametrize("waiting", range(1, 200, 7))
 def test_one_worker_takes_half_of_a_queue_that_has_outgrown_its_cap(waiting: int) -> None:
-    taken = Sustained().rows_to_take(waiting, 8, workers=1)
+    taken = Sustained(is_alone=True).rows_to_take(waiting, 8, math.inf)
     assert taken == (waiting if waiting <= 8 else max(8, waiting // 2 // 8 * 8))
 
 
@@ -199,7 +200,7 @@ def test_several_workers_share_a_queue_so_that_its_last_row_is_answered_soonest(
     waiting: int, curve: Curve
 ) -> None:
     sizes = [(rows, 4 * rows / curve(rows), curve(rows)) for rows in (8, 16, 32, 48, 64)]
-    taken = Sustained(sizes).rows_to_take(waiting, 16, workers=4)
+    taken = Sustained(sizes).rows_to_take(waiting, 16, math.inf)
     assert min(16, waiting) <= taken <= waiting
     if curve is gpu:
         assert taken >= min(64, waiting) // 2, "a row more costs hardly anything"
@@ -215,9 +216,7 @@ def test_a_cap_that_does_not_keep_up_with_what_comes_is_lifted() -> None:
     sustained = Sustained(sizes)
 
     def cap_for(rate_rps: float, cap_rows: int) -> int:
-        lately_s = LATELY / rate_rps
-        is_enough = lately_s >= sustained.least_s(cap_rows)
-        return cap_rows if is_enough else sustained.cap_for(cap_rows, lately_s)
+        return sustained.cap_for(cap_rows, LATELY / rate_rps)
 
     assert cap_for(4_600, 1) == 1, "a little more than it serves may be chance"
     assert cap_for(8_600, 1) in (6, 8)

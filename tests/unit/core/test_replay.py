@@ -8,7 +8,7 @@ import pytest
 from headway.core.batching.replay import Capped, Replayed, Sustained, Traffic, replay
 
 SECONDS = [0.0, *(0.002 + 0.0004 * items for items in range(1, 33))]
-SUSTAINED = Sustained([(rows, rows / SECONDS[rows], SECONDS[rows]) for rows in (8, 16, 32)])
+SIZES = [(rows, rows / SECONDS[rows], SECONDS[rows]) for rows in (8, 16, 32)]
 NO_SLO = float("inf")
 
 
@@ -33,7 +33,7 @@ def run(
 
 
 def capped(cap: int, speeds: Sequence[float]) -> Capped:
-    return Capped(cap, 32, len(speeds), SUSTAINED, 1.0)
+    return Capped(cap, 32, Sustained(SIZES, is_alone=len(speeds) == 1), 1.0)
 
 
 def plainly(given: Traffic, window_s: float, cap: int, speeds: Sequence[float]) -> Replayed:

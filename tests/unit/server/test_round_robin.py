@@ -85,3 +85,15 @@ async def test_a_step_that_raises_ends_its_own_work_alone() -> None:
         await asyncio.sleep(0)
     assert said == ["a mistake"]
     assert len(done) == 3
+
+
+async def test_one_callback_a_turn() -> None:
+    turns, done = RoundRobin(), list[int]()
+    for number in range(5):
+        turns.call("a", lambda number=number: done.append(number))  # type: ignore[misc]
+    assert done == [0]
+    for _ in range(12):
+        before = len(done)
+        await asyncio.sleep(0)
+        assert len(done) <= before + 1
+    assert done == [0, 1, 2, 3, 4]

@@ -7,7 +7,7 @@ that vary), that one is used.
 
 import math
 
-from headway.core.batching.linger import Linger
+from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal, Setting
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
@@ -23,13 +23,13 @@ class BatchSize:
         policy: Policy,
         costs: Costs,
         *,
-        linger: Linger,
+        arrivals: Arrivals,
         sizing: Sizing,
         rehearsal: Rehearsal,
         fitting: Fitting,
     ) -> None:
         self._costs = costs
-        self._linger = linger
+        self._arrivals = arrivals
         self._sizing = sizing
         self._rehearsal = rehearsal
         self._fitting = fitting
@@ -62,16 +62,13 @@ class BatchSize:
         if setting is not None and setting.cap_rows is not None and not size:
             best = self._costs.best_rows(size)
             if not self._costs.is_trial(best, size):
-                rows = self._rehearsal.rows_to_take(
-                    lane.rows, setting.cap_rows, workers=self.workers
-                )
-                return min(rows, best)
+                return min(best, self._rehearsal.rows_to_take(lane.rows, setting.cap_rows))
         free = 1 if setting is not None else self.workers - running_batches
         return self._sizing.rows_to_take(lane.rows, size, free)
 
     def _rehearsed(self) -> Setting | None:
         """None: nothing is known yet, or callers wait for their answers before they ask again."""
-        return None if self._linger.is_closed else self._rehearsal.setting
+        return None if self._arrivals.is_closed else self._rehearsal.setting
 
     def why_full(self, lane: Lane) -> FireReason | None:
         """Why no more items are waited for; None: a larger batch may pay."""

@@ -6,7 +6,14 @@ from operator import itemgetter
 from headway.core.batching.composition import Composition
 from headway.core.batching.filling import Filling
 from headway.core.batching.lateness import Lateness
-from headway.core.batching.planning import Limits, Part, Planner, fills, sorted_chunk
+from headway.core.batching.planning import (
+    Limits,
+    Part,
+    Planner,
+    price_among_its_own,
+    price_of_a_row,
+    sorted_chunk,
+)
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item
 from headway.core.policy import Compose, Policy
@@ -122,34 +129,25 @@ class PlannedComposer:
     def _fill_from(self, line: Line, most: int, made: Composition) -> None:
         """Whole shelves at once, the longest first: they waste least."""
         shelves, whole, rows = line.shelves, [], made.rows
+        costs, limits = self._costs, self._limits
         part: int | None = None  # the shelf that is taken from last, and not as a whole
-        for size in sorted(shelves, reverse=True):
-            if size > made.size:
-                continue
+        price_s = price_of_a_row(rows, made.size, costs, limits)
+        for size in sorted([each for each in shelves if each <= made.size], reverse=True):
             if rows >= most:
                 break
             company = shelves[size].rows
-            if not self._fills(size, company, rows, made):
+            if price_s > price_among_its_own(size, company, costs, limits):
                 continue
             if company > most - rows:
                 part = size
                 break
             whole.append(size)
             rows += company
+            price_s = price_of_a_row(rows, made.size, costs, limits)
         if whole:
             made.add(self._queue.take(line, rows - made.rows, whole), line.priority)
         if part is not None:
             made.add(self._queue.take(line, most - rows, (part,)), line.priority)
-
-    def _fills(self, size: int, company: int, rows: int, made: Composition) -> bool:
-        return fills(
-            size,
-            company,
-            rows=rows,
-            batch_size=made.size,
-            costs=self._costs,
-            limits=self._limits,
-        )
 
     def _why_no_more(self, made: Composition) -> FireReason:
         if made.rows >= self._max_rows:

@@ -7,8 +7,8 @@ composes the batch: `composing` chooses the items that leave with the lane's hea
 import math
 from typing import NamedTuple, Protocol
 
+from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.batch_size import BatchSize
-from headway.core.batching.linger import Linger
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
@@ -107,7 +107,7 @@ class AutoRule:
         policy: Policy,
         costs: Costs,
         *,
-        linger: Linger,
+        arrivals: Arrivals,
         stagger: Stagger,
         rehearsal: Rehearsal,
         batch_size: BatchSize,
@@ -122,7 +122,7 @@ class AutoRule:
         self._slo_s = math.inf if policy.slo_s is None else policy.slo_s
         self._max_rows = policy.max_batch_size
         self._costs = costs
-        self._linger = linger
+        self._arrivals = arrivals
         self._stagger = stagger
         self._rehearsal = rehearsal
         self._batch_size = batch_size
@@ -148,19 +148,19 @@ class AutoRule:
             return Fire(lane, full or FireReason.IDLE)
         if group:
             return self._hold_for_group(queue, lane, now, idle_since)
-        if not self._linger.is_closed:
+        if not self._arrivals.is_closed:
             return self._window(queue, lane, now, idle_since)
         if self.workers - self.running_batches > 1:
             return Fire(lane, FireReason.IDLE)  # a newcomer finds a free worker, too
-        if lane.items + self.running_items >= self._linger.everyone:
-            return Fire(lane, FireReason.EVERYONE)
+        if lane.items + self.running_items >= self._arrivals.most_at_once:
+            return Fire(lane, FireReason.ALL_HERE)
         return self._hold_for_returns(queue, lane, now, idle_since)
 
     def _group(self, lane: Lane) -> int:
         """How many callers in step leave together; 0: they are not in step, or not alike."""
         if not self._stagger.may_be_in_step or lane.rows != lane.items or lane.mean_size:
             return 0
-        self._linger.learn_arrivals()
+        self._arrivals.learn_arrivals()
         return self._stagger.group(lane.items + self.running_items)
 
     def _hold_for_group(
@@ -170,7 +170,7 @@ class AutoRule:
         assert oldest is not None
         self.linger_cap_s = min(self._stagger.together_s, self._max_wait_s)
         if lane.items >= self._batch_size.group_rows:
-            return Fire(lane, FireReason.EVERYONE)
+            return Fire(lane, FireReason.ALL_HERE)
         due = min(
             oldest.arrived_at + self.linger_cap_s, now + self._slack_s(queue, lane, oldest, now)
         )
@@ -220,18 +220,18 @@ class AutoRule:
         self, queue: Queue, lane: Lane, now: float, idle_since: float
     ) -> Fire | HoldUntil:
         """For callers that ask again after their answers: as long as a batch saved is worth."""
-        if self._hold_arrivals == self._linger.arrivals and now < self._hold.until:
+        if self._hold_arrivals == self._arrivals.count and now < self._hold.until:
             return self._hold  # no item came meanwhile
         wait = self.linger_cap_s = self._return_wait(queue, lane, now, idle_since)
         if wait <= LEAST_WAIT_S:
             lingered = idle_since < now
             return Fire(lane, FireReason.LINGER if lingered else FireReason.IDLE)
-        self._hold_arrivals = self._linger.arrivals
+        self._hold_arrivals = self._arrivals.count
         self._hold = HoldUntil(now + wait)
         return self._hold
 
     def _return_wait(self, queue: Queue, lane: Lane, now: float, idle_since: float) -> float:
-        missing = self._linger.everyone - lane.items - self.running_items
+        missing = self._arrivals.most_at_once - lane.items - self.running_items
         oldest = lane.oldest()
         saved_s, together_s = self._saved_s(lane, missing)
         if missing <= 0 or saved_s <= 0.0 or oldest is None:
@@ -242,7 +242,7 @@ class AutoRule:
         soon = SOON if is_much else SOON_FOR_LITTLE
         # An item that just missed a batch waits no longer than that one ran: it sets the p99.
         patient_s = saved_s - (now - oldest.arrived_at) if is_much else 0.0
-        return self._linger.return_wait(
+        return self._arrivals.return_wait(
             now,
             lane.items,
             missing,

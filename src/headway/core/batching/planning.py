@@ -8,6 +8,7 @@ batching does not pay, each runs alone.
 """
 
 import bisect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -272,12 +273,21 @@ def fills(
 ) -> bool:
     """Is a row of that size better off in a batch of so many rows, padded to `batch_size`, than
     among its own `company`?"""
-    own = max(1, min(company, limits.rows_at(size)))
     if size > batch_size or rows >= limits.rows_at(batch_size):
         return False
+    price_s = price_of_a_row(rows, batch_size, costs, limits)
+    return price_s <= price_among_its_own(size, company, costs, limits)
+
+
+def price_of_a_row(rows: int, batch_size: int, costs: Costs, limits: Limits) -> float:
+    """What one row more adds to a batch of so many; infinite where nothing is known."""
     before = costs.predict(limits.padded_rows(rows), batch_size)
     after = costs.predict(limits.padded_rows(rows + 1), batch_size)
+    return math.inf if before is None or after is None else after - before
+
+
+def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -> float:
+    """What a row of that size takes in a batch with others like it; none where nothing is known."""
+    own = max(1, min(company, limits.rows_at(size)))
     elsewhere = costs.predict(limits.padded_rows(own), limits.padded_size(size))
-    if before is None or after is None or elsewhere is None:
-        return False
-    return after - before <= elsewhere / own
+    return -math.inf if elsewhere is None else elsewhere / own

@@ -7,6 +7,7 @@ many times as long a batch takes on each is learned from what it took there.
 import math
 from collections.abc import Mapping, Sequence
 
+from headway.core.costs import Costs
 from headway.core.items import Batch
 
 _RATE = 0.1  # of each batch goes into its worker's speed; at first, the mean of all
@@ -18,8 +19,9 @@ _UNEQUAL = 1.3  # between the slowest and the fastest: less is noise, and all co
 
 
 class Pool:
-    def __init__(self, workers: int, running: Mapping[int, Batch]) -> None:
+    def __init__(self, workers: int, running: Mapping[int, Batch], costs: Costs) -> None:
         self._running = running
+        self._costs = costs
         self._numbers: tuple[int, ...] = tuple(range(workers))
         self._times: dict[int, float] = {}  # by worker: how many times as long a batch takes
         self._seen: dict[int, int] = {}  # by worker: batches
@@ -42,30 +44,25 @@ class Pool:
     def times(self, number: int) -> float:
         return self._times.get(number, 1.0) if self._is_unequal else 1.0
 
-    @property
-    def is_known(self) -> bool:
-        """Has every worker run as many batches as it takes, steady or not?"""
-        return self._least_seen() >= _KNOWN
-
-    def _least_seen(self) -> int:
-        return min(self._seen.get(each, 0) for each in self._numbers)
-
-    def observe(self, number: int, ratio: float, *, is_steady: bool = False) -> None:
-        """A batch took so many times as long as one does on average. `is_steady`: batches of one
-        size always take the same, as far as is known."""
-        if len(self._numbers) < 2:
-            return
+    def observe(self, batch: Batch, ran_s: float) -> bool:
+        """A batch took so long. True: the workers are not what they seemed to be."""
+        usual_s = self._costs.predict(batch.padded_rows, batch.size)
+        if len(self._numbers) < 2 or not usual_s:
+            return False
+        number, was_unequal = batch.worker, self._is_unequal
         known = self._times.get(number, 1.0)
         seen = self._seen[number] = self._seen.get(number, 0) + 1
-        ratio = min(max(ratio / known, 1 / _OUTLIER), _OUTLIER)
+        ratio = min(max(ran_s / usual_s / known, 1 / _OUTLIER), _OUTLIER)
         self._times[number] = known * (1.0 + max(_RATE, 1.0 / seen) * (ratio - 1.0))
-        if self._least_seen() < (_KNOWN_STEADY if is_steady else _KNOWN):
-            return
+        least = min(self._seen.get(each, 0) for each in self._numbers)
+        if least < _KNOWN and (least < _KNOWN_STEADY or not self._costs.is_steady):
+            return False
         times = [self._times.get(each, 1.0) for each in self._numbers]
         mean = math.exp(sum(map(math.log, times)) / len(times))
         for each in self._times:
             self._times[each] /= mean
         self._is_unequal = max(times) > _UNEQUAL * min(times)
+        return self._is_unequal != was_unequal
 
     @property
     def speeds(self) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 The last arrivals are replayed against the learned batch times, under one window and batch size
 after the other; whatever would have given the best tail and mean is used from then on. Arrivals
 that do not depend on our answers are the same whatever we decide, so a replay is what would have
-happened. Callers that wait for their answers before they ask again are another matter: `linger`.
+happened. Callers that wait for their answers before they ask again are another matter: `arrivals`.
 
 The work is done in slices, when there is nothing else to decide, and takes a bounded share of the
 time.
@@ -36,7 +36,7 @@ _SETTLED = 2048  # arrivals between two rehearsals where the last one changed no
 _CHANGED = 1.4  # times as many or as few arrivals a second: all settings are tried again
 _SLOWER = 1.1  # times what batches took: a setting that was right may not be
 _EARLY, _EARLY_SLICES = 1024, 6  # up to so many arrivals, so many slices at once
-_STEP_S = 1.5e-6  # what one batch of a replay takes, about: `benchmarks rehearsal` measures it
+_STEP_S = 2.5e-6  # what one batch of a replay takes, about: `benchmarks decisions` measures it
 _ROUND = 150  # batches of a replay take as long as what a rehearsal does beside its replays
 _SHARE = 0.01  # of the time is spent on rehearsing, at most, …
 _LENT_S = 0.1  # … and so much at the start
@@ -112,17 +112,17 @@ class Rehearsal:
         self._arrivals += len(times)
 
     def cap_now(self, cap_rows: int) -> int:
-        """Instead of so many rows at once, where surely more have come lately than that serves."""
-        recent, sustained = self._recent, self._sustained
-        if len(recent) < LATELY:
-            return cap_rows
-        lately_s = recent[-1] - recent[-LATELY]
-        is_enough = lately_s >= sustained.least_s(cap_rows)
-        return cap_rows if is_enough else sustained.cap_for(cap_rows, lately_s)
+        """So many rows at once, or what several workers take instead while more come."""
+        return self._sustained.cap_for(cap_rows, self._lately_s())
 
-    def rows_to_take(self, waiting: int, cap_rows: int, *, workers: int) -> int:
+    def rows_to_take(self, waiting: int, cap_rows: int) -> int:
         """Of so many waiting rows, where so many at once are usual."""
-        return self._sustained.rows_to_take(waiting, self.cap_now(cap_rows), workers=workers)
+        return self._sustained.rows_to_take(waiting, cap_rows, self._lately_s())
+
+    def _lately_s(self) -> float:
+        """The time in which the latest came."""
+        recent = self._recent
+        return recent[-1] - recent[-LATELY] if len(recent) >= LATELY else math.inf
 
     def start_over(self) -> None:
         """The workers are not what they seemed to be: rehearse at once, and try all settings."""
@@ -279,7 +279,7 @@ class Rehearsal:
             return round_.sized
         most = self._items(self._costs.best_rows(self._size))
         cap = self._items(min(setting.cap_rows, self._max_rows))
-        return Capped(cap, most, len(self.speeds), self._sustained, self._item_rows)
+        return Capped(cap, most, self._sustained, self._item_rows)
 
     def _items(self, rows: int) -> int:
         return max(1, int(rows / self._item_rows))
@@ -300,7 +300,9 @@ class Rehearsal:
         for rows in _cap_sizes(self._max_rows, best, self._costs.by_rows(self._size)[0]):
             rps = round_.capacity_rps(self._items(rows), power)
             sizes.append((rows, rps, self._items(rows) * power / rps))
-        self._sustained = Sustained([each for each in sizes if each[0] <= best])
+        self._sustained = Sustained(
+            [each for each in sizes if each[0] <= best], is_alone=len(self.speeds) == 1
+        )
         needed_rps = _HEADROOM * round_.rate_rps
         return [rows for rows, rps, _ in sizes if rows >= best or rps >= needed_rps]
 

@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 from headway.core.batching.sizing import Sizing
 
 LATELY = 96  # arrivals that say how many come just now, …
-_SURELY = 1.15  # … if they are so many times what a batch size serves: less may be chance
+_SURELY = 1.15  # … if they are so many times what a batch size serves: less may be chance, …
+_SURELY_ALONE = 1.25  # … more so with one worker, whose batches are longer
 _SPELL = 20  # times what one item takes: so long it may go on
 _SLICE = 24  # batches between two pauses
 _LOOK_UP = 12  # batches take as long as to reckon once how many rows leave …
@@ -176,27 +177,17 @@ class Share(Protocol):
 class Capped:
     """So many at once, and more where more come than that serves."""
 
-    def __init__(
-        self, cap: int, most: int, workers: int, sustained: "Sustained", item_rows: float
-    ) -> None:
+    def __init__(self, cap: int, most: int, sustained: "Sustained", item_rows: float) -> None:
         self.full = self.all_up_to = cap
         self.known: dict[int, int] = {}
-        self._taken: dict[tuple[int, int], int] = {}
-        self._most, self._workers = most, workers
+        self._cap_rows = round(cap * item_rows)
+        self._most = most
         self._sustained, self._item_rows = sustained, item_rows
 
     def take(self, waiting: int, lately_s: float) -> int:
-        cap_rows = round(self.full * self._item_rows)
-        if lately_s < self._sustained.least_s(cap_rows):
-            cap_rows = self._sustained.cap_for(cap_rows, lately_s)
-        key = waiting, cap_rows
-        taken = self._taken.get(key)
-        if taken is None:
-            rows = round(waiting * self._item_rows)
-            rows = self._sustained.rows_to_take(rows, cap_rows, workers=self._workers)
-            taken = max(1, min(int(rows / self._item_rows), self._most, waiting))
-            self._taken[key] = taken
-        return taken
+        rows = round(waiting * self._item_rows)
+        rows = self._sustained.rows_to_take(rows, self._cap_rows, lately_s)
+        return max(1, min(int(rows / self._item_rows), self._most, waiting))
 
     def looked_up(self) -> int:
         return 0
@@ -226,24 +217,28 @@ class Sized:
 class Sustained:
     """Which batch size to use while more come than was rehearsed."""
 
-    def __init__(self, sizes: Sequence[tuple[int, float, float]] = ()) -> None:
-        """Rows, what they serve a second, and what a batch of them takes; ascending in rows."""
+    def __init__(
+        self, sizes: Sequence[tuple[int, float, float]] = (), *, is_alone: bool = False
+    ) -> None:
+        """Rows, what they serve a second, and what a batch of them takes; ascending in rows.
+        `is_alone`: there is one worker."""
+        self._is_alone = is_alone
         self._sizes: list[tuple[int, float, float]] = []
         for size in sizes:
             if not self._sizes or size[1] > self._sizes[-1][1]:  # a begun tile serves fewer
                 self._sizes.append(size)
         self._least_s = {rows: LATELY / (_SURELY * rps) for rows, rps, _ in sizes}
-
-    def least_s(self, cap_rows: int) -> float:
-        """So many rows at once surely do not keep up where the latest came in less time."""
-        return self._least_s.get(cap_rows, 0.0)
+        self._shared: dict[tuple[int, int], int] = {}
 
     def cap_for(self, cap_rows: int, lately_s: float) -> int:
-        """Instead of so many rows, which surely do not keep up with the latest arrivals.
+        """So many rows at once, or what several workers take instead while the latest arrivals,
+        which came in that time, are surely more than these serve.
 
-        The size with which the items that come at the end of a spell of such arrivals are answered
-        soonest: they wait for the queue that has grown until then, and for their own batch.
+        That is the size with which the items that come at the end of a spell of such arrivals are
+        answered soonest: they wait for the queue that has grown until then, and for their batch.
         """
+        if self._is_alone or lately_s >= self._least_s.get(cap_rows, 0.0):
+            return cap_rows
         rate_rps, spell_s = LATELY / max(lately_s, _SHORTEST_S), _SPELL * self._sizes[0][2]
         soonest_s, best = math.inf, cap_rows
         for rows, rps, batch_s in self._sizes:
@@ -252,15 +247,32 @@ class Sustained:
                 soonest_s, best = answer_s, rows
         return best
 
-    def rows_to_take(self, waiting: int, cap_rows: int, *, workers: int) -> int:
-        """So many as the cap says. Of a queue that has outgrown it, with one worker half, in whole
-        caps: where rows are computed in tiles, the cap is full tiles. Several workers share the
-        queue: as many as answer its last row soonest."""
+    def rows_to_take(self, waiting: int, cap_rows: int, lately_s: float) -> int:
+        """So many as the cap says, or more of a queue that has outgrown it."""
         if waiting <= cap_rows:
             return waiting
-        if workers == 1:
-            half = waiting // 2
-            return max(cap_rows, half - half % cap_rows)
+        if self._is_alone:
+            return min(waiting, self._half(waiting, cap_rows, lately_s))
+        cap_rows = self.cap_for(cap_rows, lately_s)
+        key = waiting, cap_rows
+        rows = self._shared.get(key)
+        if rows is None:
+            rows = self._shared[key] = self._share(waiting, cap_rows)
+        return rows
+
+    def _half(self, waiting: int, cap_rows: int, lately_s: float) -> int:
+        """In whole caps: where rows are computed in tiles, the cap is full tiles. As many as keep
+        up with what surely comes, if more than two caps wait."""
+        half = waiting // 2
+        rows = max(cap_rows, half - half % cap_rows)
+        if waiting <= 2 * cap_rows or not self._sizes:
+            return rows
+        rate_rps = LATELY / (_SURELY_ALONE * max(lately_s, _SHORTEST_S))
+        keeping_up = (size for size, rps, _ in self._sizes if rps >= rate_rps)
+        return max(rows, next(keeping_up, self._sizes[-1][0]))
+
+    def _share(self, waiting: int, cap_rows: int) -> int:
+        """Of a queue that several workers share: as many as answer its last row soonest."""
         soonest_s, best = math.inf, cap_rows
         for rows, rps, batch_s in self._sizes:
             end_s = batch_s + max(0, waiting - rows) / rps

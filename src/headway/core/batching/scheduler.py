@@ -7,11 +7,11 @@ runtime obeys them in real time, the simulator in virtual time.
 import math
 from collections.abc import Mapping, Sequence
 
+from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.buckets import Buckets
 from headway.core.batching.composing import MOST_DROPPED, Composer, Composition, needs_shelves
 from headway.core.batching.firing import AutoRule, Fire, HoldUntil, rule_for
-from headway.core.batching.linger import Linger
 from headway.core.batching.planning import shelf_of
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
@@ -49,14 +49,14 @@ class Scheduler:
         self._queue = _queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._stagger = Stagger(self.costs, policy.max_batch_size)
-        self._linger = Linger(policy.workers)
-        sizing = Sizing(policy, self.costs, self._linger)
+        self._arrivals = Arrivals(policy.workers)
+        sizing = Sizing(policy, self.costs, self._arrivals)
         self._rehearsal = Rehearsal(policy, self.costs, sizing)
-        self._linger.heard = self._heard
+        self._arrivals.heard = self._heard
         self._batch_size = BatchSize(
             policy,
             self.costs,
-            linger=self._linger,
+            arrivals=self._arrivals,
             sizing=sizing,
             rehearsal=self._rehearsal,
             fitting=self._fitting,
@@ -69,11 +69,11 @@ class Scheduler:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
         self._suspects = Suspects()
         self._running: dict[int, Batch] = {}
-        self._pool = Pool(policy.workers, self._running)
+        self._pool = Pool(policy.workers, self._running, self.costs)
         self._auto = AutoRule(
             policy,
             self.costs,
-            linger=self._linger,
+            arrivals=self._arrivals,
             stagger=self._stagger,
             rehearsal=self._rehearsal,
             batch_size=self._batch_size,
@@ -105,7 +105,7 @@ class Scheduler:
         if queue.rows >= self._max_queue or not queue.push_alike(item):
             self._submit_carefully(item, request_rows)
         if self._learns:
-            self._linger.arrived(item.arrived_at, queue.items + self._running_items)
+            self._arrivals.arrived(item.arrived_at, queue.items + self._running_items)
 
     def submit_alike(self, items: Sequence[Item]) -> list[tuple[Item, HeadwayError]]:
         """Queue several items that differ only in id and time; returns the refused, and why."""
@@ -115,7 +115,7 @@ class Scheduler:
         here = queue.items + self._running_items
         if queue.rows + len(items) <= self._max_queue and queue.push_many_alike(items):
             if self._learns:
-                self._linger.arrived_together([item.arrived_at for item in items], here)
+                self._arrivals.arrived_together([item.arrived_at for item in items], here)
             return []
         return self.submit_each(items)
 
@@ -159,7 +159,7 @@ class Scheduler:
         if self._suspects.cases:
             self._clear(batch)
         if self._learns:
-            self._linger.completed(now, now - batch.fired_at)
+            self._arrivals.completed(now, now - batch.fired_at)
             if self._workers == 1:
                 self._stagger.answered(now, len(batch.items))
 
@@ -169,17 +169,11 @@ class Scheduler:
         self._stagger.arrived(times)
 
     def _observe(self, batch: Batch, ran_s: float) -> None:
-        pool = self._pool
         if self._workers > 1:
-            usual_s = self.costs.predict(batch.padded_rows, batch.size)
-            if usual_s:
-                was_unequal = pool.is_unequal
-                is_steady = not pool.is_known and self.costs.is_steady
-                pool.observe(batch.worker, ran_s / usual_s, is_steady=is_steady)
-                self._rehearsal.speeds = pool.speeds
-                if pool.is_unequal != was_unequal:
-                    self._rehearsal.start_over()
-            ran_s /= pool.times(batch.worker)
+            if self._pool.observe(batch, ran_s):
+                self._rehearsal.start_over()
+            self._rehearsal.speeds = self._pool.speeds
+            ran_s /= self._pool.times(batch.worker)
         self.costs.observe(batch.padded_rows, batch.size, ran_s)
 
     def lost(
@@ -229,7 +223,7 @@ class Scheduler:
         self._pool.set(numbers)
         self._workers = len(numbers)
         count = max(1, len(numbers))
-        self._linger.workers = count
+        self._arrivals.workers = count
         self._rehearsal.speeds = (1.0,) * count
         self._admission.workers = self._auto.workers = self._batch_size.workers = count
         self._admission.reconsider()

@@ -9,7 +9,7 @@ begins another for a row or two, if the rows that stay will have company.
 import bisect
 import math
 
-from headway.core.batching.linger import Linger
+from headway.core.batching.arrivals import Arrivals
 from headway.core.costs import Costs
 from headway.core.costs.sizes import size_class
 from headway.core.policy import Policy
@@ -23,10 +23,10 @@ _REMEMBERED = 1024
 
 
 class Sizing:
-    def __init__(self, policy: Policy, costs: Costs, linger: Linger) -> None:
+    def __init__(self, policy: Policy, costs: Costs, arrivals: Arrivals) -> None:
         self._max_rows = policy.max_batch_size
         self._costs = costs
-        self._linger = linger
+        self._arrivals = arrivals
         self._version: tuple[int, int] = (-1, 0)  # of the costs, and how many callers
         self._edition = -1
         self._taken: dict[tuple[int, int], int] = {}
@@ -46,7 +46,7 @@ class Sizing:
 
     def _forget_if_changed(self) -> None:
         costs = self._costs
-        version = (costs.version, self._linger.callers)
+        version = (costs.version, self._arrivals.callers)
         if self._version == version and len(self._taken) <= _REMEMBERED:
             return
         is_new = self._edition != costs.edition or self._version[1] != version[1]
@@ -68,9 +68,9 @@ class Sizing:
             return best
         # Rows that arrive meanwhile join the rows that stay; on a worker that is often idle they
         # may as well come later.
-        busy = self._linger.busy
-        coming = min(int(self._linger.rate_rps * all_s * scale * busy), self._max_rows)
-        if rows == self._linger.callers:
+        busy = self._arrivals.busy
+        coming = min(int(self._arrivals.rate_rps * all_s * scale * busy), self._max_rows)
+        if rows == self._arrivals.callers:
             coming = 0  # all of a closed loop are here
         rows += coming
         choices: list[tuple[float, float, int]] = []
@@ -105,7 +105,7 @@ class Sizing:
         """Would so many workers be enough for what comes?"""
         best = self._costs.best_rows(size)
         best_s = self._costs.predict(best, size)
-        return best_s is not None and self._linger.rate_rps * best_s <= KEEPS_UP * power * best
+        return best_s is not None and self._arrivals.rate_rps * best_s <= KEEPS_UP * power * best
 
     def _candidates(self, most: int, size: int) -> set[int]:
         rows = self._ladder(size)

@@ -1,9 +1,11 @@
 """Attention over pages in plain torch: for the CPU, and as the reference for kernels.
 
-Decodes are one batch. Long stretches of the cache are read where they lie (`segments`), the other
-pages gathered, and the two put together. All queries that share a key head are rows of one product,
-so each key is read once. A prompt's chunk is attended to by itself: a fresh prompt on the keys just
-computed, a later chunk on gathered pages.
+Where there are kernels for this CPU, decodes read their pages where they lie. Else they are one
+batch, and also where some share a long beginning, which is then read for all of them at once. Long
+stretches of the cache are read where they lie (`segments`), the other pages gathered, and the two
+put together. All queries that share a key head are rows of one product, so each key is read once. A
+prompt's chunk is attended to by itself: a fresh prompt on the keys just computed, a later chunk on
+gathered pages.
 """
 
 import math
@@ -11,16 +13,23 @@ import math
 import torch
 import torch.nn.functional as F
 
-from headway.engine.cache import KvCache
+from headway.engine.cache import KvCache, Tables
+from headway.engine.cpu.kernels import Kernels
 from headway.engine.inputs import Chunk, Inputs
 
 
 class PlainAttention:
     """One step's attention, layer by layer. Made anew for every step: it holds the masks."""
 
-    def __init__(self, cache: KvCache, inputs: Inputs) -> None:
+    def __init__(
+        self, cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels | None
+    ) -> None:
         self._cache = cache
         self._inputs = inputs
+        self._tables = tables
+        is_shared = any(len(each.rows) > 1 for each in inputs.segments)
+        self._kernels = None if is_shared else kernels
+        self._lengths = inputs.positions[: inputs.decodes] + 1
         self._decode_mask = self._mask_decodes() if inputs.decodes else None
         self._segments = [(each, torch.tensor(each.rows)) for each in inputs.segments]
         self._chunk_masks = [self._mask_chunk(each) for each in inputs.chunks]
@@ -56,6 +65,16 @@ class PlainAttention:
         blocks = self._inputs.decode_blocks
         count, heads, features = queries.shape
         all_keys, all_values = self._cache.keys[layer], self._cache.values[layer]
+        if self._kernels is not None and self._kernels.attends(queries, all_keys):
+            return self._kernels.attend(
+                queries,
+                all_keys,
+                all_values,
+                self._tables.blocks,
+                self._inputs.slots,
+                self._lengths,
+                scale,
+            )
         kv_heads = all_keys.shape[2]
         flat = blocks.reshape(-1)
         keys, values = (

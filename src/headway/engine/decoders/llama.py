@@ -3,6 +3,7 @@ and value are one product, gate and up another; a rotation is one multiplication
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from headway.engine.adapters.peft import LowRank, Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import Shape
+from headway.engine.cpu.kernels import Kernels, is_whole
 from headway.engine.decoders.rotary import SUPPORTED, pair_neighbours, rope_of, rotate, rotations
-from headway.engine.linear import linear
+from headway.engine.linear import Linear, linear
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -38,7 +40,10 @@ class LlamaDecoder:
         *,
         dtype: torch.dtype,
         max_context: int,
+        kernels: Kernels | None = None,
+        is_rounded: bool = False,
     ) -> None:
+        """Rounded: with weights of 8 bits."""
         heads = config["num_attention_heads"]
         kv_heads = config.get("num_key_value_heads") or heads
         features = config.get("head_dim") or config["hidden_size"] // heads
@@ -46,19 +51,21 @@ class LlamaDecoder:
         self.vocabulary: int = config["vocab_size"]
         self.shape = Shape(config["num_hidden_layers"], kv_heads, features)
         self.dtype = dtype
+        self.kernels = kernels if dtype == torch.float32 else None
         self._rotations = rotations(rope_of(config), features, max_context)
         epsilon = config.get("rms_norm_eps", 1e-6)
+        make = _Make(dtype, epsilon, self.kernels, is_rounded)
         given = {name.removeprefix("model."): tensor for name, tensor in tensors}
         embedding = given.pop("embed_tokens.weight")
         self._embedding = embedding.to(dtype)
         self._layers = [
-            _Layer(_Given(given, f"layers.{index}."), index, heads, self.shape, dtype, epsilon)
+            _Layer(_Given(given, f"layers.{index}."), index, heads, self.shape, make)
             for index in range(self.shape.layers)
         ]
         head = given.pop("lm_head.weight", None)
         is_tied = head is None or config.get("tie_word_embeddings")
-        self._head = linear(embedding if is_tied else head, None, dtype)
-        self._norm = _Norm(given.pop("norm.weight"), dtype, epsilon)
+        self._head = make.linear(embedding if is_tied else head)
+        self._norm = make.norm(given.pop("norm.weight"))
 
     def __call__(
         self,
@@ -135,14 +142,35 @@ class _Given:
         return self._tensors.pop(self._prefix + name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Make:
+    """What all layers' parts have in common."""
+
+    dtype: torch.dtype
+    epsilon: float
+    kernels: Kernels | None
+    is_rounded: bool
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        return linear(weight, bias, self.dtype, self.kernels, is_rounded=self.is_rounded)
+
+    def norm(self, weight: torch.Tensor) -> "_Norm":
+        return _Norm(weight, self.dtype, self.epsilon, self.kernels)
+
+
 class _Norm:
-    def __init__(self, weight: torch.Tensor, dtype: torch.dtype, epsilon: float) -> None:
+    def __init__(
+        self, weight: torch.Tensor, dtype: torch.dtype, epsilon: float, kernels: Kernels | None
+    ) -> None:
+        self._kernels = kernels if is_whole(weight.shape[-1]) else None
         self._weight = weight.to(dtype)
         self._share = 1.0 / weight.shape[-1]
         self._epsilon = epsilon
         self._added = torch.tensor(epsilon)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self._kernels is not None:
+            return self._kernels.normalize(hidden, self._weight, self._epsilon)
         if hidden.dtype != torch.float32:
             return F.rms_norm(hidden, hidden.shape[-1:], self._weight, self._epsilon)
         # The same in fewer operations: for a few rows on a CPU, each costs more to call than to do.
@@ -158,8 +186,7 @@ class _Layer:
         index: int,
         heads: int,
         shape: Shape,
-        dtype: torch.dtype,
-        epsilon: float,
+        make: _Make,
     ) -> None:
         self._index = index
         self._heads = heads
@@ -168,20 +195,22 @@ class _Layer:
         bias = given.take("self_attn.o_proj.bias") if "self_attn.o_proj.bias" in given else None
         gate_up = [given.take(f"mlp.{each}_proj.weight") for each in ("gate", "up")]
         self._products = {
-            "qkv": linear(self._stacked(given, "weight"), self._biases(given), dtype),
-            "out": linear(given.take("self_attn.o_proj.weight"), bias, dtype),
-            "gate_up": linear(torch.cat(gate_up), None, dtype),
-            "down": linear(given.take("mlp.down_proj.weight"), None, dtype),
+            "qkv": make.linear(self._stacked(given, "weight"), self._biases(given)),
+            "out": make.linear(given.take("self_attn.o_proj.weight"), bias),
+            "gate_up": make.linear(torch.cat(gate_up)),
+            "down": make.linear(given.take("mlp.down_proj.weight")),
         }
-        self._before = _Norm(given.take("input_layernorm.weight"), dtype, epsilon)
-        self._between = _Norm(given.take("post_attention_layernorm.weight"), dtype, epsilon)
+        self._before = make.norm(given.take("input_layernorm.weight"))
+        self._between = make.norm(given.take("post_attention_layernorm.weight"))
+        self._rotates = make.kernels if is_whole(self._features) else None
+        self._gates = make.kernels if is_whole(len(gate_up[0])) else None
         self._head_norms = None
         if "self_attn.q_norm.weight" in given:
             norms = [
                 pair_neighbours(given.take(f"self_attn.{each}_norm.weight"), self._features)
                 for each in "qk"
             ]
-            self._head_norms = [_Norm(each, dtype, epsilon) for each in norms]
+            self._head_norms = [make.norm(each) for each in norms]
 
     def __call__(
         self,
@@ -198,13 +227,20 @@ class _Layer:
             rotated = torch.cat(
                 [norm(x) for norm, x in zip(self._head_norms, parts, strict=True)], 1
             )
-        rotated = rotate(rotated, by)
+        if self._rotates is not None:
+            self._rotates.rotate(rotated, self._rotated, by)
+        else:
+            rotated = rotate(rotated, by)
         queries, keys = rotated[:, : self._heads], rotated[:, self._heads :]
         attended = attention(self._index, queries, keys, heads[:, self._rotated :])
         hidden = self._multiply("out", attended.view(len(hidden), -1), adapting).add_(hidden)
         gate_up = self._multiply("gate_up", self._between(hidden), adapting)
-        gate, up = gate_up.chunk(2, dim=-1)
-        return self._multiply("down", F.silu(gate).mul_(up), adapting).add_(hidden)
+        if self._gates is not None:
+            gated = self._gates.gate(gate_up)
+        else:
+            gate, up = gate_up.chunk(2, dim=-1)
+            gated = F.silu(gate).mul_(up)
+        return self._multiply("down", gated, adapting).add_(hidden)
 
     def _multiply(self, name: str, x: torch.Tensor, adapting: Adapting | None) -> torch.Tensor:
         out = self._products[name](x)

@@ -13,13 +13,14 @@ from headway.engine.adapters.peft import Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import Shape
+from headway.engine.cpu.kernels import Kernels
 from headway.errors import ConfigError
 
 _NAME = "headway_paged"
 
 
 class TransformersDecoder:
-    def __init__(self, folder: Path, *, dtype: torch.dtype) -> None:
+    def __init__(self, folder: Path, *, dtype: torch.dtype, kernels: Kernels | None = None) -> None:
         from transformers import AttentionInterface, AutoModelForCausalLM
 
         AttentionInterface.register(_NAME, _attention)
@@ -43,6 +44,7 @@ class TransformersDecoder:
         self.vocabulary: int = config.vocab_size
         self.shape = Shape(config.num_hidden_layers, kv_heads, features)
         self.dtype = dtype
+        self.kernels = kernels  # for attention
         self._adapting: Adapting | None = None  # of the step that runs
         self._adapted: set[str] = set()  # modules that ask for it
 

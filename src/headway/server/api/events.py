@@ -74,8 +74,8 @@ class Events:
             async for event in self:
                 await sink.wait_writable()
                 sink.write(event)
-                if len(event) > AT_ONCE_BYTES:
-                    await asyncio.sleep(0)  # the next may be there: others have their turn
+                if len(event) > AT_ONCE_BYTES:  # the next may be there, and is encoded first
+                    await turn_of(sink)
             return
         if self._ended:
             return
@@ -118,10 +118,14 @@ class Pumping:
             self._take(self._stream.take(AT_ONCE_BYTES))
             if self._stream.is_at_end():
                 self.done.set_result(None)
-            elif self._stream.has_chunks():  # others have their turn first
-                self.done.get_loop().call_soon(self.advance)
+            elif self._stream.has_chunks():
+                self._come_back()
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._fail(error)
+
+    def _come_back(self) -> None:
+        """There is more than one turn may take: others have theirs first."""
+        self.done.get_loop().call_soon(self.advance)
 
     def _fail(self, error: BaseException) -> None:
         if not self.done.done():  # else it was cancelled: the client has left
@@ -147,6 +151,9 @@ class ToSink(Pumping):
             self._is_held_up, self._is_clear = True, False
             writable.add_done_callback(self._go_on)
 
+    def _come_back(self) -> None:
+        self._sink.call_in_turn(self.advance)
+
     def _go_on(self, _: object) -> None:
         self._is_held_up = False
         self.advance()
@@ -156,7 +163,9 @@ class ToSink(Pumping):
         if not self._is_clear or self._sink.writable is not None:
             return False
         try:
-            self._write([chunk])
+            event = self._event_of(chunk)
+            if event:  # an empty chunk would end the answer
+                self._sink.write(event)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._is_clear = False
             self._fail(error)
@@ -164,8 +173,14 @@ class ToSink(Pumping):
 
     def _write(self, chunks: list[Any]) -> None:
         events = b"".join([self._event_of(chunk) for chunk in chunks])
-        if events:  # an empty chunk would end the answer
+        if events:
             self._sink.write(events)
+
+
+async def turn_of(sink: Sink) -> None:
+    turn = asyncio.Event()
+    sink.call_in_turn(turn.set)
+    await turn.wait()
 
 
 async def close(stream: AsyncIterator[Any]) -> None:

@@ -23,6 +23,7 @@ class Health:
         self._registry = registry
         self._is_stopping = False
         self._next_look: asyncio.Future[None] | None = None
+        self._seen: dict[str, Any] = {}  # at this look, by service
 
     async def Check(self, request: Any, context: Any) -> Any:
         status = self._status(request.service)
@@ -33,7 +34,9 @@ class Health:
     async def Watch(self, request: Any, context: Any) -> None:
         told = None
         while True:
-            status = self._status(request.service)
+            status = self._seen.get(request.service)
+            if status is None or told is None:  # hundreds watch the same service
+                status = self._seen[request.service] = self._status(request.service)
             if status != told:
                 await context.write(_Status(status=status))
                 told = status
@@ -69,5 +72,6 @@ class Health:
 
     def _look(self) -> None:
         looking, self._next_look = self._next_look, None
+        self._seen.clear()
         if looking is not None and not looking.done():
             looking.set_result(None)

@@ -188,6 +188,7 @@ class _Sink:
     def __init__(self, call: Call) -> None:
         self._call = call
         self.write = call.send
+        self.call_in_turn = call.call_in_turn
 
     @property
     def writable(self) -> "asyncio.Future[None] | None":

@@ -18,6 +18,9 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
+_LARGE = 256 * 2**10  # bytes
+
+
 class _Gone(Exception):
     """The client left before its request was whole."""
 
@@ -110,6 +113,8 @@ async def _send_stream(
     while chunk is not None and request.method != "HEAD":
         if chunk:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            if len(chunk) > _LARGE:
+                await asyncio.sleep(0)  # the next may be there: others have their turn
         chunk = await anext(response.chunks, None)
     await send({"type": "http.response.body", "body": b""})
 

@@ -1,7 +1,7 @@
 """What a handler sees of HTTP: a request in, a response out. It knows no sockets and no ASGI."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ class Sink(Protocol):
     async def wait_writable(self) -> None: ...
 
     def write(self, data: bytes) -> None: ...
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        """After much was written: when others who write much have had their turn."""
+        ...
 
 
 class StreamResponse:

@@ -10,6 +10,7 @@ from headway.config import ServerConfig
 from headway.server.net.body_room import BodyRoom
 from headway.server.net.connections import C, Connections, client_of
 from headway.server.net.listener import Listener, listen
+from headway.server.net.round_robin import RoundRobin
 
 _MOST_REFUSED = 256  # connections that are told why they are refused; beyond, they are cut
 
@@ -31,6 +32,7 @@ class Port(Generic[C]):
         self._config = config
         self._tls = tls
         self.room = room or BodyRoom(config)
+        self.turns = RoundRobin()
         self._listener: Listener | None = None
         self._connections: Connections[C] = Connections()
 

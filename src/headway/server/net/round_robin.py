@@ -6,7 +6,7 @@ them send, and over however many connections, everybody else waits for one slice
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 SLICE_S = 0.001  # the step that goes beyond it is its last
 FIRST_S = 0.002  # where nobody waits
@@ -29,6 +29,10 @@ class RoundRobin:
         loop.call_soon(self._turn, loop)
         if not _is_done(steps, loop, FIRST_S):
             self._wait(client, steps)
+
+    def call(self, client: str, callback: Callable[[], object]) -> None:
+        """At once, or when it is this client's turn: one of these in a turn."""
+        self.begin(client, (callback() for _ in range(1)))
 
     def _wait(self, client: str, steps: Iterator[object]) -> None:
         waiting = self._waiting.get(client)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 
 from headway.config import ServerConfig
 from headway.server.app import WISHES, App
@@ -44,6 +45,9 @@ class _Sink:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         self._write(data)
 
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._connection.call_in_turn(callback)
+
 
 class Answering(Lifetime):
     __slots__ = ("_asked", "_handle", "_owes_continue", "writable")
@@ -56,6 +60,10 @@ class Answering(Lifetime):
         self._asked: tuple[bytes, dict[bytes, bytes]] = (b"", {})  # its URL and headers, if direct
         self._owes_continue = False
         self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        peer = self._transport.get_extra_info("peername")
+        self._owner.turns.call(peer[0] if peer else "", callback)
 
     def pause_writing(self) -> None:
         self.writable = self._loop.create_future()

@@ -21,6 +21,7 @@ from headway.server.net.http1.lifetime import Owner
 from headway.server.net.http1.turns import Phase, Received, Refused, request_of
 
 _STEP = 64 * 2**10  # bytes of room that are taken at once
+_LARGE_READ = 128 * 2**10
 _PIECE = 4 * 2**10  # bytes that are parsed at a time, where …
 _MANY = 16  # … one read has more heads than that: 256 KB would be thousands of requests at once
 _END_OF_HEAD = b"\r\n\r\n"
@@ -57,6 +58,10 @@ class Connection(Answering):
         self._body_bytes_before = 0  # in the read before
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > _LARGE_READ:
+            # uvloop would read up to 8 MB of this connection before the others have their turn.
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
         if self._is_over:
             return
         if self.is_idle:
@@ -71,6 +76,12 @@ class Connection(Answering):
             self._parse_pieces(memoryview(data))
         else:
             self._parse(data)
+
+    def _read_on(self) -> None:
+        """Unless there is another reason not to, which ends by itself."""
+        is_unread = self._task is None and self.writable is not None
+        if not self._waiting and not is_unread and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _parse(self, data: bytes | memoryview) -> None:
         try:

@@ -239,6 +239,9 @@ class Call(CallState):
         if not self.is_over:  # the client has left
             self._wire.send(self, data)
 
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._wire.call_in_turn(callback)
+
     @property
     def writable(self) -> "asyncio.Future[None] | None":
         """None: there is room now, or the call is over; else done when that is so."""

@@ -95,6 +95,9 @@ class Lifetime(Sending):
     def left(self, task: "asyncio.Task[None]") -> None:
         self._owner.left(task)
 
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._owner.turns.call(self._client, callback)
+
     # ---- work and what is none
 
     def earn(self, units: int) -> None:

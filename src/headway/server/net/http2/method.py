@@ -68,6 +68,10 @@ class Wire(Protocol):
         """So much more, or less, waits in memory. Raises QueueFull."""
         ...
 
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        """When others who have much to do have had their turn."""
+        ...
+
     def earn(self, units: int) -> None:
         """We have done something for the peer."""
         ...

@@ -17,7 +17,6 @@ from headway.server.net.http2.heads import Metadata
 from headway.server.net.http2.lifetime import Lifetime
 from headway.server.net.http2.method import Direct, Method
 from headway.server.net.port import Port
-from headway.server.net.round_robin import RoundRobin
 
 _MOST_REMEMBERED = 1024  # paths; a client that makes names up costs no more than this
 _MOST_ADDRESSES = 4096  # with a remembered budget, the latest ones
@@ -59,7 +58,6 @@ class H2Server(Port[Lifetime]):
         self._handlers: list[Any] = []
         self._direct: dict[str, Direct] = {}
         self._methods: dict[str, Method | None] = {}
-        self.turns = RoundRobin()
         self.unpacking = asyncio.Semaphore(_UNPACKED_AT_ONCE)
         self._entrance = entrance
         self._budgets: dict[str, Budget] = {}  # by client, the latest last

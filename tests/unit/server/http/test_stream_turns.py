@@ -1,6 +1,7 @@
 """How a stream's chunks come to their client: in order, and much of them in several turns."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from headway.model import END
@@ -18,6 +19,9 @@ class Sink:
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
 
 
 async def test_a_large_backlog_is_written_in_several_turns() -> None:

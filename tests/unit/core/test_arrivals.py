@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.batching.linger import Linger
+from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.returns import Returns
 
 
-def watching(workers: int = 1) -> Linger:
-    return Linger(workers)
+def watching(workers: int = 1) -> Arrivals:
+    return Arrivals(workers)
 
 
 def returns(*delays_s: float, batches: int = 20) -> Returns:
@@ -82,51 +82,51 @@ def test_many_batches_overflow_nothing() -> None:
     assert 0.0005 <= best_wait(made) <= 0.001
 
 
-def test_everyone_is_the_most_seen_at_once_lately() -> None:
-    linger = watching()
+def test_the_most_at_once_is_of_lately() -> None:
+    arrivals = watching()
     for here in (1, 5, 3):
-        linger.arrived(0.0, here)
-    assert linger.everyone == 5
+        arrivals.arrived(0.0, here)
+    assert arrivals.most_at_once == 5
 
 
 def test_callers_who_left_are_forgotten_after_two_windows() -> None:
-    linger = watching()
-    linger.arrived(0.0, 100)
+    arrivals = watching()
+    arrivals.arrived(0.0, 100)
     for turn in range(32):
-        linger.arrived(float(turn), 2)
-        linger.completed(turn + 0.5, ran_s=0.01)
-    assert linger.everyone == 2
+        arrivals.arrived(float(turn), 2)
+        arrivals.completed(turn + 0.5, ran_s=0.01)
+    assert arrivals.most_at_once == 2
 
 
 def test_where_the_same_number_is_here_time_and_again_callers_wait_for_their_answers() -> None:
-    linger = watching()
+    arrivals = watching()
     for turn in range(8):
         for here in range(1, 9):
-            linger.arrived(turn + here / 1000, here)
-        linger.completed(turn + 0.5, ran_s=0.01)
-    assert linger.is_closed
+            arrivals.arrived(turn + here / 1000, here)
+        arrivals.completed(turn + 0.5, ran_s=0.01)
+    assert arrivals.is_closed
 
 
 @pytest.mark.parametrize("mean", [1.2, 5.0, 30.0])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_independent_arrivals_are_not_taken_for_a_closed_loop(mean: float, workers: int) -> None:
-    draw, linger = random.Random(7), watching(workers)
+    draw, arrivals = random.Random(7), watching(workers)
     closed = 0
     for turn in range(1_000):
         here = sum(draw.random() < mean / 100 for _ in range(100))  # as good as Poisson
         for number in range(1, here + 1):
-            linger.arrived(turn + number / 1000, number)
-        linger.completed(turn + 0.5, ran_s=0.01)
-        closed += linger.is_closed
+            arrivals.arrived(turn + number / 1000, number)
+        arrivals.completed(turn + 0.5, ran_s=0.01)
+        closed += arrivals.is_closed
     assert closed <= 20
 
 
 def test_one_client_that_asks_again_and_again_is_no_crowd() -> None:
-    linger = watching()
+    arrivals = watching()
     for turn in range(50):
-        linger.arrived(turn + 0.1, 1)
-        linger.completed(turn + 0.5, ran_s=0.01)
-    assert not linger.is_closed
+        arrivals.arrived(turn + 0.1, 1)
+        arrivals.completed(turn + 0.5, ran_s=0.01)
+    assert not arrivals.is_closed
 
 
 @given(
@@ -139,19 +139,19 @@ def test_several_at_once_teach_the_same_as_one_by_one(
 ) -> None:
     times = [1.0 + sum(gaps[: i + 1]) for i in range(len(gaps))]
     one_by_one, together = watching(), watching()
-    for linger in (one_by_one, together):
-        linger.arrived(0.5, seen)
-        linger.completed(0.9, ran_s=0.01)
+    for arrivals in (one_by_one, together):
+        arrivals.arrived(0.5, seen)
+        arrivals.completed(0.9, ran_s=0.01)
     for number, time in enumerate(times, 1):
         one_by_one.arrived(time, here + number)
     together.arrived_together(times, here)
-    for linger in (one_by_one, together):
-        linger.completed(2.0, ran_s=0.01)
-        linger.completed(3.0, ran_s=0.01)
+    for arrivals in (one_by_one, together):
+        arrivals.completed(2.0, ran_s=0.01)
+        arrivals.completed(3.0, ran_s=0.01)
     waits = [
-        linger.return_wait(3.0, 4, 2, most_s=1.0, patient_s=1.0, saved_s=0.01)
-        for linger in (one_by_one, together)
+        arrivals.return_wait(3.0, 4, 2, most_s=1.0, patient_s=1.0, saved_s=0.01)
+        for arrivals in (one_by_one, together)
     ]
     assert waits[0] == waits[1]
-    assert one_by_one.everyone == together.everyone
+    assert one_by_one.most_at_once == together.most_at_once
     assert one_by_one.rate_rps == together.rate_rps

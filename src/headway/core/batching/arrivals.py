@@ -24,18 +24,18 @@ _MOST_NOTED = 32  # arrivals that wait to be learned from, …
 _BATCHES_NOTED = 128  # … and batches with those who came after them: older ones hardly count
 
 
-class Linger:
-    """Says how long to wait for company in a closed loop, and whether it is one."""
+class Arrivals:
+    """Whether callers come in a closed loop, and how long to wait for them there."""
 
     def __init__(self, workers: int = 1) -> None:
         self.heard: Callable[[Sequence[float]], object] = _ignore  # is told when
         self.workers = workers
-        self._everyone = 0
+        self._most_at_once = 0
         self._most_here = 0  # in this window of batches
         self._most_here_before = 0  # in the one before: a caller that left is forgotten after two
         self._peak = 0  # the most here since every worker has ended a batch
         self._peaks = 0
-        self._known = 0  # `_everyone` at the last peak
+        self._known = 0  # `_most_at_once` at the last peak
         self._at_peak = 0.0
         self._is_exact = True  # was everyone here at every peak?
         self.is_closed = False  # do callers wait for their answers before they ask again?
@@ -91,7 +91,7 @@ class Linger:
         if here > self._peak:
             self._peak = here
             self._most_here = max(self._most_here, here)
-            self._everyone = max(self._everyone, here)
+            self._most_at_once = max(self._most_at_once, here)
 
     def completed(self, now: float, ran_s: float) -> None:
         self.learn_arrivals()
@@ -112,7 +112,7 @@ class Linger:
             self._arrivals_before = self._arrivals
         if self.batches % (_WINDOW * self.workers) == 0:
             self._most_here_before, self._most_here = self._most_here, 0
-            self._everyone = self._most_here_before
+            self._most_at_once = self._most_here_before
 
     def _learn_returns(self) -> None:
         for ended_at, came in self._uncounted:
@@ -124,7 +124,7 @@ class Linger:
     def _learn_peak(self) -> None:
         """The callers of a closed loop are so and so many, and nearly all are here time and again.
         Of independent ones, the most at once are a rare coincidence."""
-        known, self._known = self._known, self._everyone
+        known, self._known = self._known, self._most_at_once
         peak, self._peak = self._peak, 0
         if not known:
             return
@@ -132,25 +132,25 @@ class Linger:
         self._is_exact &= peak == known
         unsure = _SURER if self._is_exact and known >= _SEVERAL else _UNSURE
         rate = max(_PEAK_RATE, 1.0 / (self._peaks + unsure))
-        nearly = self._everyone - _NEARLY * math.sqrt(self._everyone)
+        nearly = self._most_at_once - _NEARLY * math.sqrt(self._most_at_once)
         is_at_peak = known > 1 and nearly <= min(peak, known)
         self._at_peak += (is_at_peak - self._at_peak) * rate
         self.is_closed = self._at_peak >= _CLOSED
 
     @property
-    def arrivals(self) -> int:
+    def count(self) -> int:
         return self._arrivals + len(self._noted)
 
     @property
-    def everyone(self) -> int:
+    def most_at_once(self) -> int:
         """The most items seen at once lately."""
         self.learn_arrivals()
-        return self._everyone
+        return self._most_at_once
 
     @property
     def callers(self) -> int:
         """How many there are in a closed loop; 0: it is none, or another has come."""
-        return self._everyone if self.is_closed and self._everyone == self._known else 0
+        return self._most_at_once if self.is_closed and self._most_at_once == self._known else 0
 
     @property
     def rate_rps(self) -> float:

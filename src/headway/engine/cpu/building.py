@@ -1,0 +1,68 @@
+"""Compile the kernels once for each version of them, and load them.
+
+Where that cannot be done (no compiler, another processor), torch computes the same, more slowly.
+"""
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+from headway.engine.cpu.kernels import Kernels
+
+_SOURCE = Path(__file__).with_name("kernels.c")
+_FLAGS = ("-std=gnu11", "-O3", "-mavx2", "-mfma", "-mf16c", "-fno-math-errno", "-pthread")
+_LIMIT_S = 120.0  # a compilation takes a second or two
+_log = logging.getLogger(__name__)
+
+
+@functools.cache
+def compiled() -> Kernels | None:
+    """The kernels, compiled now if they never were; None: not on this machine."""
+    if not _runs_here():
+        return None
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    try:
+        library = _library(compiler)
+        if library is None:
+            _log.info("no C compiler was found: answers come more slowly than they could")
+            return None
+        return Kernels(ctypes.CDLL(str(library)))
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or error
+        _log.warning("the CPU's kernels could not be compiled, so torch computes: %s", said)
+        return None
+
+
+def _runs_here() -> bool:
+    has_avx2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return has_avx2 and platform.system() == "Linux" and platform.machine() == "x86_64"
+
+
+def _library(compiler: str | None, folder: Path | None = None) -> Path | None:
+    """Where the compiled kernels are; None: they never were compiled, and there is no compiler."""
+    source = _SOURCE.read_bytes()
+    key = hashlib.sha256(b"\0".join([source, *map(str.encode, _FLAGS)])).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    folder = folder or cache / "headway" / "kernels"
+    library = folder / f"cpu-{key}.so"
+    if library.exists():
+        return library
+    if compiler is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        unfinished = Path(work) / library.name
+        command = [compiler, *_FLAGS, "-shared", "-fPIC"]
+        command += ["-o", str(unfinished), str(_SOURCE), "-lm"]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_LIMIT_S)
+        os.replace(unfinished, library)
+    return library

@@ -1,0 +1,157 @@
+"""`kernels.c` as functions of tensors: float32, rows that lie one after another."""
+
+import ctypes
+from typing import Any
+
+import torch
+
+from headway.engine.cpu.patience import Patience
+
+_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+_ARGUMENTS = {
+    "multiply": [*[_POINTER] * 4, *[_LONG] * 3, _INT, _LONG],
+    "normalize": [*[_POINTER] * 3, _LONG, _LONG, _FLOAT, _LONG],
+    "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
+    "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
+    "attend": [*[_POINTER] * 7, *[_LONG] * 7, _FLOAT, _LONG],
+    "look_for": [_LONG],
+    "missed": [],
+}
+_KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
+_LANES = 8  # floats that are computed together
+WIDTH = 16  # outputs of a panel
+_MOST_PAGE = 256  # tokens
+
+
+class Kernels:
+    def __init__(self, library: ctypes.CDLL) -> None:
+        functions = {name: _function(library, name) for name in _ARGUMENTS}
+        self._multiply, self._normalize = functions["multiply"], functions["normalize"]
+        self._gate, self._rotate = functions["gate"], functions["rotate"]
+        self._attend, self._look_for = functions["attend"], functions["look_for"]
+        self._missed = functions["missed"]
+        self._patience = Patience()
+
+    def begin_step(self) -> None:
+        """Before a step: its threads wait for each other as long as the machine allows."""
+        self._look_for(self._patience.cycles(self._missed()))
+
+    def multiply(
+        self, x: torch.Tensor, panels: torch.Tensor, scales: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Rows by weights in panels (`in_panels`), of 16 bits or of 8 with a scale each output."""
+        count, inputs, width = panels.shape
+        x = x.contiguous()
+        rows, outputs = len(x), count * width
+        y = torch.empty((rows, outputs))
+        self._multiply(
+            panels.data_ptr(),
+            None if scales is None else scales.data_ptr(),
+            x.data_ptr(),
+            y.data_ptr(),
+            rows,
+            outputs,
+            inputs,
+            _KINDS[panels.dtype],
+            torch.get_num_threads(),
+        )
+        return y
+
+    def normalize(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """RMS norm of each row."""
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        width = x.shape[-1]
+        self._normalize(
+            x.data_ptr(),
+            weight.data_ptr(),
+            y.data_ptr(),
+            x.numel() // width,
+            width,
+            epsilon,
+            torch.get_num_threads(),
+        )
+        return y
+
+    def gate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) × up, the two halves of each row."""
+        rows, both = gate_up.shape
+        y = torch.empty((rows, both // 2))
+        threads = torch.get_num_threads()
+        self._gate(gate_up.data_ptr(), y.data_ptr(), rows, both // 2, threads)
+        return y
+
+    def rotate(self, heads: torch.Tensor, count: int, by: torch.Tensor) -> None:
+        """`[token, head, feature]`: of each token the first heads, in place."""
+        rows, _, features = heads.shape
+        self._rotate(
+            heads.data_ptr(),
+            by.data_ptr(),
+            rows,
+            count,
+            features,
+            heads.stride(0),
+            torch.get_num_threads(),
+        )
+
+    def attend(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        tables: torch.Tensor,
+        slots: torch.Tensor,
+        lengths: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """One query `[head, feature]` for each sequence, over pages `[page, token, head, feature]`
+        of its slot's table."""
+        count, heads, features = queries.shape
+        _, page, kv_heads, _ = keys.shape
+        out = torch.empty((count, heads, features))
+        self._attend(
+            queries.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            tables.data_ptr(),
+            slots.data_ptr(),
+            lengths.data_ptr(),
+            out.data_ptr(),
+            count,
+            kv_heads,
+            heads // kv_heads,
+            features,
+            page,
+            queries.stride(0),
+            tables.shape[1],
+            scale,
+            torch.get_num_threads(),
+        )
+        return out
+
+    @staticmethod
+    def attends(queries: torch.Tensor, keys: torch.Tensor) -> bool:
+        """Is attention of this kind and these sizes among the kernels?"""
+        _, page, _, features = keys.shape
+        has_room = page <= _MOST_PAGE and not page % 4
+        is_dense = queries.stride()[1:] == (features, 1)
+        is_float = queries.dtype == keys.dtype == torch.float32
+        return is_float and is_dense and has_room and not features % _LANES
+
+
+def in_panels(weight: torch.Tensor) -> torch.Tensor:
+    """`[out, in]` weights as `[panel, in, WIDTH]`."""
+    outputs, inputs = weight.shape
+    return weight.view(outputs // WIDTH, WIDTH, inputs).transpose(1, 2).contiguous()
+
+
+def is_whole(width: int) -> bool:
+    """Are rows of this width among what the kernels compute?"""
+    return not width % _LANES
+
+
+def _function(library: ctypes.CDLL, name: str) -> Any:
+    function = getattr(library, name)
+    function.argtypes = _ARGUMENTS[name]
+    function.restype = _LONG if name == "missed" else None
+    return function

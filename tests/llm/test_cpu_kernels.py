@@ -1,0 +1,204 @@
+"""The CPU's kernels against their plain torch twins, and where they are not to be had."""
+
+import logging
+import math
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import VOCABULARY, Engine, build
+
+from headway.engine.cpu import building
+from headway.engine.cpu.building import compiled
+from headway.engine.cpu.kernels import Kernels, in_panels
+from headway.engine.cpu.patience import LONG, Patience
+from headway.engine.decoders.rotary import rotate
+from headway.engine.linear import HalfLinear, PanelLinear, PlainLinear, linear, rounded
+from headway.engine.starting import EngineOptions, start
+from headway.errors import ConfigError
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 13, 97, 200)
+has_kernels = pytest.mark.skipif(compiled() is None, reason="no compiler, or another processor")
+
+
+@pytest.fixture
+def kernels() -> Kernels:
+    found = compiled()
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def two_threads() -> object:
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@has_kernels
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("inputs", [8, 512, 1100])
+def test_a_product_is_that_of_the_wide_weights_and_a_row_of_it_the_same_in_any_company(
+    kernels: Kernels, two_threads: None, inputs: int, dtype: torch.dtype
+) -> None:
+    weight, scales = torch.randn(11 * 16, inputs) / math.sqrt(inputs), None
+    if dtype == torch.int8:
+        weight, scales = rounded(weight)
+    weight = weight.to(dtype)
+    wide = weight.double() if scales is None else weight.double() * scales[:, None]
+    all_rows = torch.randn(max(ROWS), inputs)
+    whole = kernels.multiply(all_rows, in_panels(weight), scales)
+    assert torch.allclose(whole.double(), all_rows.double() @ wide.t(), atol=1e-5)
+    for rows in ROWS:
+        some = kernels.multiply(all_rows[:rows], in_panels(weight), scales)
+        assert torch.equal(some, whole[:rows])
+
+
+@has_kernels
+def test_norm_gate_and_rotation_are_torchs(kernels: Kernels, two_threads: None) -> None:
+    for rows in (1, 3, 700):
+        x, weight = torch.randn(rows, 72), torch.randn(72)
+        expected = F.rms_norm(x, (72,), weight, 1e-5)
+        assert torch.allclose(kernels.normalize(x, weight, 1e-5), expected, atol=1e-5)
+        both = torch.cat([torch.randn(rows, 72) * 40, torch.randn(rows, 72)], 1)
+        expected = F.silu(both[:, :72]) * both[:, 72:]
+        assert torch.allclose(kernels.gate(both), expected, atol=1e-5)
+        heads, angles = torch.randn(rows, 5, 16), torch.randn(rows, 8)
+        by = torch.polar(torch.ones_like(angles), angles)
+        expected = torch.cat([rotate(heads[:, :3], by[:, None]), heads[:, 3:]], 1)
+        kernels.rotate(heads, 3, by)
+        assert torch.allclose(heads, expected, atol=1e-6)
+
+
+@has_kernels
+@pytest.mark.parametrize("features", [8, 64, 72, 128])
+def test_attention_reads_pages_where_they_lie(
+    kernels: Kernels, two_threads: None, features: int
+) -> None:
+    lengths = torch.tensor([1, 4, 7, 16, 100, 333])
+    keys, values = torch.randn(2, 40, 16, 2, features)
+    tables = torch.stack([torch.randperm(40)[:25] for _ in range(8)])
+    slots = torch.tensor([7, 0, 3, 5, 1, 2])
+    queries = torch.randn(6, 10, features)[:, :6]  # with keys and values behind them, as they come
+    assert kernels.attends(queries, keys)
+    found = kernels.attend(queries, keys, values, tables, slots, lengths, 0.3)
+    for index, (slot, length) in enumerate(zip(slots, lengths.tolist(), strict=True)):
+        context = (each[tables[slot]].flatten(0, 1)[:length] for each in (keys, values))
+        wide = [each.repeat_interleave(3, 1).transpose(0, 1) for each in context]
+        expected = F.scaled_dot_product_attention(queries[index][:, None], *wide, scale=0.3)
+        assert torch.allclose(found[index], expected[:, 0], atol=1e-5)
+        alone = slice(index, index + 1)
+        again = kernels.attend(
+            queries[alone], keys, values, tables, slots[alone], lengths[alone], 0.3
+        )
+        assert torch.equal(again[0], found[index])
+
+
+@has_kernels
+def test_two_engines_of_a_process_compute_at_once(kernels: Kernels, two_threads: None) -> None:
+    """The threads serve one of them; the other computes by itself."""
+    weight = in_panels(torch.randn(512, 512).half())
+    rows = [torch.randn(8, 512) for _ in range(4)]
+    expected = [kernels.multiply(each, weight, None) for each in rows]
+    found: list[bool] = []
+
+    def work(index: int) -> None:
+        for _ in range(100):
+            same = torch.equal(kernels.multiply(rows[index], weight, None), expected[index])
+            found.append(same)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == [True] * 400
+
+
+@has_kernels
+def test_a_child_of_fork_has_threads_of_its_own(kernels: Kernels, two_threads: None) -> None:
+    weight, x = in_panels(torch.randn(512, 512).half()), torch.randn(8, 512)
+    expected = kernels.multiply(x, weight, None)
+    child = os.fork()
+    if not child:
+        os._exit(0 if torch.equal(kernels.multiply(x, weight, None), expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_weights_keep_their_16_bits_where_the_numbers_do(tmp_path: Path) -> None:
+    weight = torch.randn(32, 48)
+    short = linear(weight.bfloat16().float(), None, torch.float32, compiled())
+    assert isinstance(short, PlainLinear if compiled() is None else PanelLinear)
+    assert isinstance(linear(weight, None, torch.float32, compiled()), PlainLinear)
+    if HalfLinear.runs():
+        assert isinstance(linear(weight.half(), None, torch.float32), HalfLinear)
+    bias, x = torch.randn(32), torch.randn(3, 48)
+    expected = F.linear(x, weight.half().float(), bias)
+    assert torch.allclose(
+        linear(weight.half(), bias, torch.float32, compiled())(x), expected, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("with_kernels", [True, False])
+def test_rounded_weights_give_the_same_text_in_any_company(
+    tmp_path: Path, with_kernels: bool
+) -> None:
+    folder = build("llama", tmp_path)
+    prompts = [tuple((7 * i + j) % VOCABULARY for j in range(5 + 9 * i)) for i in range(6)]
+    together = Engine(folder, has_kernels=with_kernels, is_rounded=True, step_tokens=19)
+    numbers = [together.submit(each) for each in prompts]
+    together.run()
+    for number, prompt in zip(numbers, prompts, strict=True):
+        alone = Engine(folder, has_kernels=with_kernels, is_rounded=True)
+        own = alone.submit(prompt)
+        alone.run()
+        assert together.answers[number].tokens == alone.answers[own].tokens
+
+
+def test_quantizations_are_refused_where_they_are_not_for(tmp_path: Path) -> None:
+    folder = build("gpt2", tmp_path)
+    for asked, said in (("fp8", "GPU"), ("int4", "is not one of"), ("int8", "Llama's kind")):
+        with pytest.raises(ConfigError, match=said) as caught:
+            start(folder, EngineOptions(quantization=asked, device="cpu", kv_cache_gib=0.01))
+        assert caught.value.field == "quantization"
+
+
+def test_without_a_compiler_torch_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(building, "_runs_here", lambda: True)
+    find = building.compiled.__wrapped__
+    monkeypatch.setenv("PATH", "")
+    assert find() is None
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho no headers >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        assert find() is None
+    assert "no headers" in caplog.text
+    assert not list((tmp_path / "headway" / "kernels").iterdir())
+
+
+def test_threads_look_on_a_quiet_machine_and_sleep_on_a_busy_one() -> None:
+    patience, missed = Patience(), 0
+
+    def steps(count: int, each: int) -> list[int]:
+        nonlocal missed
+        found = []
+        for _ in range(count):
+            missed += each
+            found.append(patience.cycles(missed))
+        return found
+
+    assert set(steps(100, 3)) == {LONG}
+    assert steps(1, 90) == [LONG]  # once says nothing
+    assert set(steps(50, 0)) == {LONG}
+    busy = steps(600, 90)
+    assert busy.count(LONG) <= 8  # tries, ever more rarely
+    assert LONG in busy[20:]
+    assert set(steps(300, 0)[-40:]) == {LONG}  # quiet again
