@@ -12,7 +12,7 @@ my purse, and nothing particular to interest me on shore, I thought I would sail
 and see the watery part of the world."""
 BEGINNING = TEXT[:16]
 LETTERS = sorted(set(TEXT))
-STEPS, WINDOW, BATCH, LEARNING_RATE = 250, 64, 16, 5e-3
+STEPS, WINDOW, BATCH, LEARNING_RATE = 100, 64, 16, 5e-3
 
 
 def encoded(text: str) -> list[int]:

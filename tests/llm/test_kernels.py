@@ -131,7 +131,6 @@ def test_gates_are_multiplied_with_what_they_let_through() -> None:
 
 def test_tokens_are_drawn_as_often_as_they_are_likely_and_by_seed_and_position_alone() -> None:
     likely = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05], device=DEVICE)
-    rows = 600
     temperatures = torch.tensor([1.0, 0.5, 0.0, 1.0], device=DEVICE)
     seeds = torch.tensor([5, 6, 7, 5], device=DEVICE)
 
@@ -145,13 +144,12 @@ def test_tokens_are_drawn_as_often_as_they_are_likely_and_by_seed_and_position_a
         assert last[slot] in found
         return found
 
-    everywhere = torch.arange(rows, dtype=torch.int32, device=DEVICE)
-    for slot, power in ((0, 1.0), (1, 2.0)):
-        wanted = likely.cpu().pow(power)
-        counts = torch.tensor(drawn(slot, everywhere)).bincount(minlength=5) / rows
-        assert (counts - wanted / wanted.sum()).abs().max() < 0.06
-    assert set(drawn(2, everywhere[:20])) == {0}
-    assert drawn(3, everywhere[40:60]) == drawn(0, everywhere)[40:60]
+    everywhere = torch.arange(200, dtype=torch.int32, device=DEVICE)
+    wanted = likely.cpu().square()  # at half the temperature
+    counts = torch.tensor(drawn(1, everywhere)).bincount(minlength=5) / 200
+    assert (counts - wanted / wanted.sum()).abs().max() < 0.1
+    assert set(drawn(2, everywhere[:10])) == {0}
+    assert drawn(3, everywhere[10:20]) == drawn(0, everywhere[:20])[10:]
 
 
 @pytest.mark.parametrize("rows", [1, 21, 70])
