@@ -111,7 +111,7 @@ test-llm: .venv-llm/.ready .venv-clients/.ready ## the token-level engine, with 
 	@echo "Setting up $(@D) (once; about 1.5 GB) …"
 	@rm -rf $(@D)
 	@$(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install -qq --no-compile --editable . pytest safetensors transformers \
+	@$(@D)/bin/python -m pip install -qq --no-compile --editable . pytest safetensors \
 		torch==2.13.0 triton==3.6.0 'numpy<2.4'
 	@touch $@
 

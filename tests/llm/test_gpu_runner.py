@@ -11,15 +11,6 @@ pytest.importorskip("triton", reason="no Triton here: the kernels are not tested
 if not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"):
     pytest.skip("neither a GPU nor TRITON_INTERPRET=1", allow_module_level=True)
 
-from benchmarks.trained import (  # noqa: E402
-    BEGINNING,
-    TEXT,
-    decoded,
-    encoded,
-    greedy,
-    trained,
-)
-
 from headway.core.generation.limits import Limits  # noqa: E402
 from headway.core.generation.sampling import Sampling  # noqa: E402
 from headway.core.generation.scheduler import GenerationScheduler  # noqa: E402
@@ -110,31 +101,6 @@ def test_steps_of_any_size_give_the_texts_that_the_cpu_gives(step_tokens: int) -
     wanted = texts_of(plain, limits)
     assert len({tuple(text) for text in wanted.values()}) > 2  # the weights do tell prompts apart
     assert texts_of(runner, limits) == wanted
-
-
-def test_a_trained_model_says_what_transformers_says() -> None:
-    pytest.importorskip("transformers")
-    model = trained(DEVICE)
-    state = iter(model.state_dict().items())
-    config = model.config.to_dict()
-    decoder = GpuDecoder(config, state, dtype=torch.float32, device=DEVICE, max_context=64)
-    limits = Limits(blocks=24, block_size=8, max_context=64, max_sequences=2, step_tokens=16)
-    runner = GpuRunner(decoder, limits)
-    runner.warm_up()
-    beginnings = (BEGINNING, BEGINNING[:8])
-    scheduler = GenerationScheduler(limits)
-    said = dict.fromkeys(range(2), "")
-    for number, beginning in enumerate(beginnings):
-        prompt = tuple(encoded(beginning))
-        scheduler.submit(Sequence(number, 0.0, prompt, 20))
-        runner.add(number, prompt, Sampling(temperature=0.0))
-    while isinstance(step := scheduler.next_step(0.0), Step):
-        sampled = runner.start(step).result().tokens if step.has_work else []
-        for sequence, token in zip(step.sampled, sampled, strict=True):
-            said[sequence] += decoded([token])
-        scheduler.complete(step, sampled)
-    assert list(said.values()) == [greedy(model, each, 20) for each in beginnings]
-    assert said[0] == TEXT[16:36] == " Some years ago - ne"
 
 
 def test_a_step_takes_the_smallest_graph_that_it_fits_into() -> None:

@@ -32,7 +32,6 @@ from headway.engine.gpu.kernels.eight_bit import (  # noqa: E402
 from headway.engine.gpu.kernels.norm import rms_norm  # noqa: E402
 from headway.engine.gpu.kernels.prefill import prefill_attention  # noqa: E402
 from headway.engine.gpu.kernels.rotary import rotate_and_store  # noqa: E402
-from headway.engine.gpu.kernels.sampling import sample  # noqa: E402
 from headway.engine.gpu.tuning import DecodeTiles, PromptTiles, Tiles  # noqa: E402
 
 # Triton's interpreter works with numpy before 2.4, which warns; and what only fills a step is
@@ -127,29 +126,6 @@ def test_gates_are_multiplied_with_what_they_let_through() -> None:
     gate_up = torch.randn(3, 2 * 1500, device=DEVICE)
     wanted = reference.silu_and_multiply(gate_up)
     assert error(silu_and_multiply(gate_up), wanted) < 1e-6
-
-
-def test_tokens_are_drawn_as_often_as_they_are_likely_and_by_seed_and_position_alone() -> None:
-    likely = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05], device=DEVICE)
-    temperatures = torch.tensor([1.0, 0.5, 0.0, 1.0], device=DEVICE)
-    seeds = torch.tensor([5, 6, 7, 5], device=DEVICE)
-
-    def drawn(slot: int, positions: "torch.Tensor") -> list[int]:
-        count = len(positions)
-        tokens, last = ints(*[-1] * count), torch.zeros(4, dtype=torch.int64, device=DEVICE)
-        slots = ints(*[slot] * count)
-        logits = likely.log().expand(count, -1).contiguous()
-        sample(logits, slots, positions, temperatures, seeds, last, tokens)
-        found: list[int] = tokens.tolist()
-        assert last[slot] in found
-        return found
-
-    everywhere = torch.arange(200, dtype=torch.int32, device=DEVICE)
-    wanted = likely.cpu().square()  # at half the temperature
-    counts = torch.tensor(drawn(1, everywhere)).bincount(minlength=5) / 200
-    assert (counts - wanted / wanted.sum()).abs().max() < 0.1
-    assert set(drawn(2, everywhere[:10])) == {0}
-    assert drawn(3, everywhere[10:20]) == drawn(0, everywhere[:20])[10:]
 
 
 @pytest.mark.parametrize("rows", [1, 21, 70])
