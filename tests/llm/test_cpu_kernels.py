@@ -98,6 +98,22 @@ def test_attention_reads_pages_where_they_lie(
 
 
 @has_kernels
+def test_what_does_not_fit_is_refused_and_nothing_is_read_beyond_it(kernels: Kernels) -> None:
+    with pytest.raises(ValueError, match="another width than the weights"):
+        kernels.multiply(torch.ones(1, 8), in_panels(torch.ones(16, 64).half()), None)
+    with pytest.raises(ValueError, match="another width than the rows"):
+        kernels.normalize(torch.ones(1, 72), torch.ones(64), 1e-5)
+    with pytest.raises(ValueError, match="fewer heads"):
+        kernels.rotate(torch.ones(1, 4, 16), 6, torch.ones(1, 8, dtype=torch.complex64))
+
+
+@has_kernels
+def test_what_is_not_a_number_stays_so(kernels: Kernels) -> None:
+    both = torch.full((1, 16), torch.nan)
+    assert kernels.gate(both).isnan().all()
+
+
+@has_kernels
 def test_two_engines_of_a_process_compute_at_once(kernels: Kernels, two_threads: None) -> None:
     """The threads serve one of them; the other computes by itself."""
     weight = in_panels(torch.randn(512, 512).half())
@@ -182,6 +198,31 @@ def test_without_a_compiler_torch_computes(
         assert find() is None
     assert "no headers" in caplog.text
     assert not list((tmp_path / "headway" / "kernels").iterdir())
+
+
+def test_a_library_that_does_not_load_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiled() is None:
+        pytest.skip("no kernels on this machine")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library = building._library("cc", building._folder())
+    assert library is not None
+    library.write_bytes(b"")
+    assert building.compiled.__wrapped__() is not None
+    assert library.stat().st_size
+
+
+def test_nothing_is_loaded_from_where_others_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(building, "_runs_here", lambda: True)
+    folder = tmp_path / "headway" / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    assert building.compiled.__wrapped__() is None
+    assert "others may write" in caplog.text
 
 
 def test_threads_look_on_a_quiet_machine_and_sleep_on_a_busy_one() -> None:

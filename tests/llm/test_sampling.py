@@ -40,6 +40,19 @@ def test_no_temperature_is_the_likeliest() -> None:
     assert set(draw(Sampling(temperature=0.0))) == {0}
 
 
+@pytest.mark.parametrize("cut", [{}, {"min_p": 0.05}, {"top_p": 0.9}, {"top_k": 3}])
+def test_hardly_any_temperature_is_none(cut: dict[str, float]) -> None:
+    """Logits divided by 1e-40 are no numbers: the step raised for everybody in it."""
+    assert set(draw(Sampling(temperature=1e-40, **cut), times=8)) == {0}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cut", [{"min_p": 0.05}, {"top_p": 0.9}, {"min_p": 0.1, "top_p": 0.5}])
+def test_logits_that_are_no_numbers_end_no_step(cut: dict[str, float]) -> None:
+    logits = torch.full((1, 5), torch.nan)
+    [token] = sample(logits, [Row(Sampling(**cut), 0, (0,), ())]).tokens  # type: ignore[arg-type]
+    assert 0 <= token < 5
+
+
 @pytest.mark.parametrize(
     ("sampling", "kept"),
     [

@@ -147,7 +147,7 @@ def _keep(weights: torch.Tensor, sampling: Sampling, vocabulary: int) -> int | N
         passing = int((weights >= sampling.min_p * weights[0]).sum())
         if passing == seen < bound:
             return None
-        bound = min(bound, passing)
+        bound = max(1, min(bound, passing))  # none passes where the logits are no numbers
     if sampling.top_p == 1.0 or seen < bound < vocabulary:
         return bound if bound <= seen else None
     sums = weights[:bound].double().cumsum(-1)

@@ -8,6 +8,7 @@ from headway.errors import InvalidInput
 
 MOST_LOGPROBS = 20
 MOST_BIASES = 1024
+_COLDEST = 1e-5  # a lower temperature is none: logits over it would be no numbers any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.0, 100.0)
+        if self.is_greedy:
+            object.__setattr__(self, "temperature", 0.0)
         _within("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
             raise InvalidInput("top_p: must be more than 0")
@@ -45,7 +48,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        return self.temperature == 0.0
+        return self.temperature < _COLDEST
 
     @property
     def has_penalties(self) -> bool:

@@ -31,15 +31,39 @@ def compiled() -> Kernels | None:
         return None
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     try:
-        library = _library(compiler)
+        library = _library(compiler, _folder())
         if library is None:
             _log.info("no C compiler was found: answers come more slowly than they could")
             return None
-        return Kernels(ctypes.CDLL(str(library)))
-    except (OSError, subprocess.SubprocessError) as error:
+        return Kernels(_loaded(library, compiler))
+    # RuntimeError: this user has no home folder.
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or error
         _log.warning("the CPU's kernels could not be compiled, so torch computes: %s", said)
         return None
+
+
+def _loaded(library: Path, compiler: str | None) -> ctypes.CDLL:
+    """What was compiled long ago, or with another libc, may not load: it is compiled once more."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError:
+        library.unlink(missing_ok=True)
+        again = _library(compiler, library.parent)
+        if again is None:
+            raise
+        return ctypes.CDLL(str(again))
+
+
+def _folder() -> Path:
+    """Where compiled kernels are kept. What lies there runs as us, so nobody else may write it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    folder = cache / "headway" / "kernels"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.stat()
+    if state.st_uid != os.getuid() or state.st_mode & 0o022:
+        raise PermissionError(f"others may write into {folder}")
+    return folder
 
 
 def _runs_here() -> bool:
@@ -47,18 +71,15 @@ def _runs_here() -> bool:
     return has_avx2 and platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
-def _library(compiler: str | None, folder: Path | None = None) -> Path | None:
+def _library(compiler: str | None, folder: Path) -> Path | None:
     """Where the compiled kernels are; None: they never were compiled, and there is no compiler."""
     source = _SOURCE.read_bytes()
     key = hashlib.sha256(b"\0".join([source, *map(str.encode, _FLAGS)])).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    folder = folder or cache / "headway" / "kernels"
     library = folder / f"cpu-{key}.so"
     if library.exists():
         return library
     if compiler is None:
         return None
-    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         unfinished = Path(work) / library.name
         command = [compiler, *_FLAGS, "-shared", "-fPIC"]

@@ -157,7 +157,8 @@ INLINE float sum_of(__m256 x)
 // e to the x, as exact as floats are but for the last bit or two; -87 and below are e to the -87.
 INLINE __m256 exponential(__m256 x)
 {
-    x = _mm256_max_ps(_mm256_min_ps(x, _mm256_set1_ps(88.0f)), _mm256_set1_ps(-87.0f));
+    // In this order of the operands, what is not a number stays so.
+    x = _mm256_max_ps(_mm256_set1_ps(-87.0f), _mm256_min_ps(_mm256_set1_ps(88.0f), x));
     const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     __m256 whole = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), nearest);
     x = _mm256_fnmadd_ps(whole, _mm256_set1_ps(0.693359375f), x);

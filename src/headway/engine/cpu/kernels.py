@@ -41,6 +41,7 @@ class Kernels:
     ) -> torch.Tensor:
         """Rows by weights in panels (`in_panels`), of 16 bits or of 8 with a scale each output."""
         count, inputs, width = panels.shape
+        _fits(x.shape[-1] == inputs, "a row has another width than the weights")
         x = x.contiguous()
         rows, outputs = len(x), count * width
         y = torch.empty((rows, outputs))
@@ -62,6 +63,7 @@ class Kernels:
         x = x.contiguous()
         y = torch.empty_like(x)
         width = x.shape[-1]
+        _fits(weight.numel() == width, "a norm has another width than the rows")
         self._normalize(
             x.data_ptr(),
             weight.data_ptr(),
@@ -83,7 +85,8 @@ class Kernels:
 
     def rotate(self, heads: torch.Tensor, count: int, by: torch.Tensor) -> None:
         """`[token, head, feature]`: of each token the first heads, in place."""
-        rows, _, features = heads.shape
+        rows, there, features = heads.shape
+        _fits(there >= count, "there are fewer heads than the configuration says")
         self._rotate(
             heads.data_ptr(),
             by.data_ptr(),
@@ -143,6 +146,12 @@ def in_panels(weight: torch.Tensor) -> torch.Tensor:
     """`[out, in]` weights as `[panel, in, WIDTH]`."""
     outputs, inputs = weight.shape
     return weight.view(outputs // WIDTH, WIDTH, inputs).transpose(1, 2).contiguous()
+
+
+def _fits(does: bool, wrong: str) -> None:
+    """A kernel would read and write beyond what it is given, where torch raises."""
+    if not does:
+        raise ValueError(wrong)
 
 
 def is_whole(width: int) -> bool:

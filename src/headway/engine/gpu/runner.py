@@ -245,9 +245,9 @@ class GpuRunner:
     def start(self, step: Step) -> Running:
         """Hand the step to the device. Returns as soon as the step before needs nothing more."""
         with torch.inference_mode():
-            if self._unsettled is not None:
-                self._unsettled.settle()
-                self._unsettled = None
+            before, self._unsettled = self._unsettled, None  # a step that fails, fails once
+            if before is not None:
+                before.settle()
             began = self.event()
             self._note_samplings(step)
             is_adapted = self._adapters is not None and self._adapters.begin(step)

@@ -205,7 +205,7 @@ class Front:
                 continue
             if answer.is_to_cancel:
                 self._stop(answer, sequence)
-            if piece is not None and (call.direct is None or not call.direct(piece)):
+            if piece is not None and not call.take_direct(piece):
                 queued.append((call, piece))
         for since, count in gaps.items():
             self._recorder.between_tokens.add(now - since, count)

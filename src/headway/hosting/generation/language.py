@@ -15,6 +15,7 @@ from headway.runtime.calling.threads import Helpers, run_in_thread
 _MOST_COMPILING = 2  # grammars at a time: one may take seconds of a core
 _MOST_WAITING = 64  # for their turn; more are refused
 _SHORT = 2000  # characters: tokenised in less time than a thread takes to start
+_MESSAGE = 16  # that a template writes around each message, about
 _HELPERS = 2  # threads for short chats: while a template takes its time, others have the second
 
 
@@ -54,7 +55,7 @@ class Language:
         for index, message in enumerate(messages):
             content = str(message.get("content") or "")
             self._check_text(content, f"messages[{index}].content")
-            size += len(content)
+            size += len(content) + (_MESSAGE if _is_plain(message) else _SHORT)
         run = self._helpers.run if size <= _SHORT else run_in_thread
         encode = partial(self.text.encode_chat, add_generation_prompt=add_generation_prompt)
         return await run(encode, messages)
@@ -150,6 +151,12 @@ def _spelled(text: ChatText) -> dict[int, bytes]:
         else:
             found[id_] = token.replace("▁", " ").encode()
     return found | {id_: content.encode() for id_, content in added.items()}
+
+
+def _is_plain(message: Mapping[str, Any]) -> bool:
+    """Beside its content a role and perhaps a name: whatever else there is may be long."""
+    others = (value for field, value in message.items() if field != "content")
+    return all(value is None or (isinstance(value, str) and len(value) <= 64) for value in others)
 
 
 def _byte_letters() -> dict[str, int]:

@@ -20,7 +20,7 @@ from headway.core import CostTable
 from headway.core.generation.wishes import NAMES, wishes_of
 from headway.core.operating.health import Health, health_of
 from headway.core.operating.placing import Placement, place_engine
-from headway.errors import Closed, HeadwayError, InvalidInput, without_frames
+from headway.errors import Closed, HeadwayError, InvalidInput, ModelFailed, without_frames
 from headway.hosting.explaining import Story
 from headway.hosting.generation.adapted import AdaptedModel
 from headway.hosting.generation.adapter_folder import AdapterFolder, start_adapters
@@ -349,7 +349,8 @@ class ServedGenerator(InUse):
                 return await self._predict(value, ask)
             except HeadwayError as error:
                 if keep_errors:
-                    return without_frames(error)
+                    # Where the model raised is still to be logged.
+                    return without_frames(error, with_causes=not isinstance(error, ModelFailed))
                 raise
 
         each_ask = [asks] * len(values) if isinstance(asks, Ask) else asks

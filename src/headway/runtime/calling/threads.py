@@ -43,7 +43,7 @@ class Helpers:
             start_thread(self._serve, name=self._name)
             self._started += 1
         future: asyncio.Future[T] = loop.create_future()
-        self._work.put(lambda: _work(loop, future, function, arguments))
+        self._work.put(lambda: _work_if_awaited(loop, future, function, arguments))
         return await future
 
     def close(self) -> None:
@@ -69,6 +69,17 @@ async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
     future: asyncio.Future[T] = loop.create_future()
     start_thread(_work, loop, future, function, arguments, name="headway-load")
     return await future
+
+
+def _work_if_awaited(
+    loop: asyncio.AbstractEventLoop,
+    future: "asyncio.Future[T]",
+    function: Callable[..., T],
+    arguments: tuple[Any, ...],
+) -> None:
+    """Who has left meanwhile needs no answer."""
+    if not future.done():
+        _work(loop, future, function, arguments)
 
 
 def _work(

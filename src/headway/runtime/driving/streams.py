@@ -162,6 +162,10 @@ class StreamCall:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
+    def take_direct(self, chunk: Any) -> bool:
+        """Whether the reader took it past the queue. What waits there goes first."""
+        return self.direct is not None and not self._chunks and self.direct(chunk)
+
     def take(self, most_bytes: float = math.inf) -> list[Any]:
         """The chunks that are there; the one that goes beyond `most_bytes` is the last."""
         pushed_bytes = self._pushed_bytes  # first: a chunk is counted before it can be taken

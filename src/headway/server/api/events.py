@@ -161,6 +161,7 @@ class ToSink(Pumping):
     def _write_one(self, chunk: Any) -> bool:
         """The hot path: a chunk goes to the sink without a stay in the stream."""
         if not self._is_clear or self._sink.writable is not None:
+            self._is_clear = False  # this one waits now, and the next ones behind it
             return False
         try:
             event = self._event_of(chunk)

@@ -9,6 +9,7 @@ from headway.config import ServerConfig
 from headway.server.app import WISHES, App
 from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
+from headway.server.net.connections import client_of
 from headway.server.net.headers import has_wishes, request_id
 from headway.server.net.http1 import wire
 from headway.server.net.http1.lifetime import Lifetime, Owner
@@ -63,7 +64,7 @@ class Answering(Lifetime):
 
     def call_in_turn(self, callback: Callable[[], object]) -> None:
         peer = self._transport.get_extra_info("peername")
-        self._owner.turns.call(peer[0] if peer else "", callback)
+        self._owner.turns.call(client_of(peer[0]) if peer else "", callback)
 
     def pause_writing(self) -> None:
         self.writable = self._loop.create_future()

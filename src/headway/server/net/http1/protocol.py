@@ -98,7 +98,9 @@ class Connection(Answering):
         """Until there are requests that wait for their turn; the rest after them."""
         while data and not self._waiting:
             self._parse(data[:_PIECE])
-            is_wanted = not self._is_over and not self._is_last
+            # A server that stops takes no further request, but all of the one that has begun.
+            is_between = self._is_last and self._phase is Phase.NOTHING
+            is_wanted = not self._is_over and not is_between
             data = data[_PIECE if is_wanted else len(data) :]
         self._unparsed = data
 

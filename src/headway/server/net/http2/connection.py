@@ -118,7 +118,8 @@ class Connection(Lifetime):
                 else:
                     self._charge()  # frames that we do not know are to be ignored
                 most -= 1
-                if not most or self._heads.cost > _FREE_HEAD:
+                is_head = kind in (frames.HEADERS, frames.CONTINUATION)
+                if not most or (is_head and self._heads.cost > _FREE_HEAD):
                     return False
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
