@@ -21,6 +21,7 @@ _TOGETHER = 0.05  # of what one item takes: think times that differ by less are 
 _SAME = 0.02  # … and surely so by less than this
 _SURE, _LESS_SURE = 2, 32  # rounds of all callers with the same think time
 _WORTH_IT = 0.95  # of the time of all together: what an answer must take in groups
+_STRAGGLERS = 1.05  # times what was predicted: some batches take far longer than the others
 _MOST_ANSWERS = 64  # batches whose callers are not back
 _MOST_GROUPS = 64
 _FIRST_REST = 32  # batches after a round of groups that did not hold, before the next one, …
@@ -114,6 +115,8 @@ class Stagger:
     def _best_group(self, callers: int) -> int:
         """Of so many groups, a caller's answer takes a batch, or the batches of all groups less
         the time in which it thinks."""
+        if self._costs.mean_ratio() > _STRAGGLERS:  # one holds the other groups up as well
+            return 0
         least = -(-callers // self._max_rows)
         together_s = self._answer_s(callers, least)
         found = [

@@ -193,6 +193,24 @@ def test_a_large_body_among_many_requests_is_whole() -> None:
     assert answers.count(b"HTTP/1.1 200") == 121
 
 
+async def test_a_body_that_comes_while_the_server_stops_is_whole() -> None:
+    """Of a read in pieces all but the first was thrown away, and the request never ran."""
+    app = App()
+    app.add(Route("POST", "/echo", echo))
+    loop = asyncio.get_running_loop()
+    connection, transport = Connection(app, ServerConfig(), loop, FakeOwner()), FakeTransport()
+    connection.connection_made(transport)
+    body = b"a\r\n\r\n" * 5_000
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    connection.data_received(head + body[:100])
+    connection.finish()
+    connection.data_received(body[100:] + head + body)  # and a request too late
+    await asyncio.sleep(0.1)
+    assert transport.written.count(b"HTTP/1.1 200") == 1
+    assert transport.written.endswith(body)
+    connection.connection_lost(None)
+
+
 def direct(number: int, body: bytes, more: bytes = b"") -> bytes:
     """Requests of one number have the same head, up to the length of the body."""
     head = b"POST /direct HTTP/1.1\r\nHost: x\r\nX-Request-Id: %d\r\n%b" % (number, more)
