@@ -136,7 +136,7 @@ def test_no_accepted_item_waits_beyond_the_stated_bound(share: float, seed: int)
     bound_s = policy.ageing_s + FLOOR * policy.max_queue / CAPACITY
     assert max(each.finished_at - each.item.arrived_at for each in answered) <= bound_s
     assert max((until - item.arrived_at for item in waiting), default=0.0) <= bound_s
-    # Where the highest class alone is too much, the full queue gives lower ones up: they are refused.
+    # Where the highest class alone is too much, a full queue refuses the lower ones.
     if share < 1.0:
         assert {each.item.priority for each in answered} == set(Priority)
 
