@@ -252,6 +252,7 @@ async def test_a_byte_at_a_time_is_not_reading() -> None:
 def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_robin, "SLICE_S", -1.0)
     monkeypatch.setattr(round_robin, "FIRST_S", -1.0)
+    monkeypatch.setattr(ours, "AT_ONCE", 8)
 
 
 async def test_many_frames_are_handled_in_turns_and_in_order(
