@@ -25,7 +25,7 @@ def in_thread(function: Callable[..., T], *arguments: Any) -> "concurrent.future
     def work() -> None:
         try:
             future.set_result(function(*arguments))
-        except BaseException as error:  # noqa: BLE001  handed to whoever asks
+        except BaseException as error:  # noqa: BLE001  the future raises it in its reader
             future.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()

@@ -234,7 +234,7 @@ async def test_so_is_one_that_is_behind_by_few_large_chunks(chunk: Any) -> None:
 
     async with Batcher(Large()) as batcher:
         slow = batcher.stream(1)
-        for _ in range(20):  # whoever reads is never behind
+        for _ in range(20):  # a reader that keeps reading is never behind
             assert len(await anext(slow)) == 2**20
         await asyncio.sleep(3600)
         with pytest.raises(Shed, match=str(MAX_BACKLOG_BYTES)):  # noqa: PT012

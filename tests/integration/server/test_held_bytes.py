@@ -71,7 +71,7 @@ async def test_a_body_for_which_there_is_no_room_is_refused_before_it_is_read() 
         assert refused.status == 503
         assert refused.headers["retry-after"] == "1"
         assert b"3145728 are allowed" in refused.body
-        await small.send(head(1) + b"1")  # whoever sends little is served
+        await small.send(head(1) + b"1")  # a small request is still served
         held.go_on.set()
         assert [(await each.reply()).status for each in (first, small)] == [200, 200]
         async with Client.to(server) as again:

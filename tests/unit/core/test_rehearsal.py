@@ -89,7 +89,7 @@ def test_without_anybody_to_join_nobody_waits() -> None:
 
 
 def test_several_workers_share_the_load_in_turn() -> None:
-    """Eight workers that each take what is there start together, and leave everybody behind."""
+    """Eight workers that each take all waiting items start together, and later items wait."""
     setting = rehearsed(gpu, poisson(40_000, 6_000), workers=8)
     assert 0.0002 <= setting.window_s <= 0.003
     assert setting.cap_rows >= 24

@@ -42,7 +42,7 @@ def test_nobody_is_known_to_be_in_step_at_first() -> None:
     [
         (4, 0.006, 1),  # 4 · 1.8 ms are less than a batch and a pause
         (4, 0.002, 2),
-        (4, 0.0001, 0),  # whoever is left behind waits for two batches
+        (4, 0.0001, 0),  # the second group would wait for two batches
         (24, 0.006, 12),
     ],
 )

@@ -43,7 +43,7 @@ class Helpers:
             start_thread(self._serve, name=self._name)
             self._started += 1
         future: asyncio.Future[T] = loop.create_future()
-        self._work.put(lambda: _work_if_awaited(loop, future, function, arguments))
+        self._work.put(lambda: _work(loop, future, function, arguments))
         return await future
 
     def close(self) -> None:
@@ -71,24 +71,15 @@ async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await future
 
 
-def _work_if_awaited(
-    loop: asyncio.AbstractEventLoop,
-    future: "asyncio.Future[T]",
-    function: Callable[..., T],
-    arguments: tuple[Any, ...],
-) -> None:
-    """Who has left meanwhile needs no answer."""
-    if not future.done():
-        _work(loop, future, function, arguments)
-
-
 def _work(
     loop: asyncio.AbstractEventLoop,
     future: "asyncio.Future[T]",
     function: Callable[..., T],
     arguments: tuple[Any, ...],
 ) -> None:
-    """In a thread: call it, and tell the loop."""
+    """In a thread: call the function, and tell the loop; unless the caller has left."""
+    if future.done():
+        return
     result: Any = None
     failure: BaseException | None = None
     try:

@@ -16,7 +16,8 @@ from headway.runtime.driving.calls import Ran
 from headway.runtime.driving.digests import Trail
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
-MAX_BACKLOG_BYTES = 4 * 2**20  # … and what texts, bytes and arrays among them may take
+MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
+_OTHER_BYTES = 256  # what a chunk counts for that is no text, no bytes and no array
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
 # Called in the reader's loop with a chunk. False: not now, and the chunk is to be put.
@@ -253,7 +254,7 @@ class OpenStream:
 def _bytes_of(chunk: Any) -> int:
     if isinstance(chunk, _SIZED):
         return len(chunk)
-    size: int = getattr(chunk, "nbytes", 0)
+    size: int = getattr(chunk, "nbytes", _OTHER_BYTES)
     return size
 
 

@@ -8,12 +8,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 
-SLICE_S = 0.001  # the step that goes beyond it is its last
-FIRST_S = 0.002  # where nobody waits
+SLICE_S = 0.001  # a slice ends after the step that exceeds it
+FIRST_S = 0.002  # the same, for the first slice of a turn in which no other work waits
 
 
 class RoundRobin:
-    """Work is an iterator: each `next` is a step, too short to be worth a look at who waits."""
+    """Work is an iterator. Each `next` does one step, which takes far less time than a slice."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Iterator[object]]] = {}  # by client, the next one first

@@ -330,6 +330,22 @@ async def test_large_heads_have_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> 
     await ended(link)
 
 
+async def test_a_server_that_stops_cancels_lost_calls_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for their tasks: a task that was to be cancelled later was not waited for."""
+    one_step_a_turn(monkeypatch)
+    link = Link()
+    link.feed(GREETING)
+    for n in range(50):
+        link.feed(opening(2 * n + 1, "/test/stream"))
+    await asyncio.sleep(0)
+    link.server.finish_calls()
+    link.lose()
+    await asyncio.sleep(0)
+    assert link.service.cancelled == 50
+
+
 @pytest.mark.parametrize("how", ["lost", "failed"])
 async def test_a_thousand_calls_are_cancelled_in_turns(
     monkeypatch: pytest.MonkeyPatch, how: str

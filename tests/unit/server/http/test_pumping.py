@@ -33,7 +33,7 @@ class Connection:
         self.writable = asyncio.get_running_loop().create_future()
 
     def make_room(self) -> None:
-        """As a transport does: who waits for it is told a turn of the loop later."""
+        """Like a transport: its waiter is told one turn of the loop later."""
         assert self.writable is not None
         self.writable.set_result(None)
         self.writable = None
@@ -59,8 +59,7 @@ class Host:
 
     def step(self, chunk: Any) -> None:
         """As a model in the reader's own loop hands over."""
-        direct = self.call.direct
-        if chunk is END or direct is None or not direct(chunk):
+        if chunk is END or not self.call.take_direct(chunk):
             deliver_step([(self.call, chunk)])
 
 
@@ -95,6 +94,16 @@ async def test_a_chunk_is_written_before_the_step_returns() -> None:
     host.step(END)
     await task
     assert connection.written == [b"before", b"a", b"tail"]
+
+
+async def test_no_chunk_passes_one_that_waits_in_the_queue() -> None:
+    """Its reader is told in a later turn; the sink has room all the time."""
+    host, connection, task = await begun()
+    deliver_step([(host.call, "a")])
+    host.step("b")
+    host.step(END)
+    await task
+    assert b"".join(connection.written) == b"beforeabtail"
 
 
 async def test_chunks_for_a_slow_client_wait_and_keep_their_order() -> None:

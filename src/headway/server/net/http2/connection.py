@@ -117,6 +117,8 @@ class Connection(Lifetime):
                         self._reset(stream_id, error.code)
                 else:
                     self._charge()  # frames that we do not know are to be ignored
+                if self._is_over:  # the handler gave the connection up
+                    return True
                 most -= 1
                 is_head = kind in (frames.HEADERS, frames.CONTINUATION)
                 if not most or (is_head and self._heads.cost > _FREE_HEAD):

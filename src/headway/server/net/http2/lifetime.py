@@ -2,6 +2,7 @@
 and its timers. It knows no frames that come in."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -179,13 +180,16 @@ class Lifetime(Sending):
             self._close()
 
     def _end_calls(self) -> None:
-        """There may be a thousand, whose tasks clean up: in turns with others."""
+        """There may be a thousand, whose tasks clean up: in turns with others. A server that stops
+        waits for their tasks, so these are cancelled at once."""
         ended, self._calls = self._calls, {}
         self._blocked.clear()
         self._open_calls = 0
         for call in ended.values():
             call.is_over = True  # at once: nothing is written any more
-        if ended:
+        if ended and self._is_last:
+            deque(_cancelling(ended), maxlen=0)
+        elif ended:
             self._owner.turns.begin(self._client, _cancelling(ended))
 
     # ---- the clock
