@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.core import Costs, CostTable, next_probe, probe_rows
+from headway.core.costs.sizes import planning_curve
 from headway.errors import ConfigError
 
 
@@ -375,3 +376,22 @@ def test_steps_that_do_not_vary_are_not_smoothed_away() -> None:
     assert at_17 is not None
     assert at_17 >= 2 * at_16
     assert costs.best_rows() == 16
+
+
+def test_many_of_one_size_leave_in_batches_of_the_best_rate() -> None:
+    """An encoder in float32 on a GPU: the rate rises by a tenth from 8 rows on, and what a batch
+    takes whatever is in it is small beside 256 rows. All of it counts."""
+    points = [
+        (1, 8),
+        (2, 7.5),
+        (4, 8),
+        (8, 9),
+        (16, 21),
+        (32, 38),
+        (64, 67),
+        (128, 131),
+        (256, 254),
+    ]
+    _, best = planning_curve([(rows, ms / 1e3) for rows, ms in points], 256, ())
+    assert best[256] == 256
+    assert best[16] == 8

@@ -97,15 +97,18 @@ def planning_curve(
     With fixed batch sizes, of what is run for so many rows. More than one row must pay by more
     than probes can tell: where they cannot, each is better off alone. The fixed part of
     a batch's time counts only in part: an item that is left out now meets more of its size in the
-    next plan, so sharing a batch with much padding is worth less than one plan alone says.
+    next plan, so sharing a batch with much padding is worth less than one plan alone says. It
+    counts in full for the best rate, which is for many of one size.
     """
     by_rows = line_through(points, max_rows)
     spared_s = (1.0 - _BATCH_SHARE) * _fixed_s(points)
     seconds, best, best_each_s = [0.0], [0], math.inf
     for rows in range(1, max_rows + 1):
         run_s = by_rows[_run_rows(rows, batch_sizes)]
-        seconds.append((run_s if rows == 1 else run_s * (1.0 + WORTH_IT)) - spared_s)
-        each_s = seconds[rows] / rows
+        if rows > 1:
+            run_s *= 1.0 + WORTH_IT
+        seconds.append(run_s - spared_s)
+        each_s = run_s / rows
         best.append(rows if each_s <= best_each_s else best[-1])
         best_each_s = min(best_each_s, each_s)
     return seconds, best
