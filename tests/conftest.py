@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
+LONGEST = (TESTS / "longest.txt").read_text().split()  # files, the one that takes longest first
 pytest_plugins = ["headway.testing.pytest_plugin"]
 
 # CI looks at the same examples every time; a developer's run looks further, and `make test-all`
@@ -61,12 +62,15 @@ def pytest_runtestloop(session: pytest.Session) -> object:
 
 def _taken(items: Iterable[pytest.Item], folder: Path) -> Iterator[list[pytest.Item]]:
     """The tests of each file that this run gets: the first to make its mark has it. Files are taken
-    whole, as their tests share a server; those of integration first, as they are the longest."""
+    whole, as their tests share a server; the longest first, so that all runs end together."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    for path in sorted(files, key=lambda path: ("integration" not in path.parts, path)):
-        mark = folder / str(path.relative_to(TESTS)).replace(os.sep, ".")
+    names = {path.relative_to(TESTS).as_posix(): path for path in files}
+    listed = [name for name in LONGEST if name in names]
+    for name in (*listed, *sorted(names.keys() - set(listed))):
+        path = names[name]
+        mark = folder / name.replace("/", ".")
         try:
             mark.touch(exist_ok=False)
         except FileExistsError:
