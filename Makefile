@@ -67,9 +67,9 @@ define share
 		rm -rf $$logs; exit $$failed
 endef
 
-# Much of it waits (for servers, for timeouts that are being tested): three processes fill two cores.
-test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in three processes
-	$(call share,3,$(BIN)/python -m pytest -m 'not slow')
+# Much of it waits (for servers, for timeouts that are being tested): four processes fill two cores.
+test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in four processes
+	$(call share,4,$(BIN)/python -m pytest -m 'not slow')
 
 quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a minute
 	$(call share,2,$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime)
