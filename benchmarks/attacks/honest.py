@@ -5,10 +5,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 LIMIT_S = 30.0
 _ROOT = Path(__file__).parents[2]
+LEAST = 50  # requests of each kind, beside each attack
 PROBES = ("HTTP health", "gRPC health")
 LARGE = "large body"
 
@@ -43,11 +44,18 @@ class HonestClients:
         self._process.wait(LIMIT_S)
         self._process.stdout.close()
 
-    def figures(self) -> dict[str, Figures]:
-        """Of each kind of client, since the last time. Waits until there are some."""
+    def start_over(self) -> None:
+        """What was until now does not count."""
+        self._asked("start over")
+
+    def figures(self, least: int = LEAST) -> dict[str, Figures]:
+        """Of each kind of client, since the last time. Waits until there are so many."""
+        found = self._asked(str(least))
+        return {name: Figures(*each) for name, each in found.items()}
+
+    def _asked(self, line: str) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        found = json.loads(self._process.stdout.readline())
-        return {name: Figures(*each) for name, each in found.items()}
+        return json.loads(self._process.stdout.readline())

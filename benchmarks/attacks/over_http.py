@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.attacks.scene import Attack, Outcome, Target, running
+from benchmarks.attacks.scene import BODY_TIMEOUT_S, Attack, Outcome, Target, running
 from benchmarks.attacks.sockets import LIMIT_S, read_all, read_some, status_of
 
 INFER = "/v1/predict/shout"
@@ -79,17 +79,21 @@ def huge_body(target: Target) -> Outcome:
 def many_bodies(target: Target) -> Outcome:
     """Each is allowed, and none is ever finished; together they would fill the memory."""
     sent = target.head(INFER, "Content-Length: 1000000") + b'"' + b"a" * 999_998
+    started = time.monotonic()
     with contextlib.ExitStack() as opened:
         connections = [opened.enter_context(target.connect()) for _ in range(32)]
         for each in connections:
             with contextlib.suppress(OSError):  # refused before all is sent
                 each.sendall(sent)
+        took_s = time.monotonic() - started
         statuses = [status_of(read_some(each)) or "cut" for each in connections]
     told = {each: statuses.count(each) for each in dict.fromkeys(statuses)}
+    # Eight are held until their time is up, then others may be: on a busy machine more than once.
+    rounds = 1 + int(took_s / BODY_TIMEOUT_S)
     return Outcome(
         "32 bodies of 1 MB but for the last byte; 8 MiB are held",
         ", ".join(f"{count} × {status}" for status, count in told.items()),
-        set(told) <= {408, 503, "cut", _nobody(target)} and told.get(408, 0) <= 9,
+        set(told) <= {408, 503, "cut", _nobody(target)} and told.get(408, 0) <= 9 * rounds,
     )
 
 

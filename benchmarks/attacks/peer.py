@@ -33,7 +33,7 @@ class Peer:
         self._reads = reads
         self._reader = frames.FrameReader()
         self._decoder = hpack.Decoder()
-        self._unsent = b""
+        self._unsent = bytearray()  # megabytes of it: to cut its beginning off copies nothing
         self.statuses: Counter[str] = Counter()  # of gRPC, by name
         self.codes: Counter[str] = Counter()  # with which streams were reset
         self.goodbye: str | None = None
@@ -74,7 +74,7 @@ class Peer:
         if self.is_cut:
             return
         try:
-            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            del self._unsent[: self._socket.send(self._unsent)]
         except BlockingIOError:
             pass
         except OSError:

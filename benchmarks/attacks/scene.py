@@ -17,6 +17,7 @@ from headway.server.auth.keys import new_key
 
 ATTACKER = "127.0.0.2"
 MIB = 2**20
+BODY_TIMEOUT_S = 0.5
 MODEL = """
 import dataclasses
 from typing import Any
@@ -62,7 +63,7 @@ max_body_bytes = 1048576
 max_held_bytes = 8388608
 max_header_bytes = 8192
 header_timeout_s = 0.5
-body_timeout_s = 0.5
+body_timeout_s = {body_timeout_s}
 write_timeout_s = 0.5
 max_connections_per_address = 64
 [[models]]
@@ -184,7 +185,8 @@ def attacked(stack: str = "headway", chat: Path | None = None) -> Iterator[Scene
         honest, attacker = new_key(), new_key()
         (folder / "attacked.py").write_text(MODEL)
         (folder / "mounted.py").write_text(MOUNTED)
-        toml = TOML.format(stack="headway" if is_mounted else stack)
+        stack = "headway" if is_mounted else stack
+        toml = TOML.format(stack=stack, body_timeout_s=BODY_TIMEOUT_S)
         toml += "" if chat is None else CHAT_TOML.format(folder=chat)
         (folder / "headway.toml").write_text(toml)
         (folder / "keys.toml").write_text(KEYS.format(honest=honest.hash, attacker=attacker.hash))

@@ -55,7 +55,8 @@ def serving(
             ready.set_exception(error)  # whoever waits for it is told, and nobody else
 
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
+    # A daemon: where a start takes too long, pytest must still end.
+    thread = threading.Thread(target=lambda: loop.run_until_complete(main()), daemon=True)
     thread.start()
     try:
         served, stop = ready.result(MOST_S)

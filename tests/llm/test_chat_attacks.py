@@ -33,8 +33,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.mark.parametrize("name", over_chat.ATTACKS)
 def test_it_is_refused_and_others_are_served(stage: Stage, name: str, has_key: bool) -> None:
     target = stage.scene.target if has_key else stage.scene.target.without_key()
-    stage.clients.figures()
+    stage.clients.start_over()
     outcome = over_chat.ATTACKS[name](target)
     assert outcome.is_refused, outcome
-    figures = stage.clients.figures()
+    figures = stage.clients.figures(least=10)
     assert {name: each.failures for name, each in figures.items() if each.failures} == {}

@@ -17,8 +17,6 @@ from headway.events import BatchFinished, Crashed
 from headway.testing import Recorder, now, run
 
 FAST = settings(
-    max_examples=400,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -24,6 +24,15 @@ WORST = 1.2  # times plain fire-when-idle
 NOISE_OF_P99 = 0.1  # between two policies, on so few requests
 
 
+def worlds(count: int) -> pytest.MarkDecorator:
+    """The second half is part of `make test-all` only."""
+    seeds = [
+        pytest.param(FIRST + n, marks=pytest.mark.slow if n >= count // 2 else ())
+        for n in range(count)
+    ]
+    return pytest.mark.parametrize("seed", seeds)
+
+
 def drawn(seed: int, *, closed: bool = False, workers: tuple[int, ...] = (1, 1, 1, 2, 4)) -> World:
     draw = random.Random(seed)
     alpha_ms = 10 ** draw.uniform(-1, 1.3)
@@ -66,7 +75,7 @@ def beside_idle(world: World) -> tuple[float, float]:
     return sum(p99s) / seeds, sum(means) / seeds
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS))
+@worlds(WORLDS)
 def test_auto_is_never_much_worse_than_firing_when_idle(seed: int) -> None:
     world = drawn(seed)
     p99, mean = beside_idle(world)
@@ -75,7 +84,7 @@ def test_auto_is_never_much_worse_than_firing_when_idle(seed: int) -> None:
     assert p99 <= WORST + NOISE_OF_P99, found
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS // 2))
+@worlds(WORLDS // 2)
 def test_in_a_closed_loop_it_is_never_much_worse_than_firing_when_idle(seed: int) -> None:
     world = drawn(seed, closed=True, workers=(1,))
     p99, mean = beside_idle(world)
@@ -84,7 +93,7 @@ def test_in_a_closed_loop_it_is_never_much_worse_than_firing_when_idle(seed: int
     assert p99 <= WORST + NOISE_OF_P99, found
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS))
+@worlds(WORLDS)
 def test_an_slo_never_costs_answers_in_time(seed: int) -> None:
     world = drawn(seed)
     world = replace(world, slo=random.Random(seed).choice((1.25, 1.5, 2.0, 4.0, 8.0)))

@@ -1,7 +1,6 @@
 """The testing package itself: a clock that jumps, and a deadlock that is an error."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -35,13 +34,11 @@ def test_it_starts_at_zero() -> None:
 
 
 def test_hours_pass_in_no_time_and_times_are_exact() -> None:
-    before = time.monotonic()
     assert run(sleepers(3600.0, 0.001, 86_400.0 * 30)) == [
         pytest.approx(3600.0),
         pytest.approx(0.001),
         pytest.approx(86_400.0 * 30),
     ]
-    assert time.monotonic() - before < 5.0
 
 
 def test_timers_fire_in_their_order() -> None:

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed, 2 a flag or a file is wrong (one line on stderr sa
 """
 
 import argparse
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -12,10 +13,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from headway.cli import demo, health, keys, mapping, models, serve, simulate
 from headway.config import nearest
 from headway.errors import ConfigError
 
+# Each is a module with `add_parser`. Only the one that is typed is imported: a server needs no
+# simulator, and a probe starts `headway health` every few seconds.
+_COMMANDS = {
+    "serve": "serve",
+    "map": "mapping",
+    "models": "models",
+    "keys": "keys",
+    "health": "health",
+    "demo": "demo",
+    "simulate": "simulate",
+}
 # Flags of other servers, which newcomers type.
 _FIRST = "what is served comes first: headway serve NAME, file.py, ./folder or headway.toml"
 _PEERS = {
@@ -33,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not typed:
             _parser().print_help(sys.stderr)
             return 2
-        parsed = _parser().parse_args(typed, argparse.Namespace(typed=typed))
+        parsed = _parser(typed[0]).parse_args(typed, argparse.Namespace(typed=typed))
         code: int = parsed.run(parsed)
         sys.stdout.flush()
     except ConfigError as error:
@@ -68,7 +79,8 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} ({self.prog} --help explains)")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str = "") -> argparse.ArgumentParser:
+    """Of one command, or where none has this name, of all."""
     parser = _Parser(
         prog="headway", description="The batching brain for model inference.", allow_abbrev=False
     )
@@ -76,13 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=_Parser
     )
-    serve.add_parser(commands)
-    mapping.add_parser(commands)
-    models.add_parser(commands)
-    keys.add_parser(commands)
-    health.add_parser(commands)
-    demo.add_parser(commands)
-    simulate.add_parser(commands)
+    for module in [_COMMANDS[command]] if command in _COMMANDS else _COMMANDS.values():
+        importlib.import_module(f"headway.cli.{module}").add_parser(commands)
     return parser
 
 

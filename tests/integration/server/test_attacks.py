@@ -16,6 +16,7 @@ HAS_KEY = [
     pytest.param(False, id="stranger"),
     pytest.param(True, id="tenant", marks=pytest.mark.slow),  # minutes: part of `make test-all`
 ]
+LEAST = 10  # requests of each kind of honest client, beside each attack
 MOST_GROWTH_MIB = 100.0  # what an allocator keeps is not known to the byte
 
 
@@ -25,8 +26,11 @@ class Stage(NamedTuple):
     memory: Memory
 
 
-def staged(stack: str) -> Iterator[Stage]:
-    with attacked(stack) as scene:
+@pytest.fixture(scope="module")
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """One at a time, as honest clients ask as long as theirs is there: pytest puts the tests of
+    one stack together."""
+    with attacked(request.param) as scene:
         target = scene.target
         target.seconds = 0.3
         ports = target.port, target.grpc_port
@@ -34,27 +38,16 @@ def staged(stack: str) -> Iterator[Stage]:
             yield Stage(scene, clients, Memory(scene.server.pid))
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    yield from staged("headway")
-
-
-@pytest.fixture(scope="module")
-def mounted() -> Iterator[Stage]:
-    yield from staged("mounted")
-
-
-@pytest.fixture(scope="module")
-def on_grpcio() -> Iterator[Stage]:
-    yield from staged("grpcio")
+def on(stack: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("stage", [stack], indirect=True, scope="module")
 
 
 def attack(stage: Stage, name: str, attack: Attack, *, has_key: bool) -> Line:
     target = stage.scene.target if has_key else stage.scene.target.without_key()
-    stage.clients.figures()
+    stage.clients.start_over()
     stage.memory.start_over()
     outcome = attack(target)
-    figures = stage.clients.figures()
+    figures = stage.clients.figures(LEAST)
     line = Line(name, "", has_key, outcome, figures, stage.memory.growth_mib)
     assert line.failures == []
     assert all(each.served > 0 for each in figures.values())
@@ -62,21 +55,24 @@ def attack(stage: Stage, name: str, attack: Attack, *, has_key: bool) -> Line:
     return line
 
 
+@on("headway")
 @pytest.mark.parametrize("name", HTTP_ATTACKS)
 def test_an_attack_is_refused_and_others_are_served(stage: Stage, name: str) -> None:
     line = attack(stage, name, HTTP_ATTACKS[name], has_key=True)
     assert line.outcome.is_refused, line.outcome
 
 
+@on("mounted")
 @pytest.mark.parametrize("has_key", HAS_KEY)
 @pytest.mark.parametrize("name", MOUNTED_ATTACKS)
 def test_so_it_is_below_a_prefix_of_another_application(
-    mounted: Stage, name: str, has_key: bool
+    stage: Stage, name: str, has_key: bool
 ) -> None:
-    line = attack(mounted, name, MOUNTED_ATTACKS[name], has_key=has_key)
+    line = attack(stage, name, MOUNTED_ATTACKS[name], has_key=has_key)
     assert line.outcome.is_refused, line.outcome
 
 
+@on("headway")
 @pytest.mark.parametrize("has_key", HAS_KEY)
 @pytest.mark.parametrize("name", GRPC_ATTACKS)
 def test_so_it_is_over_grpc(stage: Stage, name: str, has_key: bool) -> None:
@@ -84,10 +80,11 @@ def test_so_it_is_over_grpc(stage: Stage, name: str, has_key: bool) -> None:
     assert line.outcome.is_refused, line.outcome
 
 
+@on("grpcio")
 @pytest.mark.parametrize("has_key", HAS_KEY)
 @pytest.mark.parametrize("name", over_grpc.ATTACKS)
 def test_a_message_is_refused_on_the_other_stack_too(
-    on_grpcio: Stage, name: str, has_key: bool
+    stage: Stage, name: str, has_key: bool
 ) -> None:
-    line = attack(on_grpcio, name, over_grpc.ATTACKS[name], has_key=has_key)
+    line = attack(stage, name, over_grpc.ATTACKS[name], has_key=has_key)
     assert line.outcome.is_refused, line.outcome

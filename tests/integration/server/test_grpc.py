@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -804,7 +803,7 @@ async def test_stopping_answers_what_has_begun_and_no_idle_stream_delays_it(
     stack: str,
 ) -> None:
     gate = Gate()
-    async with connected(gate, grpc_stack=stack) as (server, channel):
+    async with connected(gate, grpc_stack=stack, drain_s=3600.0) as (server, channel):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         health = health_pb2_grpc.HealthStub(channel)
         watch = health.Watch(health_pb2.HealthCheckRequest())
@@ -821,10 +820,8 @@ async def test_stopping_answers_what_has_begun_and_no_idle_stream_delays_it(
             with pytest.raises(grpc.aio.AioRpcError, match="the server stops") as caught:
                 await idle.read()
             assert caught.value.code() is Code.UNAVAILABLE
-        started = time.monotonic()
         assert (await begun).raw_output_contents
-        await stopping
-        assert time.monotonic() - started < 1.0
+        await asyncio.wait_for(stopping, WAIT_S)  # and not an hour
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.ModelInfer(one, timeout=1.0)
         assert caught.value.code() is Code.UNAVAILABLE

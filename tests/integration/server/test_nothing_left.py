@@ -18,7 +18,7 @@ from headway.server.auth.guard import Guard
 from headway.server.auth.keys import new_key
 from headway.server.grpc import inference_pb2 as pb
 
-TIMES = 5
+TIMES = 2
 NUMBERS = [1.5] * ((MAX_BODY_BYTES - 100) // 4)  # for a model of texts; decoded off the loop
 
 

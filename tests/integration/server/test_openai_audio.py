@@ -126,8 +126,8 @@ def test_any_usual_kind_of_file_is_heard(
     assert len(heard) >= 4, found  # 8 bits and 4 kHz of bandwidth leave less to hear
 
 
-def test_sixteen_clips_at_once_say_what_each_says_alone(moonshine: Server, voice: Any) -> None:
-    clips = [file_of(voice[: 16_000 * seconds // 2]) for seconds in range(4, 20)]
+def test_eight_clips_at_once_say_what_each_says_alone(moonshine: Server, voice: Any) -> None:
+    clips = [file_of(voice[: 16_000 * seconds // 2]) for seconds in range(4, 20, 2)]
 
     async def main() -> tuple[list[str], list[str]]:
         url = f"{moonshine.url}/v1"
@@ -144,7 +144,7 @@ def test_sixteen_clips_at_once_say_what_each_says_alone(moonshine: Server, voice
 
     together, alone = asyncio.run(main())
     assert together == alone
-    assert len(set(alone)) > 5
+    assert len(set(alone)) > 4
 
 
 def test_a_clip_longer_than_the_model_hears_at_once_is_cut_at_pauses(

@@ -24,7 +24,7 @@ def reader() -> HeadReader:
 
 
 @given(
-    st.lists(st.lists(st.tuples(names, texts, st.booleans()), max_size=4), max_size=12),
+    st.lists(st.lists(st.tuples(names, texts, st.booleans()), max_size=4), max_size=6),
     st.sampled_from([0, 64, 200, 4096]),
 )
 def test_what_a_client_says_is_heard_whatever_its_table_does(
