@@ -15,10 +15,10 @@ def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_robin, "FIRST_S", -1.0)
 
 
-def work(name: str, count: int, done: list[str]) -> Iterator[None]:
+def work(name: str, count: int, done: list[str]) -> Iterator[float]:
     for number in range(count):
         done.append(f"{name}{number}")
-        yield
+        yield 0.0
 
 
 async def test_one_step_in_a_turn_however_many_have_work() -> None:
@@ -58,10 +58,10 @@ async def test_what_is_short_is_done_at_once_if_nobody_waits() -> None:
 async def test_work_that_begins_more_work_goes_behind() -> None:
     turns, done = RoundRobin(), list[str]()
 
-    def parent() -> Iterator[None]:
+    def parent() -> Iterator[float]:
         done.append("parent")
         turns.begin("a", work("child", 1, done))
-        yield
+        yield 0.0
 
     turns.begin("a", parent())
     turns.begin("b", work("other", 1, done))
@@ -75,8 +75,8 @@ async def test_a_step_that_raises_ends_its_own_work_alone() -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: said.append(str(context["exception"])))
 
-    def broken() -> Iterator[None]:
-        yield
+    def broken() -> Iterator[float]:
+        yield 0.0
         raise RuntimeError("a mistake")
 
     turns.begin("a", broken())

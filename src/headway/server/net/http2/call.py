@@ -43,7 +43,7 @@ class Call(CallState):
             self._deadline = loop.time() + self.head.timeout_s
             self._timer = loop.call_later(self.head.timeout_s, self._expire)
         if self.method.takes_stream:
-            self._work = loop.create_task(self._run(_Requests(self)))
+            self._work = self._wire.create_task(self._run(_Requests(self)))
 
     def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
         """`size_bytes` counts against its window. Raises StreamFailed."""
@@ -116,7 +116,7 @@ class Call(CallState):
             self._work = direct.start(request, data, self)
             if self._work is not None:
                 return
-        self._work = self._wire.loop.create_task(self._run(request))
+        self._work = self._wire.create_task(self._run(request))
 
     def _collect(self, data: bytes) -> None:
         inbox = self._open_inbox() if self._inbox is None else self._inbox
@@ -134,7 +134,7 @@ class Call(CallState):
         if not message.is_compressed:
             self._begin(message.data)
         else:
-            self._work = self._wire.loop.create_task(self._run_packed(message))
+            self._work = self._wire.create_task(self._run_packed(message))
 
     # ---- running
 

@@ -1,7 +1,7 @@
 """What a call has to do with: the method that it calls, and the connection that it came by."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headway.server.grpc.calls import Refusal
@@ -59,6 +59,8 @@ class Wire(Protocol):
     def give_back(self, call: "CallState", size_bytes: int) -> None:
         """It may send so much more."""
         ...
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
 
     def left(self, task: "asyncio.Task[None]") -> None:
         """It has been cancelled, and may still be cleaning up."""

@@ -17,6 +17,8 @@ _OK_END = frames.head(
 
 
 _AT_ONCE = 2**18  # bytes that are written before we look whether the peer reads
+UNREAD_CALLS = 64  # whose answers wait for a peer that reads nothing: it is not heard any more …
+UNREAD_BYTES = 2**20  # … or so much that its calls hold
 SLOWEST_BYTES_A_S = 8192.0  # a peer that reads more slowly is not waited for
 
 
@@ -31,6 +33,7 @@ class Sending(asyncio.Protocol):
         self._first_window = frames.FIRST_WINDOW  # of a new stream
         self._blocked: dict[int, CallState] = {}  # by id, oldest first
         self.is_paused = False
+        self._is_choked = False  # it has asked for more than it reads
         self._paused_at = 0.0
         self._unsent_bytes = 0  # when we last looked
 
@@ -46,6 +49,15 @@ class Sending(asyncio.Protocol):
         """We have done something for the peer."""
         raise NotImplementedError
 
+    def _set_reading(self) -> None:
+        """Hear the peer, or wait."""
+        raise NotImplementedError
+
+    @property
+    def _held_bytes(self) -> int:
+        """Of all calls."""
+        raise NotImplementedError
+
     # ---- the transport calls
 
     def pause_writing(self) -> None:
@@ -56,6 +68,9 @@ class Sending(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.is_paused = False
         self._send_blocked()
+        if self._is_choked and not self.is_paused:
+            self._is_choked = False
+            self._set_reading()
         for call in list(self._calls.values()):
             call.wake_writer()
 
@@ -126,6 +141,11 @@ class Sending(asyncio.Protocol):
         except QueueFull:  # it reads too slowly for what it asks for
             self._transport.write(frames.rst_stream(call.id, Code.ENHANCE_YOUR_CALM))
             self._drop(call.id)
+        if self.is_paused and not self._is_choked:
+            is_much = self._held_bytes > UNREAD_BYTES or len(self._blocked) >= UNREAD_CALLS
+            if is_much:
+                self._is_choked = True
+                self._set_reading()
 
     def _send_some(self, call: CallState) -> None:
         """As much as the windows have room for, as long as the peer reads."""
