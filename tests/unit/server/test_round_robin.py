@@ -97,3 +97,29 @@ async def test_one_callback_a_turn() -> None:
         await asyncio.sleep(0)
         assert len(done) <= before + 1
     assert done == [0, 1, 2, 3, 4]
+
+
+async def test_what_a_step_leaves_to_the_next_turn_counts_as_done_in_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(round_robin, "FIRST_S", 30.0)
+    monkeypatch.setattr(round_robin, "SLICE_S", 10.0)
+    turns, done = RoundRobin(), list[int]()
+
+    def leaving() -> Iterator[float]:
+        for number in range(20):
+            done.append(number)
+            yield 5.1
+
+    turns.begin("a", leaving())
+    assert len(done) == 6
+    await asyncio.sleep(0)
+    assert len(done) == 8
+
+
+async def test_several_share_the_slice_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_robin, "FIRST_S", 30.0)
+    turns, done = RoundRobin(), list[str]()
+    for number in range(5):
+        turns.begin("a", work(f"{number}.", 3, done))
+    assert len(done) == 15
