@@ -113,14 +113,12 @@ class Connection(Lifetime):
             for kind, flags, stream_id, payload in found:
                 if self._only is not None and kind != self._only:
                     raise _protocol_error("another frame is due")
-                if kind < len(_HANDLERS):
-                    try:
-                        _HANDLERS[kind](self, flags, stream_id, payload)
-                    except StreamFailed as error:
-                        self._reset(stream_id, error.code)
-                        most -= RESET_COSTS
-                else:
-                    self._charge()  # frames that we do not know are to be ignored
+                handler = _HANDLERS[kind] if kind < len(_HANDLERS) else Connection._on_unknown
+                try:
+                    handler(self, flags, stream_id, payload)
+                except StreamFailed as error:
+                    self._reset(stream_id, error.code)
+                    most -= RESET_COSTS
                 if self._is_over:  # the handler gave the connection up
                     return True
                 most -= 1
@@ -361,6 +359,10 @@ class Connection(Lifetime):
             self._widen(call, increment)
             if stream_id in self._blocked:
                 self._send_some(call)
+
+    def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:
+        """To be ignored."""
+        self._charge()
 
     def _check_known(self, stream_id: int) -> None:
         if not 0 < stream_id <= self._highest_id or not stream_id & 1:
