@@ -87,7 +87,10 @@ async def test_a_step_that_raises_ends_its_own_work_alone() -> None:
     assert len(done) == 3
 
 
-async def test_one_callback_a_turn() -> None:
+@pytest.mark.parametrize("first_s", [-1.0, 30.0])
+async def test_one_callback_a_turn(monkeypatch: pytest.MonkeyPatch, first_s: float) -> None:
+    """What it wakes has its work in the next turn, however much time this one has left."""
+    monkeypatch.setattr(round_robin, "FIRST_S", first_s)
     turns, done = RoundRobin(), list[int]()
     for number in range(5):
         turns.call("a", lambda number=number: done.append(number))  # type: ignore[misc]
@@ -113,6 +116,8 @@ async def test_what_a_step_leaves_to_the_next_turn_counts_as_done_in_this_one(
 
     turns.begin("a", leaving())
     assert len(done) == 6
+    turns.begin("b", leaving())
+    assert len(done) == 6  # of all that begins
     await asyncio.sleep(0)
     assert len(done) == 8
 

@@ -5,6 +5,7 @@ them send, and over however many connections, everybody else waits for one slice
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -31,12 +32,17 @@ class RoundRobin:
         elif self._waiting or loop.time() >= self._ends_at:
             self._wait(client, steps)
             return
-        if not _is_done(steps, loop, self._ends_at):
+        if not self._is_done(steps, loop):
             self._wait(client, steps)
 
     def call(self, client: str, callback: Callable[[], object]) -> None:
         """At once, or when it is this client's turn: one of these in a turn."""
-        self.begin(client, _one(callback))
+        self.begin(client, self._ending(callback))
+
+    def _ending(self, callback: Callable[[], object]) -> Iterator[float]:
+        callback()
+        self._ends_at = -math.inf  # what it wakes has its work in the next turn
+        yield from ()
 
     def _wait(self, client: str, steps: Iterator[float]) -> None:
         waiting = self._waiting.get(client)
@@ -56,18 +62,12 @@ class RoundRobin:
         if waiting:
             self._waiting[client] = waiting  # behind the others
         self._ends_at = loop.time() + SLICE_S
-        if not _is_done(steps, loop, self._ends_at):
+        if not self._is_done(steps, loop):
             self._wait(client, steps)
 
-
-def _is_done(steps: Iterator[float], loop: asyncio.AbstractEventLoop, ends_at: float) -> bool:
-    for left_s in steps:
-        ends_at -= left_s
-        if loop.time() >= ends_at:
-            return False
-    return True
-
-
-def _one(callback: Callable[[], object]) -> Iterator[float]:
-    callback()
-    yield 0.0
+    def _is_done(self, steps: Iterator[float], loop: asyncio.AbstractEventLoop) -> bool:
+        for left_s in steps:
+            self._ends_at -= left_s
+            if loop.time() >= self._ends_at:
+                return False
+        return True
