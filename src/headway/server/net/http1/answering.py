@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from headway.config import ServerConfig
+from headway.runtime.calling.threads import whose
 from headway.server.app import WISHES, App
 from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
@@ -66,9 +67,13 @@ class Answering(Lifetime):
         self._owes_continue = False
         self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
 
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
+    @property
+    def client(self) -> str:
         peer = self._transport.get_extra_info("peername")
-        self._owner.turns.call(client_of(peer[0]) if peer else "", callback)
+        return client_of(peer[0]) if peer else ""
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._owner.turns.call(self.client, callback)
 
     def pause_writing(self) -> None:
         self.writable = self._loop.create_future()
@@ -159,6 +164,7 @@ class Answering(Lifetime):
 
     async def _answer(self, received: Received) -> None:
         is_answered = False
+        whose.set(self.client)
         try:
             if received.parts:
                 received.request.body = await joined(received.parts)

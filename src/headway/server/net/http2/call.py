@@ -10,6 +10,8 @@ from typing import Any, NoReturn, Self
 import grpc
 
 from headway.errors import QueueFull
+from headway.runtime.calling.threads import whose
+from headway.server.auth.keys import NOBODY
 from headway.server.errors import is_asked_to_stop
 from headway.server.net.http2 import heads
 from headway.server.net.http2.call_state import WINDOW, CallState, Status, wake
@@ -148,6 +150,8 @@ class Call(CallState):
             await self._run(request)
 
     async def _run(self, request: Any) -> None:
+        caller = getattr(self, "caller", None)  # where there are keys
+        whose.set(self._wire.client if caller in (None, NOBODY) else caller.key.tenant)
         try:
             await self._respond(request)
         except grpc.aio.AbortError:

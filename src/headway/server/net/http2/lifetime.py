@@ -93,6 +93,10 @@ class Lifetime(Sending):
         if not self._is_over and self._account.is_overdrawn(RESET_COSTS, self.loop.time()):
             self._fail(Code.ENHANCE_YOUR_CALM, "too many calls for nothing")
 
+    @property
+    def client(self) -> str:
+        return self._client
+
     def hold(self, more_bytes: int) -> None:
         self._account.hold(more_bytes)
 

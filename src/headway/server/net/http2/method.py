@@ -42,6 +42,12 @@ class Wire(Protocol):
 
     loop: asyncio.AbstractEventLoop
     peer: str
+
+    @property
+    def client(self) -> str:
+        """Who shares a turn with it."""
+        ...
+
     limit_bytes: int  # of a message
     unpacking: asyncio.Semaphore  # how many are unpacked at a time
 
