@@ -17,7 +17,7 @@ from headway.server.net.http2 import heads
 from headway.server.net.http2.call_state import WINDOW, CallState, Status, wake
 from headway.server.net.http2.frames import Code, StreamFailed
 from headway.server.net.http2.heads import Metadata, Value
-from headway.server.net.http2.inbox import Broken, Message, TooLong, framed, whole
+from headway.server.net.http2.inbox import Broken, Message, TooLong, framed, prefix_of, whole
 
 _log = logging.getLogger(__name__)
 ENCODINGS = frozenset(["identity", "gzip", "deflate"])
@@ -186,7 +186,7 @@ class Call(CallState):
             self.is_over = True
             self._wire.send_answer(self, body)
         else:
-            self._wire.send(self, framed(body))
+            self._wire.send(self, prefix_of(body), body)
             self.end(self._code, self._details)
 
     def _expire(self) -> None:
