@@ -32,6 +32,12 @@ MOUNTED_ATTACKS: Mapping[str, Attack] = {  # what comes by is not uvicorn's own 
 GRPC_ATTACKS: Mapping[str, Attack] = {**over_http2.ATTACKS, **over_grpc.ATTACKS}
 
 
+_DOORS: Mapping[str, tuple[tuple[str, Mapping[str, Attack]], ...]] = {
+    "headway": (("HTTP", HTTP_ATTACKS), ("gRPC", GRPC_ATTACKS)),
+    "mounted": (("mounted", MOUNTED_ATTACKS),),
+    "chat": (("HTTP", over_chat.ATTACKS),),
+    "grpcio": (("grpcio", GRPC_ATTACKS),),
+}
 _WHERE = {
     "headway": ", over HTTP and our own gRPC",
     "mounted": ", below a prefix, on uvicorn",
@@ -92,6 +98,26 @@ def chat_attacks(is_quick: bool) -> Report:
         return _report("Attacks on a language model", ("chat",), folder, is_quick=is_quick)
 
 
+def one_line_each(names: list[str], stack: str, keys: tuple[bool, ...]) -> Iterable[list[object]]:
+    """The rows of some attacks."""
+    with attacked(stack) as scene, apart(scene.server):
+        target = scene.target
+        target.seconds = 1.5
+        ports = target.port, target.grpc_port
+        with HonestClients(*ports, scene.honest_key, target.prefix) as clients:
+            calm, memory = clients.figures(), Memory(scene.server.pid)
+            tried = {
+                name: (door, attack)
+                for door, attacks in _DOORS[stack]
+                for name, attack in attacks.items()
+            }
+            for name in names:
+                door, attack = tried[name]
+                for has_key in keys:
+                    aim = target if has_key else target.without_key()
+                    yield _line(name, attack, door, aim, clients, memory).row(calm)
+
+
 def _report(title: str, stacks: Iterable[str], chat: Path | None, *, is_quick: bool) -> Report:
     rows: list[list[object]] = []
     bars: list[Bar] = []
@@ -116,14 +142,8 @@ def _attack_all(
     scene: Scene, clients: HonestClients, stack: str, *, is_quick: bool
 ) -> Iterable[Line]:
     memory = Memory(scene.server.pid)
-    doors = {
-        "headway": (("HTTP", HTTP_ATTACKS), ("gRPC", GRPC_ATTACKS)),
-        "mounted": (("mounted", MOUNTED_ATTACKS),),
-        "chat": (("HTTP", over_chat.ATTACKS),),
-        "grpcio": (("grpcio", GRPC_ATTACKS),),
-    }
     tried = [
-        (name, attack, door) for door, attacks in doors[stack] for name, attack in attacks.items()
+        (name, attack, door) for door, attacks in _DOORS[stack] for name, attack in attacks.items()
     ]
     scene.target.seconds = 0.5 if is_quick else 1.5
     if stack == "grpcio":  # it may cut nobody

@@ -243,6 +243,23 @@ async def test_so_is_one_that_is_behind_by_few_large_chunks(chunk: Any) -> None:
         assert produced <= 20 + MAX_BACKLOG_BYTES // 2**20 + 2
 
 
+async def test_a_backlog_holds_no_more_than_it_may_but_for_one_large_chunk() -> None:
+    """The chunk that came when almost all was used went on top."""
+    call = StreamCall(0, None, asyncio.get_running_loop())
+    call.start(may_rerun=False)
+    chunk = b"a" * (MAX_BACKLOG_BYTES // 4 + 1)
+    for _ in range(5):
+        call.put(chunk)
+    assert call.has_ended
+    assert call.take() == [chunk] * 3
+    other = StreamCall(0, None, asyncio.get_running_loop())
+    other.start(may_rerun=False)
+    other.put(b"a" * (MAX_BACKLOG_BYTES + 1))
+    assert not other.has_ended
+    other.put(b"a")
+    assert other.has_ended
+
+
 async def test_a_deadline_holds_in_the_queue_of_streams_too() -> None:
     async with Batcher(Countdown(), max_batch_size=1) as batcher:
         running = asyncio.create_task(read(batcher, 9))

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from headway.config import MAX_BODY_BYTES
 from headway.errors import HeadwayError
 from headway.observe.tally import ErrorTally
+from headway.runtime.calling.threads import whose
 from headway.server.api.openai.unserved import why_unserved
 from headway.server.auth.access import Access
 from headway.server.auth.keys import NOBODY, Caller, KeyRing
@@ -289,9 +290,11 @@ class AppWrapper(App):
 
 def _identify(keys: KeyRing, request: Request) -> None:
     """Raises Unauthenticated."""
-    request.caller = keys.find(request.headers)
-    if request.caller is NOBODY:
+    request.caller = caller = keys.find(request.headers)
+    if caller is NOBODY:
         request.body = b""  # nothing is unpacked for an unknown caller
+    elif caller is not None:
+        whose.set(caller.key.tenant)
 
 
 def _compile(template: str) -> re.Pattern[str]:

@@ -12,6 +12,7 @@ from headway.models.catalogue import AnyModel
 from headway.server.app import App
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import weights_of
+from headway.server.garbage import GarbagePauses
 from headway.server.inference import inference_over
 from headway.server.net.body_room import BodyRoom
 from headway.server.run import VERSION, make_app, make_served, observing_of, regions_of
@@ -38,4 +39,9 @@ async def embedded(
             )
             app = make_app(inference, config.server, guard=guard, observing=observing, room=room)
             await keeper.wait_started()
-            yield Embedded(observing.around(app), keeper.registry)
+            pauses = GarbagePauses(keeper.registry, is_guest=True)
+            pauses.start()
+            try:
+                yield Embedded(observing.around(app), keeper.registry)
+            finally:
+                pauses.stop()

@@ -18,8 +18,11 @@ _YOUNG = 5_000
 
 
 class GarbagePauses:
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, *, is_guest: bool = False) -> None:
+        """`is_guest`: the process is another program's. Its thresholds stay as they are, and where
+        it freezes objects itself, it is left alone."""
         self._registry = registry
+        self._is_guest = is_guest
         self._gone: list[weakref.ref[Any]] = []  # and perhaps not freed yet
         self._is_frozen = False
         self._thresholds = gc.get_threshold()
@@ -27,17 +30,21 @@ class GarbagePauses:
 
     def start(self) -> None:
         """Once everything is loaded."""
+        if self._is_guest and gc.get_freeze_count():
+            return
         gc.collect()
         self._freeze()
         gc.callbacks.append(self._collected)
-        gc.set_threshold(_YOUNG, *self._thresholds[1:])
+        if not self._is_guest:
+            gc.set_threshold(_YOUNG, *self._thresholds[1:])
         self._registry.on_gone(self._thaw)
 
     def stop(self) -> None:
         if self._collected in gc.callbacks:
             gc.callbacks.remove(self._collected)
             self._registry.off_gone(self._thaw)
-            gc.set_threshold(*self._thresholds)
+            if not self._is_guest:
+                gc.set_threshold(*self._thresholds)
             gc.unfreeze()
 
     def _freeze(self) -> None:

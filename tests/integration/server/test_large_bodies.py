@@ -3,6 +3,7 @@ the event loop. What counts here is where the work was done, not how long it too
 
 import asyncio
 import base64
+import dataclasses
 import gzip
 import json
 import sys
@@ -20,7 +21,9 @@ import headway
 from headway.config import ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
-from headway.server.net.background import background
+from headway.server.api.v2.dtypes import BYTES
+from headway.server.api.v2.json_data import json_pieces
+from headway.server.net.background import AT_ONCE, background
 from headway.server.net.messages import Request, Response
 from headway.server.run import make_app
 
@@ -138,6 +141,8 @@ async def serving() -> AsyncIterator[Site]:
         ("rank", Rank()),
         ("same", Same()),
         ("traces", Traces()),
+        ("long", Long()),
+        ("chat", LongChat()),
     ):
         served = Served(ModelConfig(name=name, target="t:t", warm_up=False), model=model)
         await served.start()
@@ -212,6 +217,57 @@ async def test_many_numbers_come_and_go_in_steps(is_nested: bool) -> None:
         (output,) = json.loads(answer.body)["outputs"]
         assert output["shape"] == [400, 1000]
         assert output["data"] == (rows * 2).ravel().tolist()
+
+
+class Long(headway.Model[str, str]):
+    """One text, and its answer is 4 MiB of it."""
+
+    def predict(self, items: list[str]) -> list[str]:
+        return [item * (4 * MIB) for item in items]
+
+
+@dataclasses.dataclass
+class Said:
+    messages: list[dict[str, Any]]
+
+
+class LongChat(headway.Model[Said, str]):
+    def predict(self, items: list[Said]) -> list[str]:
+        return ["a" * (4 * MIB) for _ in items]
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+@pytest.mark.parametrize("said", ["a", "é"])
+async def test_one_long_text_goes_out_in_steps(is_binary: bool, said: str) -> None:
+    """An array of one element was never large."""
+    async with serving() as site:
+        wish = b',"parameters":{"binary_data_output":true}}' if is_binary else b"}"
+        body = infer(json.dumps([said]).encode(), [1], "BYTES").replace(b'"x"', b'"input"')
+        answer, background_work, turns = await site.post("/v2/models/long/infer", body[:-1] + wish)
+        assert (answer.status, background_work) == (200, 1), answer.body[:200]
+        assert turns > 10
+        if is_binary:
+            assert answer.body.endswith((said * 4 * MIB).encode())
+        else:
+            (output,) = json.loads(answer.body)["outputs"]
+            assert output["data"] == [said * 4 * MIB]
+
+
+async def test_one_long_answer_of_a_chat_goes_out_in_steps() -> None:
+    async with serving() as site:
+        body = b'{"model":"chat","messages":[{"role":"user","content":"a"}]}'
+        answer, background_work, turns = await site.post("/v1/chat/completions", body)
+        assert (answer.status, background_work) == (200, 1), answer.body[:200]
+        assert turns > 10
+        choice = json.loads(answer.body)["choices"][0]
+        assert choice["message"]["content"] == "a" * (4 * MIB)
+
+
+@pytest.mark.parametrize("end", [b"\xc3", b"\xff"])
+def test_a_long_text_that_is_no_text_is_told_as_a_short_one_is(end: bytes) -> None:
+    array = numpy.array([b"a" * MIB + end], object)
+    with pytest.raises(headway.InvalidInput, match="is not UTF-8"):
+        json_pieces("y", array, BYTES, AT_ONCE)
 
 
 async def test_many_texts_come_in_steps() -> None:

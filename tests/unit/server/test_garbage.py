@@ -5,8 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
+import headway
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.garbage import GarbagePauses
+
+
+class Shout(headway.Model[str, str]):
+    def predict(self, items: list[str]) -> list[str]:
+        return [item.upper() for item in items]
 
 
 class Model:
@@ -82,3 +88,31 @@ def test_a_server_that_has_stopped_leaves_nothing_behind() -> None:
     assert gc.get_freeze_count() == 0
     assert gc.callbacks == before
     GarbagePauses(Registry()).stop()  # that never started
+
+
+def test_a_guest_leaves_the_thresholds_alone() -> None:
+    gc.unfreeze()
+    before, guest = gc.get_threshold(), GarbagePauses(Registry(), is_guest=True)
+    guest.start()
+    assert gc.get_freeze_count() > 0
+    assert gc.get_threshold() == before
+    guest.stop()
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_guest_leaves_what_its_host_has_frozen() -> None:
+    gc.freeze()
+    before, guest = list(gc.callbacks), GarbagePauses(Registry(), is_guest=True)
+    guest.start()
+    assert gc.callbacks == before
+    guest.stop()
+    assert gc.get_freeze_count() > 0
+
+
+async def test_an_application_that_is_mounted_leaves_out_what_was_loaded() -> None:
+    """A collection of all that a program has imported held its event loop up for 50 ms."""
+    gc.unfreeze()
+    app = headway.asgi(Shout, warm_up=False)
+    async with app.lifespan():
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0

@@ -15,10 +15,10 @@ def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_robin, "FIRST_S", -1.0)
 
 
-def work(name: str, count: int, done: list[str]) -> Iterator[None]:
+def work(name: str, count: int, done: list[str]) -> Iterator[float]:
     for number in range(count):
         done.append(f"{name}{number}")
-        yield
+        yield 0.0
 
 
 async def test_one_step_in_a_turn_however_many_have_work() -> None:
@@ -58,10 +58,10 @@ async def test_what_is_short_is_done_at_once_if_nobody_waits() -> None:
 async def test_work_that_begins_more_work_goes_behind() -> None:
     turns, done = RoundRobin(), list[str]()
 
-    def parent() -> Iterator[None]:
+    def parent() -> Iterator[float]:
         done.append("parent")
         turns.begin("a", work("child", 1, done))
-        yield
+        yield 0.0
 
     turns.begin("a", parent())
     turns.begin("b", work("other", 1, done))
@@ -75,8 +75,8 @@ async def test_a_step_that_raises_ends_its_own_work_alone() -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: said.append(str(context["exception"])))
 
-    def broken() -> Iterator[None]:
-        yield
+    def broken() -> Iterator[float]:
+        yield 0.0
         raise RuntimeError("a mistake")
 
     turns.begin("a", broken())
@@ -87,7 +87,10 @@ async def test_a_step_that_raises_ends_its_own_work_alone() -> None:
     assert len(done) == 3
 
 
-async def test_one_callback_a_turn() -> None:
+@pytest.mark.parametrize("first_s", [-1.0, 30.0])
+async def test_one_callback_a_turn(monkeypatch: pytest.MonkeyPatch, first_s: float) -> None:
+    """What it wakes has its work in the next turn, however much time this one has left."""
+    monkeypatch.setattr(round_robin, "FIRST_S", first_s)
     turns, done = RoundRobin(), list[int]()
     for number in range(5):
         turns.call("a", lambda number=number: done.append(number))  # type: ignore[misc]
@@ -97,3 +100,31 @@ async def test_one_callback_a_turn() -> None:
         await asyncio.sleep(0)
         assert len(done) <= before + 1
     assert done == [0, 1, 2, 3, 4]
+
+
+async def test_what_a_step_leaves_to_the_next_turn_counts_as_done_in_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(round_robin, "FIRST_S", 30.0)
+    monkeypatch.setattr(round_robin, "SLICE_S", 10.0)
+    turns, done = RoundRobin(), list[int]()
+
+    def leaving() -> Iterator[float]:
+        for number in range(20):
+            done.append(number)
+            yield 5.1
+
+    turns.begin("a", leaving())
+    assert len(done) == 6
+    turns.begin("b", leaving())
+    assert len(done) == 6  # of all that begins
+    await asyncio.sleep(0)
+    assert len(done) == 8
+
+
+async def test_several_share_the_slice_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_robin, "FIRST_S", 30.0)
+    turns, done = RoundRobin(), list[str]()
+    for number in range(5):
+        turns.begin("a", work(f"{number}.", 3, done))
+    assert len(done) == 15

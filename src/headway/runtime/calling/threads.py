@@ -2,15 +2,19 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headway.errors import NotReady
 
 T = TypeVar("T")
 _RETRY_S = 1.0
+# Whose work is asked for here: the tenant or the address of a request. Clients take turns.
+whose: ContextVar[str] = ContextVar("whose", default="")
 
 
 def start_thread(target: Callable[..., object], *arguments: Any, name: str) -> threading.Thread:
@@ -24,6 +28,31 @@ def start_thread(target: Callable[..., object], *arguments: Any, name: str) -> t
     return thread
 
 
+class Lanes(Generic[T]):
+    """What waits, by client: it is taken of one client after the other, so that one who brings a
+    little waits for one piece of every other client. Used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[T]] = {}  # the next client first
+
+    def put(self, client: str, piece: T) -> None:
+        with self._lock:
+            self._waiting.setdefault(client, deque()).append(piece)
+
+    def take(self, but: str | None = None) -> T | None:
+        """None where there is none, but for those of the client `but`."""
+        with self._lock:
+            client = next((each for each in self._waiting if each != but), None)
+            if client is None:
+                return None
+            waiting = self._waiting.pop(client)
+            piece = waiting.popleft()
+            if waiting:
+                self._waiting[client] = waiting  # behind the others
+            return piece
+
+
 class Helpers:
     """A few threads that stay, for work of which there is much and each piece is short: a thread
     of its own costs more than a short text takes to tokenise. Used in one event loop."""
@@ -32,10 +61,11 @@ class Helpers:
         self._count = count
         self._name = name
         self._started = 0
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lanes: Lanes[Callable[[], None]] = Lanes()
+        self._told: SimpleQueue[bool] = SimpleQueue()  # of each piece of work; False: to end
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """As `run_in_thread`, after the work that was here before. Raises NotReady."""
+        """As `run_in_thread`, in turns with the work of other clients. Raises NotReady."""
         loop = asyncio.get_running_loop()
         if getattr(loop, "is_virtual", False):
             return function(*arguments)
@@ -43,17 +73,20 @@ class Helpers:
             start_thread(self._serve, name=self._name)
             self._started += 1
         future: asyncio.Future[T] = loop.create_future()
-        self._work.put(lambda: _work(loop, future, function, arguments))
+        self._lanes.put(whose.get(), lambda: _work(loop, future, function, arguments))
+        self._told.put(True)
         return await future
 
     def close(self) -> None:
         """Threads end with the work that they have."""
         for _ in range(self._started):
-            self._work.put(None)
+            self._told.put(False)
         self._started = 0
 
     def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
+        while self._told.get():
+            work = self._lanes.take()
+            assert work is not None, "told of work that is not there"
             work()
 
 

@@ -93,21 +93,25 @@ class StreamCall:
             self._follow(self._retrace, entry)
             if not self.has_ended:
                 return False
-        elif (
-            len(self._chunks) >= MAX_BACKLOG
-            or self._pushed_bytes - self._taken_bytes >= MAX_BACKLOG_BYTES
-        ):
-            self._end(self._too_far_behind())
         else:
-            self._pushed += 1
-            self._pushed_bytes += _bytes_of(entry)
-            if self._trail is not None:
-                self._trail.add(entry)
-            self._chunks.append(entry)
+            self._push(entry)
         if self._is_told:
             return False
         self._is_told = True
         return True
+
+    def _push(self, chunk: Any) -> None:
+        size, waiting = _bytes_of(chunk), len(self._chunks)
+        unread_bytes = self._pushed_bytes - self._taken_bytes
+        is_much = unread_bytes + size > MAX_BACKLOG_BYTES and waiting > 0  # one may be larger
+        if waiting >= MAX_BACKLOG or is_much:
+            self._end(self._too_far_behind())
+            return
+        self._pushed += 1
+        self._pushed_bytes += size
+        if self._trail is not None:
+            self._trail.add(chunk)
+        self._chunks.append(chunk)
 
     def _too_far_behind(self) -> Shed:
         is_many = len(self._chunks) >= MAX_BACKLOG

@@ -71,11 +71,13 @@ class Events:
         """The rest of the events, each as it comes, without a task's turn for it."""
         stream = self._stream
         if not isinstance(stream, ServedStream):
-            async for event in self:
-                await sink.wait_writable()
+            # Room first: an event that waits for it would be held twice, as a chunk and encoded.
+            await sink.wait_writable()
+            while (event := await anext(self, None)) is not None:
                 sink.write(event)
                 if len(event) > AT_ONCE_BYTES:  # the next may be there, and is encoded first
                     await turn_of(sink)
+                await sink.wait_writable()
             return
         if self._ended:
             return

@@ -98,7 +98,7 @@ class DirectMessages:
         for name, array in outputs.items():
             output, datatype = self._output_of(name, array)
             parts.append(output)
-            raw = to_raw(array, datatype)
+            raw = to_raw(array, datatype, steps)
             raws += (_RAW, _varint(len(raw)), raw)
         return b"".join((*parts, *raws))
 

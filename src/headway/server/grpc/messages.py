@@ -138,7 +138,7 @@ def encode(
     response = pb.ModelInferResponse(model_name=model_name, model_version=version, id=request.id)
     for want in request.outputs or [RequestedOutput(name) for name in outputs]:
         array, datatype = take_output(want, outputs, signature, labels)
-        raw = to_raw(array, datatype)
+        raw = to_raw(array, datatype, steps)
         if want.shared is not None:
             share(want, want.shared, raw, regions)
             raw = b""

@@ -6,8 +6,10 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from headway.config import MAX_BODY_BYTES
+from headway.runtime.calling.threads import whose
 from headway.server.app import App
 from headway.server.net.background import joined
+from headway.server.net.connections import client_of
 from headway.server.net.headers import WireHeaders, request_id
 from headway.server.net.http1.wire import one_line
 from headway.server.net.messages import Answer, Headers, Request, Response, StreamResponse
@@ -39,6 +41,8 @@ class AsgiApp:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = _request_of(scope)
+        peer = scope.get("client")
+        whose.set(client_of(peer[0]) if peer else "")
         try:
             body = await self._read_body(request.headers, receive)
         except _Gone:

@@ -60,6 +60,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.unsent_bytes = 0
+        self.pauses = 0  # of reading
         self.is_closed = self.is_aborted = self.is_paused = False
 
     def write(self, data: Any) -> None:
@@ -80,6 +81,7 @@ class FakeTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         self.is_paused = True
+        self.pauses += 1
 
     def resume_reading(self) -> None:
         self.is_paused = False

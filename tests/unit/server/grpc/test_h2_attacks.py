@@ -19,6 +19,7 @@ from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import ADDRESS_CAPACITY, CAPACITY
 from headway.server.net.http2.call_state import CALL_BYTES
 from headway.server.net.http2.frames import Code
+from headway.server.net.http2.sending import UNREAD_CALLS
 
 CALM = int(Code.ENHANCE_YOUR_CALM).to_bytes(4, "big")
 
@@ -246,13 +247,71 @@ async def test_a_byte_at_a_time_is_not_reading() -> None:
     await ended(link)
 
 
+# ---- answers that are not read
+
+
+async def unread(link: Link, calls: int, data: bytes) -> None:
+    """The windows are open, and the socket is full."""
+    link.greet()
+    link.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 2**30})
+    link.client.increment_flow_control_window(2**30)
+    link.send()
+    link.server.pause_writing()
+    for _ in range(calls):
+        link.ask(data)
+    await link.turn()
+
+
+@pytest.mark.parametrize(("calls", "size"), [(UNREAD_CALLS, 10), (12, 99_000)])
+async def test_who_reads_nothing_is_not_heard_until_it_does(calls: int, size: int) -> None:
+    """Thousands of answers were computed that nobody took."""
+    link = Link(replace(CONFIG, max_held_bytes=2**26))
+    await unread(link, calls, b"x" * size)
+    assert link.transport.is_paused
+    answered = len(link.transport.written)
+    link.server.resume_writing()
+    assert not link.transport.is_paused
+    assert len(link.transport.written) > answered + calls * size
+    await ended(link)
+
+
+async def test_a_few_unread_answers_stop_nobody() -> None:
+    link = Link()
+    await unread(link, UNREAD_CALLS - 1, b"x" * 10)
+    assert not link.transport.pauses
+    await ended(link)
+
+
+async def test_windows_that_are_closed_stop_nobody() -> None:
+    """Else nobody could open them."""
+    link = Link()
+    link.greet()
+    link.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    link.send()
+    for _ in range(2 * UNREAD_CALLS):
+        link.ask(b"x")
+    await link.turn()
+    assert len(link.server._blocked) == 2 * UNREAD_CALLS
+    assert not link.transport.is_paused
+    await ended(link)
+
+
+async def test_who_is_not_heard_is_not_asked_whether_it_lives() -> None:
+    """It reads slowly: its answer to a ping would not be heard, and it would be cut off."""
+    link = Link(replace(CONFIG, keep_alive_s=1, write_timeout_s=600))
+    await unread(link, UNREAD_CALLS, b"x")
+    await asyncio.sleep(60)
+    assert not link.transport.is_aborted
+    assert b"headway?" not in link.transport.written
+    await ended(link)
+
+
 # ---- turns
 
 
 def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_robin, "SLICE_S", -1.0)
     monkeypatch.setattr(round_robin, "FIRST_S", -1.0)
-    monkeypatch.setattr(ours, "AT_ONCE", 8)
 
 
 async def test_many_frames_are_handled_in_turns_and_in_order(
@@ -328,6 +387,55 @@ async def test_large_heads_have_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> 
         await asyncio.sleep(0)
     assert link.server._highest_id == 39
     await ended(link)
+
+
+async def test_heads_of_no_length_have_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each took a fifth of a millisecond and counted as one frame of 64."""
+    one_step_a_turn(monkeypatch)
+    link = Link()
+    link.feed(GREETING)
+    broken = hpack.Encoder().encode(head("/test/wait")) + b"\x40\0\0" * 20
+    link.feed(b"".join(frames.headers(2 * n + 1, broken, is_last=False) for n in range(20)))
+    for turn in range(1, 15):
+        assert link.server._highest_id <= 2 * (turn + 1)
+        await asyncio.sleep(0)
+    await ended(link)
+
+
+async def test_a_read_that_ends_with_its_slice_does_not_stop_the_reading() -> None:
+    link = Link()
+    encoder = hpack.Encoder()
+    link.feed(
+        GREETING + b"".join(raw_call(2 * n + 1, b"", encoder, "/test/open") for n in range(8))
+    )
+    assert link.server._highest_id == 15
+    assert not link.transport.pauses
+
+
+async def test_calls_with_a_task_each_are_begun_a_few_in_a_turn() -> None:
+    """Their tasks run in the next turn: a hundred of them took ten milliseconds of it."""
+    turns = round_robin.RoundRobin()
+    links = [Link() for _ in range(8)]
+    for link in links:
+        link.owner.turns = turns
+        calls = [raw_call(2 * n + 1, b"", hpack.Encoder(), "/test/wait") for n in range(90)]
+        link.feed(GREETING + b"".join(calls))
+
+    def begun() -> int:
+        return sum(len(link.server._calls) for link in links)
+
+    # Two of each at once, and for all of them three milliseconds at a tenth of one.
+    assert begun() <= 2 * len(links) + 32
+    before = begun()
+    for _ in range(20):
+        await asyncio.sleep(0)
+        assert begun() <= before + 12
+        before = begun()
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert begun() == 8 * 90
+    for link in links:
+        await ended(link)
 
 
 async def test_a_server_that_stops_cancels_lost_calls_at_once(

@@ -1,7 +1,7 @@
 """A stream's chunks on their way to a client: at once while it has room, else in their order."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -138,6 +138,29 @@ async def test_a_client_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPa
     connection.make_room()
     await task
     assert connection.written == [b"before", b"012", b"error"]
+
+
+async def test_no_event_is_made_for_a_client_that_has_no_room() -> None:
+    """It would wait beside the chunk that it was made of; eight of a megabyte each did."""
+    asked: list[int] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(4):
+            asked.append(number)
+            yield number
+
+    connection = Connection()
+    events = Events(numbers(), event_of, error_of)
+    await events.start()
+    assert await anext(events) == b"0"
+    connection.fill()
+    task = asyncio.ensure_future(events.pump(connection))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert asked == [0]
+    connection.make_room()
+    await task
+    assert connection.written == [b"1", b"2", b"3"]
 
 
 async def test_a_step_for_a_client_that_has_just_left_harms_nobody() -> None:

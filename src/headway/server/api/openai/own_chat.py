@@ -21,7 +21,9 @@ from headway.server.api.openai.answers import (
 )
 from headway.server.api.openai.events import DONE, error_event, event_of
 from headway.server.api.v2.generating import single, whole
+from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Answer, Response, StreamResponse
+from headway.server.net.plain_json import plain_of
 from headway.signature.values import field_hints
 
 _HEADERS = (("Cache-Control", "no-cache"),)
@@ -60,7 +62,7 @@ async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
         "logprobs": None,
         "finish_reason": "stop",
     }
-    body = msgspec.json.encode(chat_completion(head, [choice], None))
+    body = await encode_json(chat_completion(head, [choice], None), plain_of)
     return Response(body, headers=ask.headers())
 
 

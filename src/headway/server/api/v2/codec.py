@@ -22,7 +22,6 @@ from headway.server.api.v2.json_data import (
     read_json,
 )
 from headway.server.api.v2.requests import (
-    LARGE_ANSWER,
     OF_INPUTS,
     InferRequest,
     Parameters,
@@ -31,6 +30,7 @@ from headway.server.api.v2.requests import (
     check_known,
     count_of,
     flag_of,
+    is_large_json,
     open_regions,
     requested_outputs,
     share,
@@ -204,12 +204,12 @@ def encode(
         array, datatype = take_output(want, outputs, signature, labels)
         output = WireResult(want.name, datatype.name, array.shape)
         if want.shared is not None:
-            share(want, want.shared, to_raw(array, datatype), regions)
+            share(want, want.shared, to_raw(array, datatype, steps), regions)
         elif want.is_binary:
             is_binary = True
-            buffers.append(to_raw(array, datatype))
+            buffers.append(to_raw(array, datatype, steps))
             output.parameters = {"binary_data_size": len(buffers[-1])}
-        elif array.size > LARGE_ANSWER:
+        elif is_large_json(array):
             lists[len(written)] = json_pieces(want.name, array, datatype, steps)
         else:
             output.data = json_data(want.name, array, datatype)

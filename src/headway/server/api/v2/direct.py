@@ -16,7 +16,7 @@ from msgspec import Meta
 from headway.server.api.v2.codec import LARGE_BYTES
 from headway.server.api.v2.dtypes import BYTES, Datatype
 from headway.server.api.v2.json_data import element_type, json_data, json_pieces
-from headway.server.api.v2.requests import LARGE_ANSWER
+from headway.server.api.v2.requests import is_large_json
 from headway.server.api.v2.tensors import Array, TensorSignature, objects
 from headway.server.direct import DirectRequest
 from headway.server.net.background import AT_ONCE, Steps
@@ -59,7 +59,7 @@ class JsonCodec:
 
     def is_large(self, outputs: Mapping[str, Array]) -> bool:
         for array in outputs.values():  # noqa: SIM110  `any(…)` costs a generator
-            if array.size > LARGE_ANSWER:
+            if is_large_json(array):
                 return True
         return False
 
@@ -70,7 +70,7 @@ class JsonCodec:
         parts = [self._start]
         for name, array in outputs.items():
             start, datatype = self._start_of(name, array)
-            if array.size > LARGE_ANSWER:
+            if is_large_json(array):
                 parts += (start, *json_pieces(name, array, datatype, steps), b"},")
             else:
                 parts += (start, _ENCODER.encode(json_data(name, array, datatype)), b"},")

@@ -1,5 +1,6 @@
 """The `data` of v2's JSON: lists to arrays and back. What is long is read and written in steps."""
 
+import codecs
 import functools
 import itertools
 import re
@@ -12,12 +13,21 @@ from msgspec import Meta, Raw, Struct, field
 
 from headway.errors import InvalidInput, called
 from headway.server.api.v2.dtypes import BYTES, Datatype
-from headway.server.api.v2.tensors import Array, count_elements, objects, shaped, texts
+from headway.server.api.v2.tensors import (
+    TEXT_STEP,
+    Array,
+    count_elements,
+    encoded_text,
+    objects,
+    shaped,
+    texts,
+)
 from headway.server.json.pieces import PIECE_BYTES, decode_in_pieces
 from headway.server.net.background import AT_ONCE, Steps
 
 LONG_BYTES = 256 * 2**10  # of JSON data: beyond, it is read and written in pieces
 _PIECE = 2**12  # elements
+FEW = 2**15  # elements that are written as one list, unless they are long texts
 _OPENING = re.compile(rb"[\s\[]*")
 _SPACE = b" \t\r\n"
 _NO_BRACKETS = bytes.maketrans(b"[]", b"  ")
@@ -259,9 +269,7 @@ def json_data(name: str, array: Array, datatype: Datatype) -> Any:
         try:
             return [text.decode() for text in texts(array)]
         except UnicodeDecodeError as error:
-            raise InvalidInput(
-                f"output {name!r} is not UTF-8, so JSON cannot carry it; ask for binary_data"
-            ) from error
+            raise not_utf8(name) from error
     if not datatype.is_json:
         raise not_json(name, datatype)
     return array.ravel().tolist()
@@ -270,12 +278,38 @@ def json_data(name: str, array: Array, datatype: Datatype) -> Any:
 def json_pieces(name: str, array: Array, datatype: Datatype, steps: Steps) -> list[bytes]:
     """The same list, written piece by piece."""
     flat, parts = array.ravel(), [b"["]
+    if datatype is BYTES and len(flat) <= FEW:  # it is large by the length of its texts
+        for text in flat.tolist():
+            parts += (*_text_pieces(name, text, steps), b",")
+        parts[-1] = b"]"
+        return parts
     for start in range(0, len(flat), _PIECE):
         values = json_data(name, flat[start : start + _PIECE], datatype)
         parts += (_ENCODER.encode(values)[1:-1], b",")
         steps.rest()
     parts[-1] = b"]" if len(parts) > 1 else b"[]"
     return parts
+
+
+def _text_pieces(name: str, text: Any, steps: Steps) -> Iterator[bytes]:
+    """One text, written a part at a time."""
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    yield b'"'
+    try:
+        for part in encoded_text(text, steps):
+            for start in range(0, len(part), TEXT_STEP):
+                yield _ENCODER.encode(decode(part[start : start + TEXT_STEP]))[1:-1]
+                steps.rest()
+        decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise not_utf8(name) from error
+    yield b'"'
+
+
+def not_utf8(name: str) -> InvalidInput:
+    return InvalidInput(
+        f"output {name!r} is not UTF-8, so JSON cannot carry it; ask for binary_data"
+    )
 
 
 def not_json(name: str, datatype: Datatype) -> InvalidInput:

@@ -9,12 +9,13 @@ from msgspec import Meta, Struct
 
 from headway.errors import InvalidInput
 from headway.server.api.v2.dtypes import BYTES, Datatype
-from headway.server.api.v2.json_data import not_json
+from headway.server.api.v2.json_data import FEW, not_json
 from headway.server.api.v2.tensors import Array, TensorSignature, objects
 
 Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = dict[str, Scalar]
-LARGE_ANSWER = 2**15  # elements in JSON or texts: encoding takes some milliseconds
+LARGE_ANSWER = FEW  # elements in JSON or texts: encoding takes some milliseconds
+_LONG_TEXTS = 2**20  # characters of texts, however few they are, likewise
 LARGE_ANSWER_BYTES = 4 * 2**20  # of raw numbers, likewise
 Count = Annotated[int, Meta(ge=0)]
 
@@ -152,13 +153,25 @@ def is_large_answer(request: InferRequest, outputs: Mapping[str, Array]) -> bool
     """Would encoding hold an event loop up?"""
     if request.is_binary:
         return any(is_large_raw(array) for array in outputs.values())
-    return any(array.size > LARGE_ANSWER for array in outputs.values())
+    return any(is_large_json(array) for array in outputs.values())
+
+
+def is_large_json(array: Array) -> bool:
+    return array.size > LARGE_ANSWER or (array.dtype.kind in "OSU" and _has_long_texts(array))
 
 
 def is_large_raw(array: Array) -> bool:
-    return array.size > LARGE_ANSWER and (
-        array.dtype.hasobject or array.nbytes > LARGE_ANSWER_BYTES
-    )
+    if array.size <= LARGE_ANSWER:
+        return array.dtype.kind in "OSU" and _has_long_texts(array)
+    return array.dtype.hasobject or array.nbytes > LARGE_ANSWER_BYTES
+
+
+def _has_long_texts(array: Array) -> bool:
+    """For an array of a few."""
+    if not array.dtype.hasobject:
+        return array.nbytes > _LONG_TEXTS
+    found = array.ravel().tolist()
+    return sum(len(each) for each in found if isinstance(each, str | bytes)) > _LONG_TEXTS
 
 
 def check_known(parameters: Parameters, known: tuple[str, ...], what: str) -> None:

@@ -31,6 +31,7 @@ class Limits(NamedTuple):
 NORMAL = Limits()
 MAX_TEXTS = 2**20  # elements of BYTES: each becomes an object
 _READ_AT_ONCE = 2**12  # of them
+TEXT_STEP = 2**18  # characters of one that are encoded in one go
 _LARGEST_ELEMENT = 8  # bytes, of numbers
 
 _LENGTH = struct.Struct("<I")
@@ -79,10 +80,14 @@ def from_raw(
     return shaped(name, flat, shape)
 
 
-def to_raw(array: Array, datatype: Datatype) -> bytes:
+def to_raw(array: Array, datatype: Datatype, steps: Steps = AT_ONCE) -> bytes:
     """What goes on the wire: little-endian, row-major."""
     if datatype is BYTES:
-        return b"".join(part for text in texts(array) for part in (_LENGTH.pack(len(text)), text))
+        parts: list[bytes] = []
+        for text in array.ravel().tolist():
+            encoded = encoded_text(text, steps)
+            parts += (_LENGTH.pack(sum(map(len, encoded))), *encoded)
+        return b"".join(parts)  # of much, other threads run meanwhile
     if datatype is BF16:
         return narrow(array).tobytes()
     return array.astype(datatype.wire, copy=False).tobytes()
@@ -98,12 +103,23 @@ def shaped(name: str, flat: Array, shape: Sequence[int]) -> Array:
 def texts(array: Array) -> Iterable[bytes]:
     """The elements of a BYTES array, whatever the model made it of."""
     for element in array.ravel().tolist():
-        if isinstance(element, bytes):
-            yield element
-        elif isinstance(element, str):
-            yield element.encode()
-        else:
-            raise ModelFailed(f"a BYTES tensor holds a {type(element).__name__}, not bytes or str")
+        yield b"".join(encoded_text(element, AT_ONCE))
+
+
+def encoded_text(element: Any, steps: Steps) -> Sequence[bytes]:
+    """One element of a BYTES array, a long one in parts: to encode it takes a millisecond a
+    megabyte, in which no other thread runs."""
+    if isinstance(element, bytes):
+        return (element,)
+    if not isinstance(element, str):
+        raise ModelFailed(f"a BYTES tensor holds a {type(element).__name__}, not bytes or str")
+    if len(element) <= TEXT_STEP:
+        return (element.encode(),)
+    parts = []
+    for start in range(0, len(element), TEXT_STEP):
+        parts.append(element[start : start + TEXT_STEP].encode())
+        steps.rest()
+    return parts
 
 
 def widen(halves: Array) -> Array:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from headway.config import ServerConfig
+from headway.runtime.calling.threads import whose
 from headway.server.app import WISHES, App
 from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
@@ -24,12 +25,13 @@ SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
 class _Sink:
     """A stream's way to its client, without a task."""
 
-    __slots__ = ("_connection", "_is_chunked", "_write")
+    __slots__ = ("_connection", "_is_chunked", "_transport", "_write")
 
     def __init__(
         self, connection: "Answering", transport: asyncio.Transport, *, is_chunked: bool
     ) -> None:
         self._connection = connection
+        self._transport = transport
         self._write = transport.write
         self._is_chunked = is_chunked
 
@@ -42,6 +44,9 @@ class _Sink:
             await self._connection.writable
 
     def write(self, data: bytes) -> None:
+        if len(data) > SMALL:
+            self._transport.writelines(wire.parts_of_chunk(data, is_chunked=self._is_chunked))
+            return
         if self._is_chunked:  # as wire.encode_chunk has it, without a call for every token
             data = b"%x\r\n%b\r\n" % (len(data), data)
         self._write(data)
@@ -62,9 +67,13 @@ class Answering(Lifetime):
         self._owes_continue = False
         self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
 
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
+    @property
+    def client(self) -> str:
         peer = self._transport.get_extra_info("peername")
-        self._owner.turns.call(client_of(peer[0]) if peer else "", callback)
+        return client_of(peer[0]) if peer else ""
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        self._owner.turns.call(self.client, callback)
 
     def pause_writing(self) -> None:
         self.writable = self._loop.create_future()
@@ -155,6 +164,7 @@ class Answering(Lifetime):
 
     async def _answer(self, received: Received) -> None:
         is_answered = False
+        whose.set(self.client)
         try:
             if received.parts:
                 received.request.body = await joined(received.parts)
@@ -214,12 +224,12 @@ class Answering(Lifetime):
         is_events = response.content_type.startswith("text/event-stream")
         comment = wire.encode_comment(is_chunked=is_chunked) if is_events else None
         if chunk is not None and (pump := getattr(response.chunks, "pump", None)) is not None:
-            self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
+            self._write_chunk(head, chunk, is_chunked=is_chunked)
             head, chunk = b"", None
             await pump(_Sink(self, self._transport, is_chunked=is_chunked))
         while chunk is not None:
             if chunk:  # an empty one would end the stream
-                self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
+                self._write_chunk(head, chunk, is_chunked=is_chunked)
                 head = b""
                 self._comment = comment
             if self.writable is not None:
@@ -227,6 +237,12 @@ class Answering(Lifetime):
             chunk = await anext(response.chunks, None)
         self._comment = None
         self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))
+
+    def _write_chunk(self, head: bytes, chunk: bytes, *, is_chunked: bool) -> None:
+        if len(chunk) > SMALL:
+            self._transport.writelines((head, *wire.parts_of_chunk(chunk, is_chunked=is_chunked)))
+        else:
+            self._transport.write(head + (wire.encode_chunk(chunk) if is_chunked else chunk))
 
     def _connection_line(self, received: Received) -> bytes:
         if self._is_last or not received.keep_alive:

@@ -82,6 +82,11 @@ def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+def parts_of_chunk(data: bytes, *, is_chunked: bool) -> tuple[bytes, ...]:
+    """The same without a copy."""
+    return (b"%x\r\n" % len(data), data, b"\r\n") if is_chunked else (data,)
+
+
 def encode_comment(*, is_chunked: bool) -> bytes:
     """An empty comment between server-sent events."""
     return encode_chunk(b":\n\n") if is_chunked else b":\n\n"

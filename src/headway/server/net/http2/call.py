@@ -10,12 +10,14 @@ from typing import Any, NoReturn, Self
 import grpc
 
 from headway.errors import QueueFull
+from headway.runtime.calling.threads import whose
+from headway.server.auth.keys import NOBODY
 from headway.server.errors import is_asked_to_stop
 from headway.server.net.http2 import heads
 from headway.server.net.http2.call_state import WINDOW, CallState, Status, wake
 from headway.server.net.http2.frames import Code, StreamFailed
 from headway.server.net.http2.heads import Metadata, Value
-from headway.server.net.http2.inbox import Broken, Message, TooLong, framed, whole
+from headway.server.net.http2.inbox import Broken, Message, TooLong, framed, prefix_of, whole
 
 _log = logging.getLogger(__name__)
 ENCODINGS = frozenset(["identity", "gzip", "deflate"])
@@ -43,7 +45,7 @@ class Call(CallState):
             self._deadline = loop.time() + self.head.timeout_s
             self._timer = loop.call_later(self.head.timeout_s, self._expire)
         if self.method.takes_stream:
-            self._work = loop.create_task(self._run(_Requests(self)))
+            self._work = self._wire.create_task(self._run(_Requests(self)))
 
     def receive(self, data: bytes, size_bytes: int, *, is_last: bool) -> None:
         """`size_bytes` counts against its window. Raises StreamFailed."""
@@ -116,7 +118,7 @@ class Call(CallState):
             self._work = direct.start(request, data, self)
             if self._work is not None:
                 return
-        self._work = self._wire.loop.create_task(self._run(request))
+        self._work = self._wire.create_task(self._run(request))
 
     def _collect(self, data: bytes) -> None:
         inbox = self._open_inbox() if self._inbox is None else self._inbox
@@ -134,7 +136,7 @@ class Call(CallState):
         if not message.is_compressed:
             self._begin(message.data)
         else:
-            self._work = self._wire.loop.create_task(self._run_packed(message))
+            self._work = self._wire.create_task(self._run_packed(message))
 
     # ---- running
 
@@ -148,6 +150,8 @@ class Call(CallState):
             await self._run(request)
 
     async def _run(self, request: Any) -> None:
+        caller = getattr(self, "caller", None)  # where there are keys
+        whose.set(self._wire.client if caller in (None, NOBODY) else caller.key.tenant)
         try:
             await self._respond(request)
         except grpc.aio.AbortError:
@@ -182,7 +186,7 @@ class Call(CallState):
             self.is_over = True
             self._wire.send_answer(self, body)
         else:
-            self._wire.send(self, framed(body))
+            self._wire.send(self, prefix_of(body), body)
             self.end(self._code, self._details)
 
     def _expire(self) -> None:

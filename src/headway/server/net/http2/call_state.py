@@ -15,6 +15,7 @@ from headway.server.net.http2 import heads
 from headway.server.net.http2.heads import Head, Metadata, Value
 from headway.server.net.http2.inbox import Broken, Inbox, Message, TooLong
 from headway.server.net.http2.method import Method, Wire
+from headway.server.net.http2.outbox import Outbox
 from headway.server.routes import Pending
 
 Status = grpc.StatusCode
@@ -74,7 +75,7 @@ class CallState:
         self.send_window = window
         self.head_cost = 0  # what reading its head has cost, of the connection's budget
         self.head_block: bytes | None = heads.HEAD_BLOCK  # None: it has been sent
-        self.outbox: bytearray | None = None  # what the windows have no room for
+        self.outbox: Outbox | None = None  # what the windows have no room for
         self.trailers: bytes | None = None  # to be sent after it
         self.caller: Caller | None  # where there are keys
         self.due_at: float  # by when a slow peer should have taken the outbox
@@ -171,7 +172,7 @@ class CallState:
         """What the peer does not take. Raises QueueFull."""
         if self.is_over and self._inbox is not None:
             self._inbox.clear()
-        self._hold(len(self.outbox or b""))
+        self._hold(0 if self.outbox is None else len(self.outbox))
 
     def wake_writer(self) -> None:
         wake(self._writer)

@@ -26,7 +26,8 @@ from headway.server.net.http2.method import Method
 MAX_CALLS = 1000  # at once, of one connection
 MAX_OPEN_CALLS = 100  # of those, calls that need no key
 CONNECTION_WINDOW = 2**24
-AT_ONCE = 64  # frames of a read that are handled before others have their turn: some 1 ms
+AT_ONCE = 16  # units of a read, plain frames or more for dear ones, before we look at the clock
+_UNIT_S = 1e-5
 _FREE_HEAD = 24  # units of a head's cost that a call has for nothing; a reset or refused one pays
 _SMALL_DATA = 256  # bytes of a frame; a smaller one that ends nothing costs more than it brings
 _LARGE_HEAD = 1024  # bytes, decoded; from here on they are counted as long as the call lives
@@ -63,6 +64,7 @@ class Connection(Lifetime):
         self._heads = HeadReader(limit_bytes=config.max_header_bytes)
         self._partial: _Partial | None = None
         self._unread: list[bytes] | None = None  # what came while we were behind; None: we are not
+        self._is_stopped = False  # the transport reads nothing
         self._owed = 0  # bytes received and not yet given back
 
     # ---- the transport calls
@@ -101,44 +103,54 @@ class Connection(Lifetime):
             found = self._reader.feed(data)
             if not self._handle(found, AT_ONCE):
                 self._unread = []
-                self._transport.pause_reading()
                 self._owner.turns.begin(self._client, self._rest(found))
+                self._set_reading()
 
     def _handle(self, found: Iterator[Frame], most: int) -> bool:
-        """So many frames, fewer where their heads are dear. Whether there may be no more."""
+        """Frames of so many units. Whether there may be no more."""
+        self._left_units = 0
         try:
             for kind, flags, stream_id, payload in found:
                 if self._only is not None and kind != self._only:
                     raise _protocol_error("another frame is due")
-                if kind < len(_HANDLERS):
-                    try:
-                        _HANDLERS[kind](self, flags, stream_id, payload)
-                    except StreamFailed as error:
-                        self._reset(stream_id, error.code)
-                else:
-                    self._charge()  # frames that we do not know are to be ignored
+                handler = _HANDLERS[kind] if kind < len(_HANDLERS) else Connection._on_unknown
+                try:
+                    handler(self, flags, stream_id, payload)
+                except StreamFailed as error:
+                    self._reset(stream_id, error.code)
+                    most -= RESET_COSTS
                 if self._is_over:  # the handler gave the connection up
                     return True
                 most -= 1
-                is_head = kind in (frames.HEADERS, frames.CONTINUATION)
-                if not most or (is_head and self._heads.cost > _FREE_HEAD):
+                if kind in (frames.HEADERS, frames.CONTINUATION):
+                    most -= self._heads.cost
+                if most <= self._left_units:
                     return False
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
         return True
 
-    def _rest(self, found: Iterator[Frame]) -> Iterator[None]:
+    def _rest(self, found: Iterator[Frame]) -> Iterator[float]:
         """In turns with others; then what came meanwhile."""
         while not self._is_over:
             self._heard_at = self.loop.time()
             if self._handle(found, AT_ONCE):
                 break
-            yield
+            yield self._left_units * _UNIT_S
         unread, self._unread = self._unread or [], None
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._set_reading()
         for data in unread:
             self.data_received(data)
+
+    def _set_reading(self) -> None:
+        should_stop = self._unread is not None or self._is_choked
+        if should_stop is self._is_stopped or self._transport.is_closing():
+            return
+        self._is_stopped = should_stop
+        if should_stop:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_over = True
@@ -347,6 +359,10 @@ class Connection(Lifetime):
             self._widen(call, increment)
             if stream_id in self._blocked:
                 self._send_some(call)
+
+    def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:
+        """To be ignored."""
+        self._charge()
 
     def _check_known(self, stream_id: int) -> None:
         if not 0 < stream_id <= self._highest_id or not stream_id & 1:

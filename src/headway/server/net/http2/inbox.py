@@ -22,7 +22,12 @@ class TooLong(Exception):
 
 
 def framed(data: bytes) -> bytes:
-    return b"\0" + len(data).to_bytes(4, "big") + data
+    return prefix_of(data) + data
+
+
+def prefix_of(data: bytes) -> bytes:
+    """Of a message that is not packed."""
+    return b"\0" + len(data).to_bytes(4, "big")
 
 
 class Inbox:

@@ -1,7 +1,7 @@
 """What a call has to do with: the method that it calls, and the connection that it came by."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headway.server.grpc.calls import Refusal
@@ -42,6 +42,12 @@ class Wire(Protocol):
 
     loop: asyncio.AbstractEventLoop
     peer: str
+
+    @property
+    def client(self) -> str:
+        """Who shares a turn with it."""
+        ...
+
     limit_bytes: int  # of a message
     unpacking: asyncio.Semaphore  # how many are unpacked at a time
 
@@ -52,13 +58,15 @@ class Wire(Protocol):
         """Head, one message, trailers: the whole of a plain answer."""
         ...
 
-    def send(self, call: "CallState", data: bytes) -> None: ...
+    def send(self, call: "CallState", *parts: bytes) -> None: ...
 
     def finish(self, call: "CallState", trailers: bytes) -> None: ...
 
     def give_back(self, call: "CallState", size_bytes: int) -> None:
         """It may send so much more."""
         ...
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
 
     def left(self, task: "asyncio.Task[None]") -> None:
         """It has been cancelled, and may still be cleaning up."""

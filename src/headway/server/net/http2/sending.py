@@ -8,7 +8,8 @@ from headway.server.net.http2 import frames, heads
 from headway.server.net.http2.call import Call
 from headway.server.net.http2.call_state import CallState
 from headway.server.net.http2.frames import Code, ConnectionFailed
-from headway.server.net.http2.inbox import framed
+from headway.server.net.http2.inbox import prefix_of
+from headway.server.net.http2.outbox import Outbox
 
 _OK_HEAD = frames.head(frames.HEADERS, frames.END_HEADERS, 0, len(heads.HEAD_BLOCK))[:5]
 _OK_END = frames.head(
@@ -17,6 +18,8 @@ _OK_END = frames.head(
 
 
 _AT_ONCE = 2**18  # bytes that are written before we look whether the peer reads
+UNREAD_CALLS = 64  # whose answers wait for a peer that reads nothing: it is not heard any more …
+UNREAD_BYTES = 2**20  # … or so much that its calls hold
 SLOWEST_BYTES_A_S = 8192.0  # a peer that reads more slowly is not waited for
 
 
@@ -31,6 +34,7 @@ class Sending(asyncio.Protocol):
         self._first_window = frames.FIRST_WINDOW  # of a new stream
         self._blocked: dict[int, CallState] = {}  # by id, oldest first
         self.is_paused = False
+        self._is_choked = False  # it has asked for more than it reads
         self._paused_at = 0.0
         self._unsent_bytes = 0  # when we last looked
 
@@ -46,6 +50,15 @@ class Sending(asyncio.Protocol):
         """We have done something for the peer."""
         raise NotImplementedError
 
+    def _set_reading(self) -> None:
+        """Hear the peer, or wait."""
+        raise NotImplementedError
+
+    @property
+    def _held_bytes(self) -> int:
+        """Of all calls."""
+        raise NotImplementedError
+
     # ---- the transport calls
 
     def pause_writing(self) -> None:
@@ -56,6 +69,9 @@ class Sending(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.is_paused = False
         self._send_blocked()
+        if self._is_choked and not self.is_paused:
+            self._is_choked = False
+            self._set_reading()
         for call in list(self._calls.values()):
             call.wake_writer()
 
@@ -70,7 +86,7 @@ class Sending(asyncio.Protocol):
             or not call.is_received
             or self.is_paused
         ):
-            self.send(call, framed(body))
+            self.send(call, prefix_of(body), body)
             self.finish(call, heads.OK_BLOCK)
             return
         self._window -= size
@@ -88,21 +104,34 @@ class Sending(asyncio.Protocol):
         )
         self._forget(call)
 
-    def send(self, call: CallState, data: bytes) -> None:
+    def send(self, call: CallState, *parts: bytes) -> None:
         if call.is_closed:
             return
         if call.head_block is not None:
             self._transport.write(frames.headers(call.id, call.head_block, is_last=False))
             call.head_block = None
         if call.outbox is None:
-            call.outbox = bytearray(data)
+            if self._sent_at_once(call, parts):
+                return
+            call.outbox = Outbox()
             call.due_at = self.loop.time()
-        else:
-            call.outbox += data
-        call.due_at += len(data) / SLOWEST_BYTES_A_S
+        for part in parts:
+            call.outbox.put(part)
+            call.due_at += len(part) / SLOWEST_BYTES_A_S
         self._send_some(call)
         if call.outbox:
             self._hold_answer(call)
+
+    def _sent_at_once(self, call: CallState, parts: tuple[bytes, ...]) -> bool:
+        """The common case: a message that fits into one frame, and nothing waits before it."""
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        if self.is_paused or size > min(self._window, call.send_window, frames.MAX_FRAME):
+            return False
+        self._window -= size
+        call.send_window -= size
+        self.earn(1)
+        self._transport.writelines((frames.head(frames.DATA, 0, call.id, size), *parts))
+        return True
 
     def finish(self, call: CallState, trailers: bytes) -> None:
         if call.is_closed:
@@ -126,6 +155,11 @@ class Sending(asyncio.Protocol):
         except QueueFull:  # it reads too slowly for what it asks for
             self._transport.write(frames.rst_stream(call.id, Code.ENHANCE_YOUR_CALM))
             self._drop(call.id)
+        if self.is_paused and not self._is_choked:
+            is_much = self._held_bytes > UNREAD_BYTES or len(self._blocked) >= UNREAD_CALLS
+            if is_much:
+                self._is_choked = True
+                self._set_reading()
 
     def _send_some(self, call: CallState) -> None:
         """As much as the windows have room for, as long as the peer reads."""
@@ -136,11 +170,9 @@ class Sending(asyncio.Protocol):
             if room <= 0:
                 break
             parts: list[bytes] = []
-            with memoryview(outbox) as view:
-                for at in range(0, room, frames.MAX_FRAME):
-                    part = bytes(view[at : min(at + frames.MAX_FRAME, room)])
-                    parts += (frames.head(frames.DATA, 0, call.id, len(part)), part)
-            del outbox[:room]
+            for at in range(0, room, frames.MAX_FRAME):
+                part = outbox.take(min(frames.MAX_FRAME, room - at))
+                parts += (frames.head(frames.DATA, 0, call.id, len(part)), part)
             self._window -= room
             call.send_window -= room
             self.earn(len(parts) // 2)

@@ -1,0 +1,37 @@
+"""What waits to be sent on one stream, in the parts that it came in: a large answer is not copied
+whole, which would hold the event loop up for a millisecond a megabyte."""
+
+from collections import deque
+
+
+class Outbox:
+    __slots__ = ("_at", "_parts", "_size")
+
+    def __init__(self) -> None:
+        self._parts: deque[bytes] = deque()
+        self._at = 0  # so much of the first has been taken
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def put(self, part: bytes) -> None:
+        if part:
+            self._parts.append(part)
+            self._size += len(part)
+
+    def take(self, most: int) -> bytes:
+        """The next bytes, so many or all that there are."""
+        taken: list[bytes] = []
+        while most > 0 and self._parts:
+            part = self._parts[0]
+            piece = part[self._at : self._at + most]
+            taken.append(piece)
+            most -= len(piece)
+            self._at += len(piece)
+            if self._at == len(part):
+                self._parts.popleft()
+                self._at = 0
+        data = taken[0] if len(taken) == 1 else b"".join(taken)
+        self._size -= len(data)
+        return data
