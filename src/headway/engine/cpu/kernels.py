@@ -1,4 +1,4 @@
-"""`kernels.c` as functions of tensors: float32, rows that lie one after another."""
+"""The kernels in C as functions of tensors: float32, rows that lie one after another."""
 
 import ctypes
 from typing import Any
@@ -13,7 +13,7 @@ _ARGUMENTS = {
     "normalize": [*[_POINTER] * 3, _LONG, _LONG, _FLOAT, _LONG],
     "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
-    "attend": [*[_POINTER] * 7, *[_LONG] * 7, _FLOAT, _LONG],
+    "attend": [*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _LONG],
     "look_for": [_LONG],
     "missed": [],
 }
@@ -21,6 +21,7 @@ _KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
 _LANES = 8  # floats that are computed together
 WIDTH = 16  # outputs of a panel
 _MOST_PAGE = 256  # tokens
+_MOST_FEATURES = 256
 
 
 class Kernels:
@@ -104,23 +105,28 @@ class Kernels:
         values: torch.Tensor,
         tables: torch.Tensor,
         slots: torch.Tensor,
-        lengths: torch.Tensor,
+        positions: torch.Tensor,
+        runs: torch.Tensor,
+        out: torch.Tensor,
         scale: float,
-    ) -> torch.Tensor:
-        """One query `[head, feature]` for each sequence, over pages `[page, token, head, feature]`
-        of its slot's table."""
-        count, heads, features = queries.shape
+    ) -> None:
+        """Rows of queries `[head, feature]` over pages `[page, token, head, feature]` of their
+        slots' tables, into `out`. `runs`: where rows begin that follow each other in one
+        sequence, and where the last of them ends; rows before the first are left alone."""
+        if queries.stride()[1:] != (queries.shape[-1], 1):
+            queries = queries.contiguous()
+        _, heads, features = queries.shape
         _, page, kv_heads, _ = keys.shape
-        out = torch.empty((count, heads, features))
         self._attend(
             queries.data_ptr(),
             keys.data_ptr(),
             values.data_ptr(),
             tables.data_ptr(),
             slots.data_ptr(),
-            lengths.data_ptr(),
+            positions.data_ptr(),
+            runs.data_ptr(),
             out.data_ptr(),
-            count,
+            len(runs) - 1,
             kv_heads,
             heads // kv_heads,
             features,
@@ -130,16 +136,14 @@ class Kernels:
             scale,
             torch.get_num_threads(),
         )
-        return out
 
     @staticmethod
-    def attends(queries: torch.Tensor, keys: torch.Tensor) -> bool:
-        """Is attention of this kind and these sizes among the kernels?"""
+    def attends(keys: torch.Tensor) -> bool:
+        """Is attention over pages of this kind and these sizes among the kernels?"""
         _, page, _, features = keys.shape
         has_room = page <= _MOST_PAGE and not page % 4
-        is_dense = queries.stride()[1:] == (features, 1)
-        is_float = queries.dtype == keys.dtype == torch.float32
-        return is_float and is_dense and has_room and not features % _LANES
+        is_known = features <= _MOST_FEATURES and not features % _LANES
+        return keys.dtype == torch.float32 and has_room and is_known
 
 
 def in_panels(weight: torch.Tensor) -> torch.Tensor:
