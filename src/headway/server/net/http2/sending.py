@@ -8,6 +8,7 @@ from headway.server.net.http2 import frames, heads
 from headway.server.net.http2.call import Call
 from headway.server.net.http2.call_state import CallState
 from headway.server.net.http2.frames import Code, ConnectionFailed
+from headway.server.net.http2.gathering import GatheringTransport
 from headway.server.net.http2.inbox import framed
 
 _OK_HEAD = frames.head(frames.HEADERS, frames.END_HEADERS, 0, len(heads.HEAD_BLOCK))[:5]
@@ -25,7 +26,7 @@ class Sending(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
+        self._transport: GatheringTransport = None  # type: ignore[assignment]  # until connected
         self._calls: dict[int, Call] = {}  # by the number of their stream
         self._window = frames.FIRST_WINDOW  # what we may send
         self._first_window = frames.FIRST_WINDOW  # of a new stream
@@ -90,6 +91,20 @@ class Sending(asyncio.Protocol):
 
     def send(self, call: CallState, data: bytes) -> None:
         if call.is_closed:
+            return
+        size = len(data)
+        if (  # the hot path: a token of a stream
+            call.head_block is None
+            and call.outbox is None
+            and size <= frames.MAX_FRAME
+            and size <= self._window
+            and size <= call.send_window
+            and not self.is_paused
+        ):
+            self._window -= size
+            call.send_window -= size
+            self.earn(1)
+            self._transport.gather(frames.head(frames.DATA, 0, call.id, size) + data)
             return
         if call.head_block is not None:
             self._transport.write(frames.headers(call.id, call.head_block, is_last=False))
