@@ -14,7 +14,6 @@ from models import VOCABULARY, Engine, build
 from headway.engine.cpu import building
 from headway.engine.cpu.building import compiled
 from headway.engine.cpu.kernels import Kernels, in_panels
-from headway.engine.cpu.patience import LONG, Patience
 from headway.engine.decoders.rotary import rotate
 from headway.engine.linear import HalfLinear, PanelLinear, PlainLinear, linear, rounded
 from headway.engine.starting import EngineOptions, start
@@ -100,7 +99,7 @@ def test_attention_reads_pages_where_they_lie(
         context = (each[tables[slot]].flatten(0, 1)[: position + 1] for each in (keys, values))
         wide = [each.repeat_interleave(3, 1).transpose(0, 1) for each in context]
         expected = F.scaled_dot_product_attention(queries[index][:, None], *wide, scale=0.3)
-        assert torch.allclose(found[index], expected[:, 0], atol=1e-5)
+        assert torch.allclose(found[index], expected[:, 0], atol=3e-5)
         company = slice(index - index % rows, index - index % rows + rows)
         again = attend(company, [0, rows])[index % rows]
         assert torch.equal(again, found[index])
@@ -258,23 +257,3 @@ def test_nothing_is_loaded_from_where_others_may_write(
     folder.chmod(0o777)
     assert building.compiled.__wrapped__() is None
     assert "others may write" in caplog.text
-
-
-def test_threads_look_on_a_quiet_machine_and_sleep_on_a_busy_one() -> None:
-    patience, missed = Patience(), 0
-
-    def steps(count: int, each: int) -> list[int]:
-        nonlocal missed
-        found = []
-        for _ in range(count):
-            missed += each
-            found.append(patience.cycles(missed))
-        return found
-
-    assert set(steps(100, 3)) == {LONG}
-    assert steps(1, 90) == [LONG]  # once says nothing
-    assert set(steps(50, 0)) == {LONG}
-    busy = steps(600, 90)
-    assert busy.count(LONG) <= 8  # tries, ever more rarely
-    assert LONG in busy[20:]
-    assert set(steps(300, 0)[-40:]) == {LONG}  # quiet again

@@ -133,12 +133,9 @@ class Runner:
 
     def run(self, step: Step) -> Sampled:
         """The tokens in the order of `step.sampled`."""
-        kernels = self._decoder.kernels
-        if kernels is not None:
-            kernels.begin_step()
         with torch.inference_mode():
             inputs = inputs_of(step, self._tables, self.limits.block_size)
-            attention = attention_of(self._cache, inputs, self._tables, kernels)
+            attention = attention_of(self._cache, inputs, self._tables, self._decoder.kernels)
             adapting = self.adapters.begin(step)
             logits = self._decoder(
                 inputs.ids, inputs.positions, attention, inputs.sampled, adapting

@@ -5,8 +5,6 @@ from typing import Any
 
 import torch
 
-from headway.engine.cpu.patience import Patience
-
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 _ARGUMENTS = {
     "multiply": [*[_POINTER] * 4, *[_LONG] * 3, _INT, _LONG],
@@ -14,8 +12,6 @@ _ARGUMENTS = {
     "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
     "attend": [*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _LONG],
-    "look_for": [_LONG],
-    "missed": [],
 }
 _KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
 _LANES = 8  # floats that are computed together
@@ -29,13 +25,7 @@ class Kernels:
         functions = {name: _function(library, name) for name in _ARGUMENTS}
         self._multiply, self._normalize = functions["multiply"], functions["normalize"]
         self._gate, self._rotate = functions["gate"], functions["rotate"]
-        self._attend, self._look_for = functions["attend"], functions["look_for"]
-        self._missed = functions["missed"]
-        self._patience = Patience()
-
-    def begin_step(self) -> None:
-        """Before a step: its threads wait for each other as long as the machine allows."""
-        self._look_for(self._patience.cycles(self._missed()))
+        self._attend = functions["attend"]
 
     def multiply(
         self, x: torch.Tensor, panels: torch.Tensor, scales: torch.Tensor | None
@@ -166,5 +156,5 @@ def is_whole(width: int) -> bool:
 def _function(library: ctypes.CDLL, name: str) -> Any:
     function = getattr(library, name)
     function.argtypes = _ARGUMENTS[name]
-    function.restype = _LONG if name == "missed" else None
+    function.restype = None
     return function

@@ -1,18 +1,21 @@
 // Threads that share a kernel's work.
 //
-// They meet some hundred times a step. Who waits looks again and again for a while, which is quick,
-// and then sleeps. How long it looks is for the caller to say (`look_for`): where other processes
-// want the cores, a thread that only looks keeps from them the very thread that it waits for.
+// They meet some hundred times a step, and one that is woken comes some 50 µs late: looking for each
+// other again and again is worth half of a step. Who has looked for a while sleeps: then another
+// process has the core.
 
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common.h"
 
-enum { MOST_THREADS = 256, LEAST = 1 << 15 };  // multiplications that are worth another thread
+enum { MOST_THREADS = 256 };
+enum { LEAST = 1 << 15 };  // multiplications that are worth another thread
+enum { LOOK = 600000 };    // cycles, some 0.2 ms: how long to look before one sleeps
 
 static struct {
     pthread_mutex_t busy;
@@ -22,9 +25,12 @@ static struct {
     long threads;      // of this turn, with the caller's
     uint32_t asleep;   // workers
     uint32_t awaited;  // does the caller sleep?
-    int64_t patience;  // cycles
-    long missed;       // how often the caller looked in vain
+    cpu_set_t allowed;  // the cores that this process may use
     uint32_t since[MOST_THREADS];                // the turn before a worker's first
+    struct {
+        pthread_t thread;
+        int core;  // where it was seen last
+    } seen[MOST_THREADS];
     uint32_t turn __attribute__((aligned(64)));  // how many there were
     uint32_t left __attribute__((aligned(64)));  // workers that have not ended this turn
 } team = {.busy = PTHREAD_MUTEX_INITIALIZER};
@@ -41,10 +47,10 @@ static void wake(uint32_t *word)
 
 INLINE uint32_t read_now(uint32_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
 
-// Has the word another value before patience ends?
-INLINE int changes(uint32_t *word, uint32_t value)
+// Has the word another value within so many cycles?
+INLINE int changes(uint32_t *word, uint32_t value, int64_t cycles)
 {
-    const int64_t until = (int64_t)__rdtsc() + __atomic_load_n(&team.patience, __ATOMIC_RELAXED);
+    const int64_t until = (int64_t)__rdtsc() + cycles;
     do {
         if (read_now(word) != value) return 1;
         _mm_pause();
@@ -57,12 +63,13 @@ static void *be_worker(void *number)
     const long thread = (long)(intptr_t)number;
     uint32_t seen = team.since[thread];
     for (;;) {
-        if (!changes(&team.turn, seen)) {
+        if (!changes(&team.turn, seen, LOOK)) {
             __atomic_add_fetch(&team.asleep, 1, __ATOMIC_SEQ_CST);
             while (read_now(&team.turn) == seen) sleep_while(&team.turn, seen);
             __atomic_sub_fetch(&team.asleep, 1, __ATOMIC_SEQ_CST);
         }
         seen = read_now(&team.turn);
+        team.seen[thread].core = sched_getcpu();
         if (thread < team.threads) team.work(team.given, thread, team.threads);
         if (!__atomic_sub_fetch(&team.left, 1, __ATOMIC_SEQ_CST) && read_now(&team.awaited))
             wake(&team.left);
@@ -80,12 +87,32 @@ static void forget_workers(void)
 static void start_workers(long threads)
 {
     while (team.workers < threads - 1) {
-        pthread_t started;
         const long thread = team.workers + 1;
+        pthread_t *started = &team.seen[thread].thread;
         team.since[thread] = team.turn;
-        if (pthread_create(&started, NULL, be_worker, (void *)(intptr_t)thread)) return;
-        pthread_detach(started);
+        if (pthread_create(started, NULL, be_worker, (void *)(intptr_t)thread)) return;
+        pthread_detach(*started);
         team.workers = thread;
+    }
+}
+
+// The system wakes a worker on the core of the thread that woke it, and may leave both there for
+// some milliseconds, in which each keeps the other from its work. Such a worker has to leave.
+static void spread(void)
+{
+    cpu_set_t taken;
+    CPU_ZERO(&taken);
+    CPU_SET(sched_getcpu(), &taken);
+    for (long thread = 1; thread < team.threads; thread++) {
+        const int core = team.seen[thread].core;
+        if (CPU_ISSET(core, &taken)) {
+            cpu_set_t others;
+            CPU_AND(&others, &team.allowed, &taken);
+            CPU_XOR(&others, &team.allowed, &others);
+            if (CPU_COUNT(&others))
+                pthread_setaffinity_np(team.seen[thread].thread, sizeof others, &others);
+        }
+        CPU_SET(core, &taken);
     }
 }
 
@@ -102,10 +129,13 @@ void on_threads(work_t work, void *given, long cost, long threads)
     __atomic_store_n(&team.left, team.workers, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&team.turn, 1, __ATOMIC_SEQ_CST);
     if (read_now(&team.asleep)) wake(&team.turn);
+    int64_t look = (int64_t)__rdtsc();
     work(given, 0, team.threads);
+    look = ((int64_t)__rdtsc() - look) / 2;  // shares of long work end further apart
+    if (look < LOOK) look = LOOK;
     for (uint32_t left = read_now(&team.left); left; left = read_now(&team.left))
-        if (!changes(&team.left, left)) {
-            team.missed++;
+        if (!changes(&team.left, left, look)) {
+            spread();
             __atomic_store_n(&team.awaited, 1, __ATOMIC_SEQ_CST);
             left = read_now(&team.left);
             if (left) sleep_while(&team.left, left);
@@ -114,13 +144,8 @@ void on_threads(work_t work, void *given, long cost, long threads)
     pthread_mutex_unlock(&team.busy);
 }
 
-// How many cycles a thread looks for what it waits for before it sleeps.
-void look_for(long cycles) { __atomic_store_n(&team.patience, cycles, __ATOMIC_RELAXED); }
-
-// How often the caller has looked in vain: its work was done, and another thread had no core.
-long missed(void) { return team.missed; }
-
 __attribute__((constructor)) static void prepare(void)
 {
+    sched_getaffinity(0, sizeof team.allowed, &team.allowed);
     pthread_atfork(NULL, NULL, forget_workers);
 }
