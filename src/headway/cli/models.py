@@ -3,6 +3,8 @@ models get`, which fetches the one that no `pip install` brings."""
 
 import argparse
 import json
+import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def add_parser(commands: "Commands") -> None:
 def run_get(arguments: argparse.Namespace) -> int:
     from headway.models.chat.fetching import CHAT_WEIGHTS, fetch
 
-    folder = fetch(CHAT_WEIGHTS, say=print)
+    folder = fetch(CHAT_WEIGHTS, say=partial(print, flush=True), shows_bar=sys.stdout.isatty())
     print(f"{arguments.name} ({CHAT_WEIGHTS.licence}) is in {folder}")
     return 0
 

@@ -58,13 +58,18 @@ class Root(headway.Model[float, float]):
 
 
 class Letters(headway.Model[str, str]):
-    """Streams one letter at a time; breaks off at an exclamation mark."""
+    """Streams one letter at a time; breaks off at an exclamation mark. A question mark is half of a
+    surrogate pair."""
 
     def stream(self, items: list[str]) -> Iterator[list[Any]]:
         for step in range(max(map(len, items)) + 1):
             if any(item[step : step + 1] == "!" for item in items):
                 raise ValueError("no shouting")
-            yield [item[step] if step < len(item) else headway.END for item in items]
+            yield [_letter(item, step) if step < len(item) else headway.END for item in items]
+
+
+def _letter(item: str, step: int) -> str:
+    return "\ud800" if item[step] == "?" else item[step]
 
 
 class Gate(headway.Model[float, float]):

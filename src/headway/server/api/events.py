@@ -175,9 +175,13 @@ class ToSink(Pumping):
         return True
 
     def _write(self, chunks: list[Any]) -> None:
-        events = b"".join([self._event_of(chunk) for chunk in chunks])
-        if events:
-            self._sink.write(events)
+        events: list[bytes] = []
+        try:
+            for chunk in chunks:
+                events.append(self._event_of(chunk))
+        finally:  # also those before one that cannot be made
+            if written := b"".join(events):
+                self._sink.write(written)
 
 
 async def turn_of(sink: Sink) -> None:

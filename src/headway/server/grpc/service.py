@@ -134,7 +134,7 @@ class Methods:
             return self._inference.encode(served, decoded, arrays([chunk]), messages.encode)
 
         async with aclosing(cast(Any, stream)):
-            yield Chunks(stream, Spelling(encode).message_of)
+            yield Chunks(stream, Spelling(encode))
 
     async def _decode_slowly(
         self, request: pb.ModelInferRequest, context: Any

@@ -2,7 +2,7 @@
 streams. A request's error is its own message; the stream goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ from headway.server.auth.keys import Caller
 from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
-from headway.server.grpc.spelling import IS_END
+from headway.server.grpc.spelling import IS_END, Spelling
 from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2.call import Call
 
@@ -34,7 +34,7 @@ class Chunks(NamedTuple):
     """The chunks of one request's stream, and the message for each."""
 
     stream: AsyncIterator[Any]
-    message_of: Callable[[Any], pb.ModelStreamInferResponse]
+    spelling: Spelling
 
 
 class Answers(Protocol):
@@ -146,11 +146,12 @@ class _Stream:
             self._places.release()
 
     async def _write_all(self, asked: Asked) -> None:
-        async with self._service.stream(asked) as (stream, message_of):
+        async with self._service.stream(asked) as (stream, spelling):
             async for chunk in stream:
-                await self._write(message_of(chunk))
+                await self._write(spelling.message_of(chunk))
                 if isinstance(self._context, Call) and isinstance(stream, ServedStream):
-                    await _pump(stream, message_of, self._context)
+                    # The rest as they come, without a task's turn for each.
+                    await ToSink(stream, spelling.frame_of, _Sink(self._context)).wait_done()
                     return
 
     @contextmanager
@@ -197,15 +198,6 @@ class _Sink:
     async def wait_writable(self) -> None:
         while (writable := self.writable) is not None:
             await writable
-
-
-async def _pump(
-    stream: ServedStream,
-    message_of: Callable[[Any], pb.ModelStreamInferResponse],
-    call: Call,
-) -> None:
-    """The rest of the chunks, each as it comes, without a task's turn for it."""
-    await ToSink(stream, lambda chunk: call.frame(message_of(chunk)), _Sink(call)).wait_done()
 
 
 async def _parsed(request: Any) -> pb.ModelInferRequest:

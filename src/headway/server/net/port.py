@@ -11,6 +11,7 @@ from headway.server.net.body_room import BodyRoom
 from headway.server.net.connections import C, Connections, client_of
 from headway.server.net.listener import Listener, listen
 from headway.server.net.round_robin import RoundRobin
+from headway.server.net.writes import Writes
 
 _MOST_REFUSED = 256  # connections that are told why they are refused; beyond, they are cut
 
@@ -33,6 +34,7 @@ class Port(Generic[C]):
         self._tls = tls
         self.room = room or BodyRoom(config)
         self.turns = RoundRobin()
+        self.writes = Writes(config.stream_interval_s)
         self._listener: Listener | None = None
         self._connections: Connections[C] = Connections()
 

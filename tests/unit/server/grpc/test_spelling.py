@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from headway.errors import ModelFailed
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.spelling import IS_END, Spelling
+from headway.server.net.http2.inbox import framed
 
 
 def encode(chunk: Any) -> pb.ModelInferResponse:
@@ -27,25 +29,26 @@ def plain(chunk: Any) -> pb.ModelStreamInferResponse:
 @pytest.mark.parametrize(
     "chunks",
     [
-        ["a", "", "ä€😀", "b" * 300],
+        ["a", "", "ä€😀", "b" * 300, "c" * 20_000, *("d" * size for size in range(60, 130))],
         ["a", b"\xff", "b", 7, "c"],
         [1.5, "a", "b"],
         [b"x", b"y"],
     ],
 )
 def test_each_message_is_the_one_of_its_chunk(chunks: list[Any]) -> None:
-    spelling = Spelling(encode)
+    spelling, framing = Spelling(encode), Spelling(encode)
     for chunk in chunks:
-        assert spelling.message_of(chunk).SerializeToString() == plain(chunk).SerializeToString()
+        data = plain(chunk).SerializeToString()
+        assert spelling.message_of(chunk).SerializeToString() == data
+        assert framing.frame_of(chunk) == framed(data)
 
 
-def test_a_text_that_is_no_text_is_refused_wherever_it_comes() -> None:
-    for before in ([], ["a"]):
-        spelling = Spelling(encode)
-        for chunk in before:
-            spelling.message_of(chunk)
-        with pytest.raises(UnicodeEncodeError):
-            spelling.message_of("\ud800")
+def test_a_text_that_is_no_text_is_refused_by_name() -> None:
+    spelling = Spelling(encode)
+    spelling.message_of("a")
+    for spell in (spelling.message_of, spelling.frame_of):
+        with pytest.raises(ModelFailed, match="surrogates not allowed"):
+            spell("\ud800")
 
 
 def test_a_model_that_changes_texts_is_asked_for_each() -> None:

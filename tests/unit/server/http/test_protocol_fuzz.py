@@ -15,6 +15,7 @@ from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.protocol import Connection
 from headway.server.net.messages import Request, Response
 from headway.server.net.round_robin import RoundRobin
+from headway.server.net.writes import Writes
 from headway.server.routes import Route
 from headway.testing.virtual_time import run
 
@@ -68,6 +69,7 @@ class FakeOwner:
     def __init__(self, heads: Heads | None = None) -> None:
         self.heads = heads or Heads()
         self.turns = RoundRobin()
+        self.writes = Writes(0.0)
 
     def opened(self, _: Connection, address: str) -> str | None:
         return None

@@ -184,3 +184,27 @@ async def test_an_event_that_cannot_be_made_ends_the_stream_alone() -> None:
     host.step("later")
     await task
     assert connection.written == [b"before", b"error"]
+
+
+async def test_events_before_one_that_cannot_be_made_are_written() -> None:
+    """Chunks of a slow client are taken together."""
+    host, connection, task = await begun()
+    connection.fill()
+    for chunk in ("a", "b", "bad", "later"):
+        host.step(chunk)
+    connection.make_room()
+    await task
+    assert b"".join(connection.written) == b"beforeaberror"
+
+
+async def test_a_chunk_of_a_step_is_written_without_a_stay_in_the_stream() -> None:
+    host, connection, task = await begun()
+    taken: list[list[Any]] = []
+    take = host.call.take
+    host.call.reader = lambda: taken.append(take())
+    for chunk in ("a", "b"):
+        deliver_step([(host.call, chunk)])
+    assert (connection.written, taken) == ([b"before", b"a", b"b"], [])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

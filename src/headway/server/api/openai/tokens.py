@@ -13,7 +13,7 @@ from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
-from headway.server.routes import Route
+from headway.server.routes import Errors, Route
 
 _MOST_TOKENS = 2**20
 
@@ -53,8 +53,8 @@ class Tokens:
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", "/tokenize", self.tokenize, Access.INFER),
-            Route("POST", "/detokenize", self.detokenize, Access.INFER),
+            Route("POST", "/tokenize", self.tokenize, Access.INFER, Errors.OPENAI),
+            Route("POST", "/detokenize", self.detokenize, Access.INFER, Errors.OPENAI),
         ]
 
     async def tokenize(self, request: Request) -> Response:

@@ -16,47 +16,17 @@ from headway.server.net.http1 import wire
 from headway.server.net.http1.lifetime import Lifetime, Owner
 from headway.server.net.http1.turns import Received, Refused, request_of
 from headway.server.net.messages import Response, StreamResponse
+from headway.server.net.writes import SMALL_BYTES
 
 logger = logging.getLogger(__name__)
 
 SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
 
 
-class _Sink:
-    """A stream's way to its client, without a task."""
-
-    __slots__ = ("_connection", "_is_chunked", "_transport", "_write")
-
-    def __init__(
-        self, connection: "Answering", transport: asyncio.Transport, *, is_chunked: bool
-    ) -> None:
-        self._connection = connection
-        self._transport = transport
-        self._write = transport.write
-        self._is_chunked = is_chunked
-
-    @property
-    def writable(self) -> "asyncio.Future[None] | None":
-        return self._connection.writable
-
-    async def wait_writable(self) -> None:
-        if self._connection.writable is not None:
-            await self._connection.writable
-
-    def write(self, data: bytes) -> None:
-        if len(data) > SMALL:
-            self._transport.writelines(wire.parts_of_chunk(data, is_chunked=self._is_chunked))
-            return
-        if self._is_chunked:  # as wire.encode_chunk has it, without a call for every token
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        self._write(data)
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        self._connection.call_in_turn(callback)
-
-
 class Answering(Lifetime):
-    __slots__ = ("_asked", "_handle", "_owes_continue", "writable")
+    """A stream that it answers writes into it (`Sink`), without a task."""
+
+    __slots__ = ("_asked", "_handle", "_held", "_is_chunked", "_owes_continue", "writable")
 
     def __init__(
         self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
@@ -65,7 +35,38 @@ class Answering(Lifetime):
         self._handle = app.handle
         self._asked: tuple[bytes, dict[bytes, bytes]] = (b"", {})  # its URL and headers, if direct
         self._owes_continue = False
+        self._is_chunked = True  # the stream that is answered
+        self._held = b""  # parts of it that are written with those of other streams
         self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
+
+    # As a stream's sink.
+
+    async def wait_writable(self) -> None:
+        if self.writable is not None:
+            await self.writable
+
+    def write(self, part: bytes) -> None:
+        if len(part) > SMALL:
+            self.flush()
+            self._transport.writelines(wire.parts_of_chunk(part, is_chunked=self._is_chunked))
+            return
+        if self._is_chunked:  # as wire.encode_chunk has it, without a call for every token
+            part = b"%x\r\n%b\r\n" % (len(part), part)
+        writes = self._owner.writes
+        if self._held:
+            self._held += part
+        else:
+            self._held = part
+            writes.add(self)
+        if not writes.is_due:
+            writes.look()
+        if len(self._held) > SMALL_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        held, self._held = self._held, b""
+        if held and not self._transport.is_closing():
+            self._transport.write(held)
 
     @property
     def client(self) -> str:
@@ -213,7 +214,7 @@ class Answering(Lifetime):
         self, received: Received, response: StreamResponse, chunk: bytes | None
     ) -> None:
         self._is_answering = True
-        is_chunked = not received.is_http_10
+        self._is_chunked = is_chunked = not received.is_http_10
         if not is_chunked:
             self._is_last = True  # its end is the connection's
         line = self._connection_line(received)
@@ -226,7 +227,7 @@ class Answering(Lifetime):
         if chunk is not None and (pump := getattr(response.chunks, "pump", None)) is not None:
             self._write_chunk(head, chunk, is_chunked=is_chunked)
             head, chunk = b"", None
-            await pump(_Sink(self, self._transport, is_chunked=is_chunked))
+            await pump(self)
         while chunk is not None:
             if chunk:  # an empty one would end the stream
                 self._write_chunk(head, chunk, is_chunked=is_chunked)
@@ -236,7 +237,8 @@ class Answering(Lifetime):
                 await self.writable
             chunk = await anext(response.chunks, None)
         self._comment = None
-        self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))
+        held, self._held = self._held, b""
+        self._transport.write(held + head + (wire.LAST_CHUNK if is_chunked else b""))
 
     def _write_chunk(self, head: bytes, chunk: bytes, *, is_chunked: bool) -> None:
         if len(chunk) > SMALL:

@@ -15,6 +15,7 @@ from headway.server.net.http1 import half_close, wire
 from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.turns import Phase, Received, Refused, Turn
 from headway.server.net.round_robin import RoundRobin
+from headway.server.net.writes import Writes
 from headway.server.routes import Pending
 
 LINGER_S = 2.0  # how long a refused client is listened to, so that it can read why
@@ -26,6 +27,7 @@ class Owner(Protocol):
     room: BodyRoom
     heads: Heads
     turns: RoundRobin  # of work that would hold all connections up
+    writes: Writes  # of streams
 
     def opened(self, connection: "Lifetime", address: str) -> str | None:
         """Why there is no room for it; None: there is; "": not even for an answer."""

@@ -19,6 +19,7 @@ from headway.server.net.http2.budget import Account
 from headway.server.net.http2.call import ENCODINGS, Call
 from headway.server.net.http2.call_state import WINDOW
 from headway.server.net.http2.frames import Code, ConnectionFailed, Frame, StreamFailed
+from headway.server.net.http2.gathering import GatheringTransport
 from headway.server.net.http2.heads import Head, HeadReader
 from headway.server.net.http2.lifetime import RESET_COSTS, Lifetime, Owner
 from headway.server.net.http2.method import Method
@@ -70,7 +71,7 @@ class Connection(Lifetime):
     # ---- the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = GatheringTransport(cast(asyncio.Transport, transport), self.loop)
         host, port = _peer_of(transport)
         self._client = client_of(host)
         self.peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -8,6 +8,7 @@ from headway.server.net.http2 import frames, heads
 from headway.server.net.http2.call import Call
 from headway.server.net.http2.call_state import CallState
 from headway.server.net.http2.frames import Code, ConnectionFailed
+from headway.server.net.http2.gathering import GatheringTransport
 from headway.server.net.http2.inbox import prefix_of
 from headway.server.net.http2.outbox import Outbox
 
@@ -28,7 +29,7 @@ class Sending(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
+        self._transport: GatheringTransport = None  # type: ignore[assignment]  # until connected
         self._calls: dict[int, Call] = {}  # by the number of their stream
         self._window = frames.FIRST_WINDOW  # what we may send
         self._first_window = frames.FIRST_WINDOW  # of a new stream
@@ -130,7 +131,7 @@ class Sending(asyncio.Protocol):
         self._window -= size
         call.send_window -= size
         self.earn(1)
-        self._transport.writelines((frames.head(frames.DATA, 0, call.id, size), *parts))
+        self._transport.gather(b"".join((frames.head(frames.DATA, 0, call.id, size), *parts)))
         return True
 
     def finish(self, call: CallState, trailers: bytes) -> None:
