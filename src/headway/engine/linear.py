@@ -109,4 +109,4 @@ def _in_16_bits(weight: torch.Tensor) -> torch.Tensor | None:
 
 def _is_exact(weight: torch.Tensor, dtype: torch.dtype) -> bool:
     """Does every weight keep its value in that dtype?"""
-    return torch.equal(weight.to(dtype).float(), weight.float())
+    return bool(torch.equal(weight.to(dtype).float(), weight.float()))
