@@ -15,7 +15,7 @@ from headway.model import Tensor
 from headway.server.api import kinds
 from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
 from headway.server.api.openai.answers import ChatCompletion, Completion
-from headway.server.api.openai.audio import Transcription, VerboseTranscription
+from headway.server.api.openai.audio import Transcription, TranscriptionForm, VerboseTranscription
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
 from headway.server.api.openai.embeddings import EmbeddingsAnswer, EmbeddingsRequest
@@ -50,6 +50,7 @@ from headway.server.api.openapi.schemas import Schema, array, closed, ref
 from headway.server.api.v2 import bodies
 from headway.server.api.v2.codec import WireRequest, WireResponse
 from headway.server.api.v2.dtypes import of_tensor
+from headway.server.api.v2.generating import GenerateRequest, GenerateResponse
 from headway.server.auth.access import Access
 from headway.server.routes import Errors, Route
 from headway.signature.values import field_hints, is_file
@@ -63,10 +64,10 @@ _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARA
 # The handlers' own types: a field that one of them gets is described without another word.
 TAKEN: list[Any] = [  # by `decode_fields`, where null is absence
     *(EmbeddingsRequest, ImagesRequest, RerankRequest, ChatRequest, CompletionRequest),
-    *(TokenizeRequest, DetokenizeRequest, LoadLoraRequest, UnloadLoraRequest),
+    *(TokenizeRequest, DetokenizeRequest, LoadLoraRequest, UnloadLoraRequest, GenerateRequest),
     *(*COMPATIBLE, *bodies.TAKEN),
 ]
-WIRE: list[Any] = [WireRequest, WireResponse]
+WIRE: list[Any] = [WireRequest, WireResponse, GenerateResponse, TranscriptionForm]
 ANSWERED: list[Any] = [
     *(EmbeddingsAnswer, ImagesAnswer, RerankAnswer, Transcription, VerboseTranscription),
     *(ChatCompletion, Completion, Tokenized, Detokenized, ModelEntry, ModelEntries),
@@ -125,6 +126,9 @@ def components_of(kinds: Iterable[Any]) -> dict[str, Schema]:
     for name, details in schemas.DETAILS.items():
         if name in found:
             found[name]["properties"] |= details
+    for name, description in schemas.OTHER_FIELDS.items():
+        if name in found:
+            found[name]["additionalProperties"] = {"description": description}
     return found
 
 

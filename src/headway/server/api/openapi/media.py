@@ -2,15 +2,10 @@
 
 from typing import Any
 
-from headway.server.api.openai.audio import FORMATS
 from headway.server.api.openapi.parts import Operation, body_of, json_of, operation_of
-from headway.server.api.openapi.schemas import Schema, record, ref
+from headway.server.api.openapi.schemas import Schema, ref
 
 _TEXT: Schema = {"type": "string"}
-_FORM: Schema = record(
-    {"model": {"type": "string", "minLength": 1}, "file": {"type": "string", "format": "binary"}},
-    {"language": _TEXT, "response_format": {"enum": list(FORMATS)}},
-)
 
 
 def media(errors: Any, urgency: list[Any]) -> dict[str, dict[str, Operation]]:
@@ -27,7 +22,7 @@ def media(errors: Any, urgency: list[Any]) -> dict[str, dict[str, Operation]]:
                 "parameters": urgency,
                 "requestBody": {
                     "required": True,
-                    "content": {"multipart/form-data": {"schema": _FORM}},
+                    "content": {"multipart/form-data": {"schema": ref("TranscriptionForm")}},
                 },
                 "responses": {"200": heard, **errors},
             }
