@@ -21,24 +21,28 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _DEFAULT_POLICIES = ("auto", "window:5", "static")
+_REQUESTS = 20_000
 _LONG_RUN = 300_000  # items to simulate, all policies and loads together
 
-_TILE = "rows are computed in tiles of N: one that is begun takes as long as a full one"
-_BEST_SIZE = "rows beyond N take three times as long: a best size between powers of two"
-_NOISE = f"spread of batch times, e.g. 0.1; LAW is one of {', '.join(NOISE_LAWS)}"
-_STRAGGLERS = "a SHARE of batches takes so many TIMES as long, e.g. 0.02,10"
-_DRIFT = "from the middle of the run on, batches take so many TIMES as long"
-_WORKERS = "how many (default 1), or how many TIMES as long a batch takes on each, e.g. 1,1,3"
-_CLASSES = "shares of all items, e.g. high=0.1,low=0.5; the others are normal"
-_TENANTS = "tenants that send alike, and their weights, e.g. a=1,b=8"
-_SEEDS = "also say how far the figures of N seeds spread; default 1"
+_TILE = "rows are computed in tiles of N: a partial tile takes as long as a full one; default 1"
+_BEST_SIZE = "each row beyond N takes three times as long, so that N is the best batch size"
+_NOISE = f"spread of batch times, e.g. 0.1; LAW: {', '.join(NOISE_LAWS)}; default: no noise"
+_STRAGGLERS = "this SHARE of batches takes TIMES as long, e.g. 0.02,10; default: none"
+_DRIFT = "in the second half of the run, batches take TIMES as long; default 1"
+_WORKERS = "number of workers (default 1), or how much slower each one is, e.g. 1,1,3"
+_CLASSES = "shares of the priority classes, e.g. high=0.1,low=0.5; all other items are normal"
+_TENANTS = "tenants that send equally many items, and their weights, e.g. a=1,b=8"
+_ORDER = "which item of a priority class is next; default fifo"
+_PERCENTILE = "percentage of answers that must meet --slo-ms; default 99"
+_SEED = "seed of all random numbers; default 0"
+_SEEDS = "run N seeds, and show how far their figures spread; default 1"
 
 _DESCRIPTION = """\
 Compare batching policies side by side, without a server or a model.
 
 The production scheduler runs in virtual time: you say when requests arrive (--arrivals) and how
-long a batch takes (--latency or --profile), and read what each policy makes of it. Every policy
-meets the same arrivals. Latencies are from arrival to answer, in milliseconds.
+long a batch takes (--latency or --profile); the table shows what each policy makes of it. Every
+policy meets the same arrivals. Latencies are from arrival to answer, in milliseconds.
 
 arrivals (RATE is requests per second; leave it out when --load sets it):
   poisson:RATE         independent requests
@@ -50,10 +54,11 @@ arrivals (RATE is requests per second; leave it out when --load sets it):
   diurnal:RATE,SWING   a rate that rises and falls by SWING (default 0.8) of itself in 10 s
   cron:RATE,SECONDS    7 of 10 requests at one instant every SECONDS (default 0.25)
   trains:RATE          groups of 8, each request 1 ms behind the one before
-  closed:CLIENTS,MS    clients that wait for their answer, think MS on average, and come again;
-                       closed:CLIENTS,MS,constant all think alike, ...,mixed some much longer
+  closed:CLIENTS,MS[,LAW]
+                       clients that wait for their answer, think MS on average, and ask again; LAW
+                       constant: all think for the same time; mixed: some think much longer
   barrier:CLIENTS,MS,JITTER_MS
-                       clients that wait until all of them are answered, think MS, come again
+                       clients that wait until all of them are answered, think MS, ask again
   trace:FILE[@RATE]    times from a CSV file (a TIMESTAMP column, dates or seconds), at their
                        own pace or at RATE; repeated where more requests are asked for
 
@@ -126,7 +131,11 @@ def _add_truth(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help='measured times: JSON {"rows": [1,2,...], "sizes": null, "ms": [[...],...]}',
     )
-    add("--size", type=flags.count(2**31), help="item size at which to read a profile with sizes")
+    add(
+        "--size",
+        type=flags.count(2**31),
+        help="item size at which a profile with several sizes is read",
+    )
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -136,20 +145,20 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=flags.count(65_536),
         default=64,
         metavar="B",
-        help="rows; default 64",
+        help="most rows in one batch; default 64",
     )
     add(
         "--slo-ms",
         type=flags.positive,
         metavar="S",
-        help="latency wanted; auto sheds what would miss it",
+        help="wanted latency: auto refuses items that would miss it; default: none",
     )
     add(
         "--max-queue",
         type=flags.count(10_000_000),
         default=DEFAULT_MAX_QUEUE,
         metavar="N",
-        help=f"rows that may wait; more are refused; default {DEFAULT_MAX_QUEUE}",
+        help=f"most rows waiting; more are refused; default {DEFAULT_MAX_QUEUE}",
     )
 
 
@@ -161,16 +170,15 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
         action="append",
         dest="policies",
         metavar="SPEC",
-        help="see above; may be repeated; default: auto, window:5 and static",
+        help="a policy, see above; may be repeated; default: auto, window:5 and static",
     )
     add(
         "--requests",
         type=flags.count(20_000_000),
-        default=20_000,
         metavar="N",
-        help="default 20000",
+        help="how many to simulate; default 20000, with --generate 2000",
     )
-    add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help="default 0")
+    add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help=_SEED)
     add(
         "--load",
         type=flags.loads,
@@ -192,26 +200,36 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     add("--workers", type=flags.workers, default=(1.0,), metavar="N|TIMES,TIMES", help=_WORKERS)
     add("--classes", type=flags.classes, metavar="CLASS=SHARE,...", help=_CLASSES)
     add("--tenants", type=flags.tenants, metavar="NAME=WEIGHT,...", help=_TENANTS)
-    add("--deadline-ms", type=flags.positive, metavar="D", help="every item's own deadline")
-    add("--order", choices=[each.value for each in Order], default=Order.FIFO.value)
-    add("--slo-percentile", type=flags.positive, default=99.0, metavar="P", help="default 99")
+    add(
+        "--deadline-ms",
+        type=flags.positive,
+        metavar="D",
+        help="deadline of every item; default: none",
+    )
+    add("--order", choices=[each.value for each in Order], default="fifo", help=_ORDER)
+    add("--slo-percentile", type=flags.positive, default=99.0, metavar="P", help=_PERCENTILE)
     add("--seeds", type=flags.count(1000), default=1, metavar="N", help=_SEEDS)
 
 
 def _add_lengths(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--lengths", type=flags.lengths, metavar="SPEC", help="how long the items are; see above")
+    add(
+        "--lengths",
+        type=flags.lengths,
+        metavar="SPEC",
+        help="lengths of the items, see above; default: all alike",
+    )
     add(
         "--token-ms",
         type=flags.not_negative,
         metavar="MS",
-        help="a batch takes so much more for each of its rows times its longest item",
+        help="added to a batch's time for each padded token (rows times longest item); default 0",
     )
     add(
         "--max-batch-cost",
         type=flags.count(2**53),
         metavar="TOKENS",
-        help="most rows times longest item in one batch",
+        help="most rows times longest item in one batch; default: any",
     )
     add(
         "--compose",
@@ -233,6 +251,7 @@ def _add_lengths(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.generate:
         return simulate_generation.run(arguments)
+    arguments.requests = arguments.requests or _REQUESTS
     policies: list[flags.PolicySpec] = arguments.policies or [
         flags.policy(name) for name in _DEFAULT_POLICIES
     ]
