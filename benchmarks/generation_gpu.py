@@ -329,7 +329,13 @@ def _sequences(prompts: list[list[int]], outputs: list[int]) -> list[Sequence]:
 
 def profile(name: str) -> Iterator[Report]:
     """With the limits of a server on such a machine."""
-    served = {"max_stretch": 4.5, "late_stretch": 5.5, "has_rests": True, "tile": 128}
+    served = {
+        "max_stretch": 4.5,
+        "late_stretch": 5.5,
+        "late_after": 2.6,
+        "has_rests": True,
+        "tile": 128,
+    }
     limits = Limits(blocks=8000, block_size=BLOCK, **{**LIMITS, "max_context": 4096, **served})
     runner = GpuRunner(decoder_of(name), limits)
     runner.warm_up()

@@ -38,6 +38,7 @@ _SERVED: dict[str, Any] = {
     "adapter_slots": SLOTS,
     "max_stretch": 4.5,
     "late_stretch": 5.5,
+    "late_after": 2.6,
     "burst_stretch": 2.0,
     "has_rests": True,
     "tile": 128,

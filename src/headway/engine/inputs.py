@@ -32,6 +32,7 @@ class Chunk:
 class Inputs:
     ids: torch.Tensor
     positions: torch.Tensor
+    row_slots: torch.Tensor
     places: torch.Tensor  # where in the cache each token's key and value go
     decodes: int
     segments: tuple[Segment, ...]  # what decodes read in place; the rest is gathered:
@@ -75,6 +76,7 @@ def inputs_of(step: Step, tables: Tables, block_size: int) -> Inputs:
     return Inputs(
         ids=torch.cat(ids),
         positions=where,
+        row_slots=row_slots,
         places=tables.blocks[row_slots, where // block_size] * block_size + where % block_size,
         decodes=decodes,
         segments=segments,

@@ -13,7 +13,7 @@ from headway.core.generation.step import Step
 from headway.engine.adapters.peft import Sizes, Weights
 from headway.engine.adapters.products import Adapting, Products
 from headway.engine.adapters.table import AdapterTable
-from headway.engine.attention.plain import PlainAttention
+from headway.engine.attention.paged import Attention, attention_of
 from headway.engine.cache import KvCache, Shape, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.decoders import llama
@@ -39,7 +39,7 @@ class Decoder(Protocol):
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
-        attention: PlainAttention,
+        attention: Attention,
         rows: torch.Tensor,
         adapting: Adapting | None = None,
     ) -> torch.Tensor: ...
@@ -133,12 +133,9 @@ class Runner:
 
     def run(self, step: Step) -> Sampled:
         """The tokens in the order of `step.sampled`."""
-        kernels = self._decoder.kernels
-        if kernels is not None:
-            kernels.begin_step()
         with torch.inference_mode():
             inputs = inputs_of(step, self._tables, self.limits.block_size)
-            attention = PlainAttention(self._cache, inputs, self._tables, kernels)
+            attention = attention_of(self._cache, inputs, self._tables, self._decoder.kernels)
             adapting = self.adapters.begin(step)
             logits = self._decoder(
                 inputs.ids, inputs.positions, attention, inputs.sampled, adapting

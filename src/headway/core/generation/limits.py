@@ -19,6 +19,7 @@ class Limits:
     chunking: bool = True  # False: a prompt is computed in one step
     max_stretch: float = 1.8  # a prompt's chunk makes a step of decodes at most so much longer,
     late_stretch: float = math.inf  # and this much where the prompt is late
+    late_after: float = 3.2  # times as long as it would take alone
     burst_stretch: float = math.inf  # but for prompts of a tenant's burst beside other tenants
     has_rests: bool = False  # after a chunk a step of decodes alone, unless a prompt is late
     tile: int = 1  # tokens are computed in so many: a part of a tile costs a whole one
@@ -39,7 +40,7 @@ class Limits:
                 f"sequence may take a token of a step, not {self.step_tokens}",
                 field="step_tokens",
             )
-        for name in ("max_stretch", "late_stretch", "burst_stretch"):
+        for name in ("max_stretch", "late_stretch", "late_after", "burst_stretch"):
             if getattr(self, name) <= 1.0:
                 raise ConfigError(f"must be more than 1, not {getattr(self, name)}", field=name)
         self._check_weights()

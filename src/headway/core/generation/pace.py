@@ -13,17 +13,23 @@ be no slower than a few smaller steps.
 
 import math
 
-PATIENCE = 2.6  # times its time alone until a prompt is late
 _SMOOTH = 0.2
 _STEEPEST = 2.0  # times the time a token of a smaller step
 _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 
 
 class Pace:
-    def __init__(self, max_stretch: float, late_stretch: float = math.inf, tile: int = 1) -> None:
+    def __init__(
+        self,
+        max_stretch: float,
+        late_stretch: float = math.inf,
+        tile: int = 1,
+        late_after: float = 3.2,
+    ) -> None:
         self._max_stretch = max_stretch
         self._late_stretch = max(max_stretch, late_stretch)
         self._tile = tile
+        self._late_after = late_after  # times its time alone
         self._means: dict[int, tuple[float, float]] = {}  # tokens and seconds, by class
         self._points: list[tuple[float, float]] = []  # the same in order; time never falls
         self._last_decode_s = 0.0
@@ -62,7 +68,7 @@ class Pace:
             return 0.0
         size, seconds = self._points[-1]
         alone_s = tokens * seconds / size
-        return waited_s / (PATIENCE * alone_s) if alone_s else 0.0
+        return waited_s / (self._late_after * alone_s) if alone_s else 0.0
 
     def chunk(
         self, decodes: int, most: int, lateness: float = 0.0, at_most: float = math.inf

@@ -40,7 +40,7 @@ class GenerationScheduler:
         self._ended: list[Finished] = []  # for the next step to name
         self._in_flight: dict[int, tuple[int, ...]] = {}  # the sequences that get a token, by step
         self._steps = 0
-        self._pace = Pace(limits.max_stretch, limits.late_stretch, limits.tile)
+        self._pace = Pace(limits.max_stretch, limits.late_stretch, limits.tile, limits.late_after)
         self._is_rest_due = False
         self.preemptions = 0
 

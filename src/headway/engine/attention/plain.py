@@ -1,11 +1,9 @@
 """Attention over pages in plain torch: for the CPU, and as the reference for kernels.
 
-Where there are kernels for this CPU, decodes read their pages where they lie. Else they are one
-batch, and also where some share a long beginning, which is then read for all of them at once. Long
-stretches of the cache are read where they lie (`segments`), the other pages gathered, and the two
-put together. All queries that share a key head are rows of one product, so each key is read once. A
-prompt's chunk is attended to by itself: a fresh prompt on the keys just computed, a later chunk on
-gathered pages.
+Decodes are one batch. Long stretches of the cache are read where they lie (`segments`), one that
+several share for all of them at once; the other pages are gathered, and the two put together. All
+queries that share a key head are rows of one product, so each key is read once. A prompt's chunk is
+attended to by itself: a fresh prompt on the keys just computed, a later chunk on gathered pages.
 """
 
 import math
@@ -13,23 +11,16 @@ import math
 import torch
 import torch.nn.functional as F
 
-from headway.engine.cache import KvCache, Tables
-from headway.engine.cpu.kernels import Kernels
+from headway.engine.cache import KvCache
 from headway.engine.inputs import Chunk, Inputs
 
 
 class PlainAttention:
     """One step's attention, layer by layer. Made anew for every step: it holds the masks."""
 
-    def __init__(
-        self, cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels | None
-    ) -> None:
+    def __init__(self, cache: KvCache, inputs: Inputs) -> None:
         self._cache = cache
         self._inputs = inputs
-        self._tables = tables
-        is_shared = any(len(each.rows) > 1 for each in inputs.segments)
-        self._kernels = None if is_shared else kernels
-        self._lengths = inputs.positions[: inputs.decodes] + 1
         self._decode_mask = self._mask_decodes() if inputs.decodes else None
         self._segments = [(each, torch.tensor(each.rows)) for each in inputs.segments]
         self._chunk_masks = [self._mask_chunk(each) for each in inputs.chunks]
@@ -48,10 +39,10 @@ class PlainAttention:
         self._cache.write(layer, inputs.places, keys, values)
         scale = scale if scale is not None else 1.0 / math.sqrt(queries.shape[-1])
         if not inputs.chunks:
-            return self._decode(layer, queries, scale)
+            return self.decode(layer, queries, scale)
         out = torch.empty_like(queries)
         if inputs.decodes:
-            out[: inputs.decodes] = self._decode(layer, queries[: inputs.decodes], scale)
+            out[: inputs.decodes] = self.decode(layer, queries[: inputs.decodes], scale)
         for chunk, mask in zip(inputs.chunks, self._chunk_masks, strict=True):
             rows = slice(chunk.start, chunk.end)
             if mask is None:
@@ -61,22 +52,12 @@ class PlainAttention:
             out[rows] = _attend(queries[rows], *context, mask=mask, scale=scale)
         return out
 
-    def _decode(self, layer: int, queries: torch.Tensor, scale: float) -> torch.Tensor:
-        blocks = self._inputs.decode_blocks
+    def decode(self, layer: int, queries: torch.Tensor, scale: float) -> torch.Tensor:
+        """Of the decodes alone; their keys and values are written."""
         count, heads, features = queries.shape
         all_keys, all_values = self._cache.keys[layer], self._cache.values[layer]
-        if self._kernels is not None and self._kernels.attends(queries, all_keys):
-            return self._kernels.attend(
-                queries,
-                all_keys,
-                all_values,
-                self._tables.blocks,
-                self._inputs.slots,
-                self._lengths,
-                scale,
-            )
         kv_heads = all_keys.shape[2]
-        flat = blocks.reshape(-1)
+        flat = self._inputs.decode_blocks.reshape(-1)
         keys, values = (
             each.index_select(0, flat).view(count, -1, kv_heads, features).transpose(1, 2)
             for each in (all_keys, all_values)

@@ -18,7 +18,7 @@ import torch
 
 from headway.engine.cpu.kernels import Kernels
 
-_SOURCE = Path(__file__).with_name("kernels.c")
+_SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 _FLAGS = ("-std=gnu11", "-O3", "-mavx2", "-mfma", "-mf16c", "-fno-math-errno", "-pthread")
 _LIMIT_S = 120.0  # a compilation takes a second or two
 _log = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ def _runs_here() -> bool:
 
 def _library(compiler: str | None, folder: Path) -> Path | None:
     """Where the compiled kernels are; None: they never were compiled, and there is no compiler."""
-    source = _SOURCE.read_bytes()
-    key = hashlib.sha256(b"\0".join([source, *map(str.encode, _FLAGS)])).hexdigest()[:16]
+    sources = [each.read_bytes() for each in _SOURCES]
+    key = hashlib.sha256(b"\0".join([*sources, *map(str.encode, _FLAGS)])).hexdigest()[:16]
     library = folder / f"cpu-{key}.so"
     if library.exists():
         return library
@@ -83,7 +83,8 @@ def _library(compiler: str | None, folder: Path) -> Path | None:
     with tempfile.TemporaryDirectory(dir=folder) as work:
         unfinished = Path(work) / library.name
         command = [compiler, *_FLAGS, "-shared", "-fPIC"]
-        command += ["-o", str(unfinished), str(_SOURCE), "-lm"]
+        command += [str(each) for each in _SOURCES if each.suffix == ".c"]
+        command += ["-o", str(unfinished), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_LIMIT_S)
         os.replace(unfinished, library)
     return library

@@ -1,11 +1,9 @@
-"""`kernels.c` as functions of tensors: float32, rows that lie one after another."""
+"""The kernels in C as functions of tensors: float32, rows that lie one after another."""
 
 import ctypes
 from typing import Any
 
 import torch
-
-from headway.engine.cpu.patience import Patience
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 _ARGUMENTS = {
@@ -13,14 +11,13 @@ _ARGUMENTS = {
     "normalize": [*[_POINTER] * 3, _LONG, _LONG, _FLOAT, _LONG],
     "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
-    "attend": [*[_POINTER] * 7, *[_LONG] * 7, _FLOAT, _LONG],
-    "look_for": [_LONG],
-    "missed": [],
+    "attend": [*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _LONG],
 }
 _KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
 _LANES = 8  # floats that are computed together
 WIDTH = 16  # outputs of a panel
 _MOST_PAGE = 256  # tokens
+_MOST_FEATURES = 256
 
 
 class Kernels:
@@ -28,13 +25,7 @@ class Kernels:
         functions = {name: _function(library, name) for name in _ARGUMENTS}
         self._multiply, self._normalize = functions["multiply"], functions["normalize"]
         self._gate, self._rotate = functions["gate"], functions["rotate"]
-        self._attend, self._look_for = functions["attend"], functions["look_for"]
-        self._missed = functions["missed"]
-        self._patience = Patience()
-
-    def begin_step(self) -> None:
-        """Before a step: its threads wait for each other as long as the machine allows."""
-        self._look_for(self._patience.cycles(self._missed()))
+        self._attend = functions["attend"]
 
     def multiply(
         self, x: torch.Tensor, panels: torch.Tensor, scales: torch.Tensor | None
@@ -104,23 +95,28 @@ class Kernels:
         values: torch.Tensor,
         tables: torch.Tensor,
         slots: torch.Tensor,
-        lengths: torch.Tensor,
+        positions: torch.Tensor,
+        runs: torch.Tensor,
+        out: torch.Tensor,
         scale: float,
-    ) -> torch.Tensor:
-        """One query `[head, feature]` for each sequence, over pages `[page, token, head, feature]`
-        of its slot's table."""
-        count, heads, features = queries.shape
+    ) -> None:
+        """Rows of queries `[head, feature]` over pages `[page, token, head, feature]` of their
+        slots' tables, into `out`. `runs`: where rows begin that follow each other in one
+        sequence, and where the last of them ends; rows before the first are left alone."""
+        if queries.stride()[1:] != (queries.shape[-1], 1):
+            queries = queries.contiguous()
+        _, heads, features = queries.shape
         _, page, kv_heads, _ = keys.shape
-        out = torch.empty((count, heads, features))
         self._attend(
             queries.data_ptr(),
             keys.data_ptr(),
             values.data_ptr(),
             tables.data_ptr(),
             slots.data_ptr(),
-            lengths.data_ptr(),
+            positions.data_ptr(),
+            runs.data_ptr(),
             out.data_ptr(),
-            count,
+            len(runs) - 1,
             kv_heads,
             heads // kv_heads,
             features,
@@ -130,16 +126,14 @@ class Kernels:
             scale,
             torch.get_num_threads(),
         )
-        return out
 
     @staticmethod
-    def attends(queries: torch.Tensor, keys: torch.Tensor) -> bool:
-        """Is attention of this kind and these sizes among the kernels?"""
+    def attends(keys: torch.Tensor) -> bool:
+        """Is attention over pages of this kind and these sizes among the kernels?"""
         _, page, _, features = keys.shape
         has_room = page <= _MOST_PAGE and not page % 4
-        is_dense = queries.stride()[1:] == (features, 1)
-        is_float = queries.dtype == keys.dtype == torch.float32
-        return is_float and is_dense and has_room and not features % _LANES
+        is_known = features <= _MOST_FEATURES and not features % _LANES
+        return keys.dtype == torch.float32 and has_room and is_known
 
 
 def in_panels(weight: torch.Tensor) -> torch.Tensor:
@@ -162,5 +156,5 @@ def is_whole(width: int) -> bool:
 def _function(library: ctypes.CDLL, name: str) -> Any:
     function = getattr(library, name)
     function.argtypes = _ARGUMENTS[name]
-    function.restype = _LONG if name == "missed" else None
+    function.restype = None
     return function

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from headway.engine.adapters.peft import LowRank, Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
-from headway.engine.attention.plain import PlainAttention
+from headway.engine.attention.paged import Attention
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels, is_whole
 from headway.engine.decoders.rotary import SUPPORTED, pair_neighbours, rope_of, rotate, rotations
@@ -71,7 +71,7 @@ class LlamaDecoder:
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
-        attention: PlainAttention,
+        attention: Attention,
         rows: torch.Tensor,
         adapting: Adapting | None = None,
     ) -> torch.Tensor:
@@ -216,7 +216,7 @@ class _Layer:
         self,
         hidden: torch.Tensor,
         by: torch.Tensor,
-        attention: PlainAttention,
+        attention: Attention,
         adapting: Adapting | None,
     ) -> torch.Tensor:
         heads = self._multiply("qkv", self._before(hidden), adapting)

@@ -11,7 +11,7 @@ import torch
 
 from headway.engine.adapters.peft import Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
-from headway.engine.attention.plain import PlainAttention
+from headway.engine.attention.paged import Attention
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels
 from headway.errors import ConfigError
@@ -82,7 +82,7 @@ class TransformersDecoder:
         self,
         ids: torch.Tensor,
         positions: torch.Tensor,
-        attention: PlainAttention,
+        attention: Attention,
         rows: torch.Tensor,
         adapting: Adapting | None = None,
     ) -> torch.Tensor:
@@ -120,7 +120,7 @@ def _attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    headway_attention: PlainAttention,
+    headway_attention: Attention,
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:

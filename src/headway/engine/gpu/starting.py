@@ -25,6 +25,7 @@ _SEQUENCES = 256  # at once: until there, one more costs a step little
 # The gap that most tokens have is a step of decodes alone; a step with a chunk may take a few times
 # as long, never more. Prompts so get done in few steps: each reads all weights again. (Record 80.)
 _MAX_STRETCH, _LATE_STRETCH, _BURST_STRETCH = 4.5, 5.5, 2.0
+_LATE_AFTER = 2.6  # times as long as a prompt takes alone
 _TILE = 128  # rows of the vendor's matrix products
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -64,6 +65,7 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
         chunking=options.chunking,
         max_stretch=_MAX_STRETCH,
         late_stretch=_LATE_STRETCH,
+        late_after=_LATE_AFTER,
         burst_stretch=_BURST_STRETCH,
         has_rests=True,
         tile=_TILE,

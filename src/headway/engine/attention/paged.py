@@ -1,0 +1,81 @@
+"""Attention by this CPU's kernels: rows read their sequences' pages where they lie.
+
+A prompt's rows are cut into runs, whose rows share each page while it is in the cache; a decode is
+a run of one row. Decodes that share a long beginning are left to torch, which reads it once for all
+of them.
+"""
+
+import math
+
+import torch
+
+from headway.engine.attention.plain import PlainAttention
+from headway.engine.cache import KvCache, Tables
+from headway.engine.cpu.kernels import Kernels
+from headway.engine.inputs import Inputs
+
+_LONGEST = 16  # rows of a run: more would not fit into the first cache beside a block's keys
+_SHARES = 3  # of a chunk for each thread, at least: so that they end at about the same time
+
+
+class PagedAttention:
+    """One step's attention, layer by layer. Made anew for every step: it holds the runs."""
+
+    def __init__(self, cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels) -> None:
+        self._cache = cache
+        self._inputs = inputs
+        self._tables = tables
+        self._kernels = kernels
+        is_shared = any(len(each.rows) > 1 for each in inputs.segments)
+        self._sharing = PlainAttention(cache, inputs) if is_shared else None
+        self._runs = torch.tensor(self._begins(decodes=not is_shared))
+
+    def __call__(
+        self,
+        layer: int,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        scale: float | None = None,
+    ) -> torch.Tensor:
+        """Queries, keys and values as `[token, head, feature]`; answers as queries are."""
+        inputs = self._inputs
+        self._cache.write(layer, inputs.places, keys, values)
+        scale = scale if scale is not None else 1.0 / math.sqrt(queries.shape[-1])
+        out = torch.empty(queries.shape)
+        self._kernels.attend(
+            queries,
+            self._cache.keys[layer],
+            self._cache.values[layer],
+            self._tables.blocks,
+            inputs.row_slots,
+            inputs.positions,
+            self._runs,
+            out,
+            scale,
+        )
+        if self._sharing is not None:
+            decodes = slice(inputs.decodes)
+            out[decodes] = self._sharing.decode(layer, queries[decodes], scale)
+        return out
+
+    def _begins(self, *, decodes: bool) -> list[int]:
+        """Where each run begins, and where the last one ends."""
+        begins = list(range(self._inputs.decodes)) if decodes else []
+        heads = self._cache.keys[0].shape[2]  # each is attended to by itself
+        for chunk in self._inputs.chunks:
+            shares = (chunk.end - chunk.start) * heads // (_SHARES * torch.get_num_threads())
+            begins += range(chunk.start, chunk.end, max(1, min(_LONGEST, shares)))
+        return [*begins, len(self._inputs.ids)]
+
+
+Attention = PagedAttention | PlainAttention
+
+
+def attention_of(
+    cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels | None
+) -> Attention:
+    if kernels is None or not kernels.attends(cache.keys[0]):
+        return PlainAttention(cache, inputs)
+    return PagedAttention(cache, inputs, tables, kernels)

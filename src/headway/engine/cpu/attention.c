@@ -1,0 +1,299 @@
+// Attention over pages where they lie.
+//
+// Rows of one sequence that follow each other, a run, are attended to together: each page is in the
+// cache for all of them. A decode is a run of one row.
+
+#include <string.h>
+
+#include "common.h"
+
+enum { MOST_PAGE = 256 };  // tokens; pages have a multiple of four
+
+struct attention {
+    const float *queries, *keys, *values;
+    const int64_t *tables, *slots, *positions;  // of each row: its sequence's table, its place there
+    const int64_t *runs;                        // where each begins, and where the last one ends
+    float *out;
+    long count, heads, group, features, page, stride, columns;  // count: of runs
+    float scale;
+    long next;  // the run and head that nobody has taken yet
+};
+
+struct query {
+    const float *from;
+    float *to;
+    float most, total;  // of what was seen
+};
+
+// Scores become weights: of some vectors of tokens, of which the first `tokens` count. Returns how
+// much of what was found before is kept.
+INLINE float weigh(struct query *query, float *scores, long tokens, long vectors)
+{
+    for (long t = tokens; t < 8 * vectors; t++) scores[t] = -INFINITY;
+    __m256 tops = _mm256_loadu_ps(scores), sum = _mm256_setzero_ps();
+    for (long v = 1; v < vectors; v++) tops = _mm256_max_ps(tops, _mm256_loadu_ps(scores + 8 * v));
+    const float top = most_of(tops), most = top > query->most ? top : query->most;
+    for (long v = 0; v < vectors; v++) {
+        __m256 part = _mm256_sub_ps(_mm256_loadu_ps(scores + 8 * v), _mm256_set1_ps(most));
+        part = exponential(part);
+        _mm256_storeu_ps(scores + 8 * v, part);
+        sum = _mm256_add_ps(sum, part);
+    }
+    for (long t = tokens; t < 8 * vectors; t++) scores[t] = 0.0f;
+    const float kept = !query->total ? 0.0f : most == query->most ? 1.0f : expf(query->most - most);
+    query->total = query->total * kept + sum_of(sum);
+    query->most = most;
+    return kept;
+}
+
+INLINE void divide_by_totals(struct query *queries, long count, long features)
+{
+    for (long q = 0; q < count; q++)
+        for (long i = 0; i < features; i++) queries[q].to[i] /= queries[q].total;
+}
+
+// ---- a decode: page by page, a query at a time
+
+// A query's products with the keys of four tokens.
+INLINE __m128 four_scores(const float *query, const float *keys, long stride, long features)
+{
+    __m256 sums[4];
+    for (int t = 0; t < 4; t++) sums[t] = _mm256_setzero_ps();
+    for (long i = 0; i < features; i += 8) {
+        __m256 part = _mm256_loadu_ps(query + i);
+        for (int t = 0; t < 4; t++)
+            sums[t] = _mm256_fmadd_ps(part, _mm256_loadu_ps(keys + t * stride + i), sums[t]);
+    }
+    __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(sums[0], sums[1]), _mm256_hadd_ps(sums[2], sums[3]));
+    return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+
+// The values' sum by their weights, of some vectors of features, added to `kept` of what is there.
+INLINE void add_values(const int vectors, float *to, float kept, const float *weights,
+                       const float *values, long stride, long tokens)
+{
+    __m256 sums[8];
+    for (int i = 0; i < vectors; i++)
+        sums[i] = kept ? _mm256_mul_ps(_mm256_loadu_ps(to + 8 * i), _mm256_set1_ps(kept))
+                       : _mm256_setzero_ps();
+    for (long t = 0; t < tokens; t++) {
+        const float *at = values + t * stride;
+        __m256 weight = _mm256_broadcast_ss(weights + t);
+        for (int i = 0; i < vectors; i++)
+            sums[i] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(at + 8 * i), sums[i]);
+    }
+    for (int i = 0; i < vectors; i++) _mm256_storeu_ps(to + 8 * i, sums[i]);
+}
+
+// What a query finds in one page. The scores of a page's unused places are computed, for its memory
+// is there, and then have no weight; the values there are not read.
+INLINE void attend_page(const struct attention *given, struct query *query, const float *keys,
+                        const float *values, long tokens)
+{
+    const long features = given->features, stride = given->heads * features;
+    float scores[MOST_PAGE];
+    for (long t = 0; t < tokens; t += 4) {
+        __m128 four = four_scores(query->from, keys + t * stride, stride, features);
+        _mm_storeu_ps(scores + t, _mm_mul_ps(four, _mm_set1_ps(given->scale)));
+    }
+    const float kept = weigh(query, scores, tokens, (tokens + 7) / 8);
+    long i = 0;
+    for (; i + 64 <= features; i += 64)
+        add_values(8, query->to + i, kept, scores, values + i, stride, tokens);
+    for (; i < features; i += 8)
+        add_values(1, query->to + i, kept, scores, values + i, stride, tokens);
+}
+
+static void attend_row(const struct attention *given, struct query *queries, const int64_t *table,
+                       long length, long head)
+{
+    for (long done = 0; done < length; done += given->page) {
+        size_t token = (size_t)table[done / given->page] * given->page;
+        size_t at = (token * given->heads + head) * given->features;
+        long left = length - done;
+        for (long q = 0; q < given->group; q++)
+            attend_page(given, queries + q, given->keys + at, given->values + at,
+                        left < given->page ? left : given->page);
+    }
+}
+
+// ---- a prompt's rows: a block of tokens at a time, for all their queries
+//
+// As products of matrices: a block's keys are turned so that a vector holds one feature of eight
+// tokens. A row's sums have the same order however the prompt is cut.
+
+enum { BLOCK = 32, ACROSS = BLOCK / 8, ABREAST = 3, MOST_FEATURES = 256 };
+
+struct block {
+    const float *keys[BLOCK], *values[BLOCK];  // of each token
+    long tokens;
+    float turned[MOST_FEATURES][BLOCK] __attribute__((aligned(32)));
+};
+
+// Eight tokens' eight features from `i` on.
+INLINE void turn(struct block *block, long token, long i)
+{
+    __m256 rows[8], pairs[8], fours[8];
+    for (int t = 0; t < 8; t++)
+        rows[t] = token + t < block->tokens ? _mm256_loadu_ps(block->keys[token + t] + i)
+                                            : _mm256_setzero_ps();
+    for (int t = 0; t < 8; t += 2) {
+        pairs[t] = _mm256_unpacklo_ps(rows[t], rows[t + 1]);
+        pairs[t + 1] = _mm256_unpackhi_ps(rows[t], rows[t + 1]);
+    }
+    for (int t = 0; t < 8; t += 4)
+        for (int high = 0; high < 2; high++) {
+            fours[t + 2 * high] = _mm256_shuffle_ps(pairs[t + high], pairs[t + 2 + high], 0x44);
+            fours[t + 2 * high + 1] = _mm256_shuffle_ps(pairs[t + high], pairs[t + 2 + high], 0xEE);
+        }
+    for (int f = 0; f < 4; f++) {
+        _mm256_store_ps(block->turned[i + f] + token,
+                        _mm256_permute2f128_ps(fours[f], fours[f + 4], 0x20));
+        _mm256_store_ps(block->turned[i + f + 4] + token,
+                        _mm256_permute2f128_ps(fours[f], fours[f + 4], 0x31));
+    }
+}
+
+INLINE void gather(struct block *block, const struct attention *given, const int64_t *table,
+                   long first, long tokens, long head)
+{
+    const long page = given->page;
+    block->tokens = tokens;
+    for (long t = 0; t < tokens; t++) {
+        size_t token = (size_t)table[(first + t) / page] * page + (first + t) % page;
+        size_t at = (token * given->heads + head) * given->features;
+        block->keys[t] = given->keys + at, block->values[t] = given->values + at;
+    }
+    for (long i = 0; i < given->features; i += 8)
+        for (long t = 0; t < BLOCK; t += 8) turn(block, t, i);
+}
+
+// Some queries' products with a block's keys.
+INLINE void block_scores(const int count, const struct block *block, const struct query *queries,
+                         long features, float scale, float scores[][BLOCK])
+{
+    __m256 sums[ABREAST][ACROSS];
+    for (int q = 0; q < count; q++)
+        for (int v = 0; v < ACROSS; v++) sums[q][v] = _mm256_setzero_ps();
+    for (long i = 0; i < features; i++) {
+        __m256 value[ABREAST];
+        for (int q = 0; q < count; q++) value[q] = _mm256_broadcast_ss(queries[q].from + i);
+        for (int v = 0; v < ACROSS; v++) {
+            __m256 key = _mm256_load_ps(block->turned[i] + 8 * v);
+            for (int q = 0; q < count; q++) sums[q][v] = _mm256_fmadd_ps(value[q], key, sums[q][v]);
+        }
+    }
+    for (int q = 0; q < count; q++)
+        for (int v = 0; v < ACROSS; v++)
+            _mm256_storeu_ps(scores[q] + 8 * v, _mm256_mul_ps(sums[q][v], _mm256_set1_ps(scale)));
+}
+
+// The values' sums by some queries' weights, of some vectors of features from `i` on.
+INLINE void block_values(const int count, const int vectors, const struct block *block,
+                         struct query *queries, const float *kept, float weights[][BLOCK], long i)
+{
+    __m256 sums[ABREAST][ACROSS];
+    for (int q = 0; q < count; q++)
+        for (int v = 0; v < vectors; v++)
+            sums[q][v] = kept[q] ? _mm256_mul_ps(_mm256_loadu_ps(queries[q].to + i + 8 * v),
+                                                 _mm256_set1_ps(kept[q]))
+                                 : _mm256_setzero_ps();
+    for (long t = 0; t < block->tokens; t++) {
+        __m256 weight[ABREAST];
+        for (int q = 0; q < count; q++) weight[q] = _mm256_broadcast_ss(weights[q] + t);
+        for (int v = 0; v < vectors; v++) {
+            __m256 value = _mm256_loadu_ps(block->values[t] + i + 8 * v);
+            for (int q = 0; q < count; q++)
+                sums[q][v] = _mm256_fmadd_ps(weight[q], value, sums[q][v]);
+        }
+    }
+    for (int q = 0; q < count; q++)
+        for (int v = 0; v < vectors; v++)
+            _mm256_storeu_ps(queries[q].to + i + 8 * v, sums[q][v]);
+}
+
+// What some queries find in a block; each attends to so many of its tokens.
+INLINE void attend_block(const int count, const struct attention *given, const struct block *block,
+                         struct query *queries, const long *tokens)
+{
+    float kept[ABREAST], scores[ABREAST][BLOCK];
+    block_scores(count, block, queries, given->features, given->scale, scores);
+    for (int q = 0; q < count; q++) {
+        kept[q] = 1.0f;
+        if (tokens[q] > 0)
+            kept[q] = weigh(queries + q, scores[q], tokens[q], ACROSS);
+        else
+            memset(scores[q], 0, sizeof scores[q]);
+    }
+    long i = 0;
+    for (; i + 8 * ACROSS <= given->features; i += 8 * ACROSS)
+        block_values(count, ACROSS, block, queries, kept, scores, i);
+    for (; i < given->features; i += 8) block_values(count, 1, block, queries, kept, scores, i);
+}
+
+static void attend_rows(const struct attention *given, struct query *queries, const int64_t *table,
+                        long start, long rows, long head)
+{
+    struct block block;
+    const long count = rows * given->group;
+    for (long done = 0; done < start + rows; done += BLOCK) {
+        long left = start + rows - done;
+        gather(&block, given, table, done, left < BLOCK ? left : BLOCK, head);
+        for (long q = 0; q < count; q += ABREAST) {
+            long tokens[ABREAST];
+            for (long each = 0; each < ABREAST; each++) {
+                long own = start + (q + each) / given->group + 1 - done;
+                tokens[each] = own < BLOCK ? own : BLOCK;
+            }
+            switch (count - q) {
+            case 1: attend_block(1, given, &block, queries + q, tokens); break;
+            case 2: attend_block(2, given, &block, queries + q, tokens); break;
+            default: attend_block(3, given, &block, queries + q, tokens);
+            }
+        }
+    }
+}
+
+static void attend_run(const struct attention *given, long first, long rows, long head)
+{
+    const long group = given->group, features = given->features;
+    const long count = rows * group, start = given->positions[first];
+    const int64_t *table = given->tables + given->slots[first] * given->columns;
+    struct query queries[count];
+    for (long q = 0; q < count; q++) {
+        long row = first + q / group, at = (head * group + q % group) * features;
+        queries[q] = (struct query){given->queries + row * given->stride + at,
+                                    given->out + row * given->heads * group * features + at,
+                                    -INFINITY, 0.0f};
+    }
+    if (rows == 1)
+        attend_row(given, queries, table, start + 1, head);
+    else
+        attend_rows(given, queries, table, start, rows, head);
+    divide_by_totals(queries, count, features);
+}
+
+static void attend_on_thread(void *work, long thread, long threads)
+{
+    struct attention *given = work;  // whoever is free takes the next run of a head
+    (void)thread, (void)threads;
+    for (;;) {
+        long item = __atomic_fetch_add(&given->next, 1, __ATOMIC_RELAXED);
+        if (item >= given->count * given->heads) return;
+        long run = item % given->count, first = given->runs[run];
+        attend_run(given, first, given->runs[run + 1] - first, item / given->count);
+    }
+}
+
+void attend(const float *queries, const float *keys, const float *values, const int64_t *tables,
+            const int64_t *slots, const int64_t *positions, const int64_t *runs, float *out,
+            long count, long heads, long group, long features, long page, long stride,
+            long columns, float scale, long threads)
+{
+    struct attention given = {queries, keys,  values, tables,   slots, positions, runs,    out, count,
+                              heads,   group, features, page, stride, columns,   scale, 0};
+    long cost = 0;
+    for (long row = runs[0]; row < runs[count]; row++)
+        cost += (positions[row] + 1) * heads * group * features / 2;
+    on_threads(attend_on_thread, &given, cost, threads);
+}

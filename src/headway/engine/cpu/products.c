@@ -1,0 +1,146 @@
+// Products with weights.
+//
+// Weights lie in panels of WIDTH outputs: [panel][input][WIDTH]. They are widened to float32 as
+// they are multiplied. Sums run over DEPTH inputs at a time, for which a panel stays in the cache.
+
+#include "common.h"
+
+enum { WIDTH = 16, DEPTH = 512, HEIGHT = 96, TALLEST = 6, WIDEST = 4 };
+enum kind { HALF, BRAIN, INT8 };
+
+struct product {
+    const char *weights;
+    const float *scales;  // of each output; NULL: none
+    const float *x;
+    float *y;
+    long rows, outputs, inputs;
+    enum kind kind;
+};
+
+INLINE size_t size_of(enum kind kind) { return kind == INT8 ? 1 : 2; }
+
+INLINE __m256 widened(enum kind kind, const char *at)
+{
+    if (kind == HALF) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at));
+    if (kind == INT8)
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at)));
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)at));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+// Some rows by some panels, over `depth` inputs from `start` on.
+INLINE void tile(const enum kind kind, const int rows, const int panels,
+                 const struct product *given, long row, long panel, long start, long depth)
+{
+    const size_t size = size_of(kind) * WIDTH, stride = size * given->inputs;
+    const char *weights = given->weights + panel * stride + start * size;
+    const float *x = given->x + row * given->inputs + start;
+    __m256 sums[TALLEST][2 * WIDEST];
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < 2 * panels; p++) sums[r][p] = _mm256_setzero_ps();
+    for (long i = 0; i < depth; i++) {
+        __m256 wide[2 * WIDEST];
+        for (int p = 0; p < panels; p++) {
+            const char *at = weights + p * stride + i * size;
+            _mm_prefetch(at + 1536, _MM_HINT_T0);
+            wide[2 * p] = widened(kind, at);
+            wide[2 * p + 1] = widened(kind, at + size / 2);
+        }
+        for (int r = 0; r < rows; r++) {
+            __m256 value = _mm256_broadcast_ss(x + r * given->inputs + i);
+            for (int p = 0; p < 2 * panels; p++)
+                sums[r][p] = _mm256_fmadd_ps(value, wide[p], sums[r][p]);
+        }
+    }
+    const int is_last = start + depth == given->inputs;
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < 2 * panels; p++) {
+            long output = panel * WIDTH + 8 * p;
+            float *to = given->y + (row + r) * given->outputs + output;
+            __m256 sum = sums[r][p];
+            if (start) sum = _mm256_add_ps(_mm256_loadu_ps(to), sum);
+            if (kind == INT8 && is_last)
+                sum = _mm256_mul_ps(sum, _mm256_loadu_ps(given->scales + output));
+            _mm256_storeu_ps(to, sum);
+        }
+}
+
+// Few rows: the weights come from memory, once, and several panels at a time keep it busy.
+INLINE void few_rows(const enum kind kind, const int rows, const int panels,
+                     const struct product *given, long begin, long end)
+{
+    for (long panel = begin; panel < end;) {
+        const int is_wide = panel + panels <= end;
+        for (long start = 0; start < given->inputs; start += DEPTH) {
+            long left = given->inputs - start, depth = left < DEPTH ? left : DEPTH;
+            if (is_wide)
+                tile(kind, rows, panels, given, 0, panel, start, depth);
+            else
+                tile(kind, rows, 1, given, 0, panel, start, depth);
+        }
+        panel += is_wide ? panels : 1;
+    }
+}
+
+// Rows of the next tile: all of about the same height, for a low one takes as long as a higher one.
+INLINE long next_rows(long left)
+{
+    long tiles = (left + TALLEST - 1) / TALLEST;
+    return (left + tiles - 1) / tiles;
+}
+
+// Many rows: a panel's part is used for HEIGHT rows while it is in the cache.
+INLINE void many_rows(const enum kind kind, const struct product *given, long begin, long end)
+{
+    for (long top = 0; top < given->rows; top += HEIGHT) {
+        long bottom = top + HEIGHT < given->rows ? top + HEIGHT : given->rows;
+        for (long start = 0; start < given->inputs; start += DEPTH) {
+            long left = given->inputs - start, depth = left < DEPTH ? left : DEPTH;
+            for (long panel = begin; panel < end; panel++) {
+                long row = top;
+                while (row < bottom) {
+                    long rows = next_rows(bottom - row);
+                    switch (rows) {
+                    case 6: tile(kind, 6, 1, given, row, panel, start, depth); break;
+                    case 5: tile(kind, 5, 1, given, row, panel, start, depth); break;
+                    case 4: tile(kind, 4, 1, given, row, panel, start, depth); break;
+                    case 3: tile(kind, 3, 1, given, row, panel, start, depth); break;
+                    case 2: tile(kind, 2, 1, given, row, panel, start, depth); break;
+                    case 1: tile(kind, 1, 1, given, row, panel, start, depth); break;
+                    }
+                    row += rows;
+                }
+            }
+        }
+    }
+}
+
+INLINE void multiply_share(const enum kind kind, const struct product *given, long thread,
+                           long threads)
+{
+    long begin, end;
+    share(given->outputs / WIDTH, thread, threads, &begin, &end);
+    switch (given->rows) {
+    case 1: few_rows(kind, 1, 4, given, begin, end); break;
+    case 2: few_rows(kind, 2, 2, given, begin, end); break;
+    case 3: few_rows(kind, 3, 2, given, begin, end); break;
+    default: many_rows(kind, given, begin, end);
+    }
+}
+
+static void multiply_on_thread(void *work, long thread, long threads)
+{
+    const struct product *given = work;
+    switch (given->kind) {
+    case HALF: multiply_share(HALF, given, thread, threads); break;
+    case BRAIN: multiply_share(BRAIN, given, thread, threads); break;
+    case INT8: multiply_share(INT8, given, thread, threads); break;
+    }
+}
+
+void multiply(const char *weights, const float *scales, const float *x, float *y, long rows,
+              long outputs, long inputs, int kind, long threads)
+{
+    struct product given = {weights, scales, x, y, rows, outputs, inputs, kind};
+    on_threads(multiply_on_thread, &given, rows * outputs * inputs, threads);
+}
