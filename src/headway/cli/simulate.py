@@ -24,18 +24,38 @@ _DEFAULT_POLICIES = ("auto", "window:5", "static")
 _REQUESTS = 20_000
 _LONG_RUN = 300_000  # items to simulate, all policies and loads together
 
-_TILE = "rows are computed in tiles of N: a partial tile takes as long as a full one; default 1"
-_BEST_SIZE = "each row beyond N takes three times as long, so that N is the best batch size"
-_NOISE = f"spread of batch times, e.g. 0.1; LAW: {', '.join(NOISE_LAWS)}; default: no noise"
-_STRAGGLERS = "this SHARE of batches takes TIMES as long, e.g. 0.02,10; default: none"
-_DRIFT = "in the second half of the run, batches take TIMES as long; default 1"
-_WORKERS = "number of workers (default 1), or how much slower each one is, e.g. 1,1,3"
-_CLASSES = "shares of the priority classes, e.g. high=0.1,low=0.5; all other items are normal"
-_TENANTS = "tenants that send equally many items, and their weights, e.g. a=1,b=8"
-_ORDER = "which item of a priority class is next; default fifo"
-_PERCENTILE = "percentage of answers that must meet --slo-ms; default 99"
-_SEED = "seed of all random numbers; default 0"
-_SEEDS = "run N seeds, and show how far their figures spread; default 1"
+_HELP = {
+    "--arrivals": "when requests arrive; see above",
+    "--latency": "a batch of b rows takes ALPHA + BETA * b ** EXPONENT (default 1)",
+    "--profile": 'measured times: JSON {"rows": [1,2,...], "sizes": null, "ms": [[...],...]}',
+    "--size": "item size at which a profile with several sizes is read",
+    "--lengths": "lengths of the items, see above; default: all alike",
+    "--token-ms": "added to a batch's time per padded token (rows times longest item); default 0",
+    "--max-batch-cost": "most rows times longest item in one batch; default: any",
+    "--compose": "how sizes share batches: dp (default), fifo, buckets, sort, packed; repeatable",
+    "--buckets": "for --compose buckets: 64,128,256 (largest sizes), pow2 (default), quantile:N",
+    "--max-batch-size": "most rows in one batch; default 64",
+    "--slo-ms": "wanted latency: auto refuses items that would miss it; default: none",
+    "--max-queue": f"most rows waiting; more are refused; default {DEFAULT_MAX_QUEUE}",
+    "--tile": "rows are computed in tiles of N; a partial tile takes as long as a full one",
+    "--best-size": "each row beyond N takes three times as long, so that N is the best batch size",
+    "--noise": f"spread of batch times, e.g. 0.1; LAW: {', '.join(NOISE_LAWS)}; default: no noise",
+    "--stragglers": "this SHARE of batches takes TIMES as long, e.g. 0.02,10; default: none",
+    "--drift": "in the second half of the run, batches take TIMES as long; default 1",
+    "--workers": "number of workers (default 1), or how much slower each one is, e.g. 1,1,3",
+    "--classes": "shares of the priority classes, e.g. high=0.1,low=0.5; other items are normal",
+    "--tenants": "tenants that send equally many items, and their weights, e.g. a=1,b=8",
+    "--deadline-ms": "deadline of every item; default: none",
+    "--order": "which item of a priority class is next; default fifo",
+    "--slo-percentile": "percentage of answers that must meet --slo-ms; default 99",
+    "--seeds": "run N seeds, and show how far their figures spread; default 1",
+    "--policy": "a policy, see above; may be repeated; default: auto, window:5 and static",
+    "--requests": f"how many to simulate; default {_REQUESTS}, with --generate 2000",
+    "--seed": "seed of all random numbers; default 0",
+    "--load": "rates as shares of capacity, e.g. 0.02,0.3,0.9; overrides RATE",
+    "--json": "print the results as a JSON list",
+    "--plot": "also draw them (.png, .svg, .pdf)",
+}
 
 _DESCRIPTION = """\
 Compare batching policies side by side, without a server or a model.
@@ -109,143 +129,59 @@ def add_parser(commands: "Commands") -> None:
     parser.set_defaults(run=run)
 
 
+def _adder(group: argparse._ActionsContainer) -> Callable[..., object]:
+    return lambda flag, **options: group.add_argument(flag, help=_HELP[flag], **options)
+
+
 def _add_truth(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--arrivals",
-        required=True,
-        type=flags.arrivals,
-        metavar="SPEC",
-        help="when requests arrive; see above",
-    )
-    truth = parser.add_mutually_exclusive_group(required=True)
-    truth.add_argument(
-        "--latency",
-        type=flags.latency,
-        metavar="ALPHA_MS,BETA_MS[,EXPONENT]",
-        help="a batch of b rows takes ALPHA + BETA * b ** EXPONENT (default 1)",
-    )
-    truth.add_argument(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help='measured times: JSON {"rows": [1,2,...], "sizes": null, "ms": [[...],...]}',
-    )
-    add(
-        "--size",
-        type=flags.count(2**31),
-        help="item size at which a profile with several sizes is read",
-    )
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--max-batch-size",
-        type=flags.count(65_536),
-        default=64,
-        metavar="B",
-        help="most rows in one batch; default 64",
-    )
-    add(
-        "--slo-ms",
-        type=flags.positive,
-        metavar="S",
-        help="wanted latency: auto refuses items that would miss it; default: none",
-    )
-    add(
-        "--max-queue",
-        type=flags.count(10_000_000),
-        default=DEFAULT_MAX_QUEUE,
-        metavar="N",
-        help=f"most rows waiting; more are refused; default {DEFAULT_MAX_QUEUE}",
-    )
-
-
-def _add_runs(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--policy",
-        type=flags.policy,
-        action="append",
-        dest="policies",
-        metavar="SPEC",
-        help="a policy, see above; may be repeated; default: auto, window:5 and static",
-    )
-    add(
-        "--requests",
-        type=flags.count(20_000_000),
-        metavar="N",
-        help="how many to simulate; default 20000, with --generate 2000",
-    )
-    add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help=_SEED)
-    add(
-        "--load",
-        type=flags.loads,
-        default=(),
-        metavar="SHARES",
-        help="rates as shares of capacity, e.g. 0.02,0.3,0.9; overrides RATE",
-    )
-    add("--json", action="store_true", help="print the results as a JSON list")
-    add("--plot", type=Path, metavar="FILE", help="also draw them (.png, .svg, .pdf)")
-
-
-def _add_world(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--tile", type=flags.count(65_536), default=1, metavar="N", help=_TILE)
-    add("--best-size", type=flags.count(65_536), metavar="N", help=_BEST_SIZE)
-    add("--noise", type=flags.noise, default=Noise(), metavar="CV[,LAW]", help=_NOISE)
-    add("--stragglers", type=flags.stragglers, metavar="SHARE,TIMES", help=_STRAGGLERS)
-    add("--drift", type=flags.positive, default=1.0, metavar="TIMES", help=_DRIFT)
-    add("--workers", type=flags.workers, default=(1.0,), metavar="N|TIMES,TIMES", help=_WORKERS)
-    add("--classes", type=flags.classes, metavar="CLASS=SHARE,...", help=_CLASSES)
-    add("--tenants", type=flags.tenants, metavar="NAME=WEIGHT,...", help=_TENANTS)
-    add(
-        "--deadline-ms",
-        type=flags.positive,
-        metavar="D",
-        help="deadline of every item; default: none",
-    )
-    add("--order", choices=[each.value for each in Order], default="fifo", help=_ORDER)
-    add("--slo-percentile", type=flags.positive, default=99.0, metavar="P", help=_PERCENTILE)
-    add("--seeds", type=flags.count(1000), default=1, metavar="N", help=_SEEDS)
+    add = _adder(parser)
+    add("--arrivals", required=True, type=flags.arrivals, metavar="SPEC")
+    add_one = _adder(parser.add_mutually_exclusive_group(required=True))
+    add_one("--latency", type=flags.latency, metavar="ALPHA_MS,BETA_MS[,EXPONENT]")
+    add_one("--profile", type=Path, metavar="FILE")
+    add("--size", type=flags.count(2**31))
 
 
 def _add_lengths(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--lengths",
-        type=flags.lengths,
-        metavar="SPEC",
-        help="lengths of the items, see above; default: all alike",
-    )
-    add(
-        "--token-ms",
-        type=flags.not_negative,
-        metavar="MS",
-        help="added to a batch's time for each padded token (rows times longest item); default 0",
-    )
-    add(
-        "--max-batch-cost",
-        type=flags.count(2**53),
-        metavar="TOKENS",
-        help="most rows times longest item in one batch; default: any",
-    )
-    add(
-        "--compose",
-        type=flags.compose,
-        action="append",
-        dest="composes",
-        metavar="HOW",
-        help="how sizes share batches: dp (default), fifo, buckets, sort, packed; may be repeated",
-    )
-    add(
-        "--buckets",
-        type=flags.buckets,
-        default=((), 0),
-        metavar="SPEC",
-        help="for --compose buckets: 64,128,256 (largest size of each), pow2 (default), quantile:N",
-    )
+    add = _adder(parser)
+    add("--lengths", type=flags.lengths, metavar="SPEC")
+    add("--token-ms", type=flags.not_negative, metavar="MS")
+    add("--max-batch-cost", type=flags.count(2**53), metavar="TOKENS")
+    add("--compose", type=flags.compose, action="append", dest="composes", metavar="HOW")
+    add("--buckets", type=flags.buckets, default=((), 0), metavar="SPEC")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    add = _adder(parser)
+    add("--max-batch-size", type=flags.count(65_536), default=64, metavar="B")
+    add("--slo-ms", type=flags.positive, metavar="S")
+    add("--max-queue", type=flags.count(10_000_000), default=DEFAULT_MAX_QUEUE, metavar="N")
+
+
+def _add_world(parser: argparse.ArgumentParser) -> None:
+    add = _adder(parser)
+    add("--tile", type=flags.count(65_536), default=1, metavar="N")
+    add("--best-size", type=flags.count(65_536), metavar="N")
+    add("--noise", type=flags.noise, default=Noise(), metavar="CV[,LAW]")
+    add("--stragglers", type=flags.stragglers, metavar="SHARE,TIMES")
+    add("--drift", type=flags.positive, default=1.0, metavar="TIMES")
+    add("--workers", type=flags.workers, default=(1.0,), metavar="N|TIMES,TIMES")
+    add("--classes", type=flags.classes, metavar="CLASS=SHARE,...")
+    add("--tenants", type=flags.tenants, metavar="NAME=WEIGHT,...")
+    add("--deadline-ms", type=flags.positive, metavar="D")
+    add("--order", choices=[each.value for each in Order], default=Order.FIFO.value)
+    add("--slo-percentile", type=flags.positive, default=99.0, metavar="P")
+    add("--seeds", type=flags.count(1000), default=1, metavar="N")
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    add = _adder(parser)
+    add("--policy", type=flags.policy, action="append", dest="policies", metavar="SPEC")
+    add("--requests", type=flags.count(20_000_000), metavar="N")
+    add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K")
+    add("--load", type=flags.loads, default=(), metavar="SHARES")
+    add("--json", action="store_true")
+    add("--plot", type=Path, metavar="FILE")
 
 
 def run(arguments: argparse.Namespace) -> int:

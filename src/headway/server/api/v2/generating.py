@@ -116,12 +116,12 @@ async def _response(model: ServedModel, body: Body, result: Any) -> Response:
 async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamResponse:
     """What fails before the first event is an ordinary error; later it is an event."""
     stream = model.stream(body.value, ask) if model.streams else single(model, body.value, ask)
-    events = Events(stream, _Spelling(model, body).event_of, _error_event)
+    events = Events(stream, _EventEncoder(model, body).event_of, _error_event)
     await events.start()
     return StreamResponse(events, headers=_EVENTS)
 
 
-class _Spelling:
+class _EventEncoder:
     """Of one request's events."""
 
     def __init__(self, model: ServedModel, body: Body) -> None:
