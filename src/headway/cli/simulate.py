@@ -37,7 +37,7 @@ _HELP = {
     "--max-batch-size": "most rows in one batch; default 64",
     "--slo-ms": "wanted latency: auto refuses items that would miss it; default: none",
     "--max-queue": f"most rows waiting; more are refused; default {DEFAULT_MAX_QUEUE}",
-    "--tile": "rows are computed in tiles of N; a partial tile takes as long as a full one",
+    "--tile": "rows of a tile; a partial tile takes as long as a full one; default 1",
     "--best-size": "each row beyond N takes three times as long, so that N is the best batch size",
     "--noise": f"spread of batch times, e.g. 0.1; LAW: {', '.join(NOISE_LAWS)}; default: no noise",
     "--stragglers": "this SHARE of batches takes TIMES as long, e.g. 0.02,10; default: none",
