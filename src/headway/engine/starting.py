@@ -85,7 +85,8 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     blocks = min(room // block_bytes, 4 * per_sequence * sequences)
     if blocks < 1:
         raise ConfigError(
-            f"{room / _GIB:.3g} GiB hold no block of {block_bytes} bytes", field="kv_cache_gib"
+            f"{room / _GIB:.3g} GiB are too little for one block of {block_bytes} bytes",
+            field="kv_cache_gib",
         )
     limits = Limits(
         blocks=blocks,
