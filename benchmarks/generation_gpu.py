@@ -24,6 +24,7 @@ from benchmarks import generation_gpu_faults as faults
 from benchmarks import generation_gpu_profile as profiling
 from benchmarks import generation_gpu_tenants as tenants
 from benchmarks import generation_gpu_tuning as tuning
+from benchmarks.generation_gpu_texts import gap_of, texts_of
 from benchmarks.llama_shapes import SHAPES as ALL_SHAPES
 from benchmarks.report import Bar, Report, machine
 from benchmarks.trained import BEGINNING, decoded, encoded, greedy, trained
@@ -248,8 +249,8 @@ def right() -> Report:
         )
         runner = GpuRunner(ours, limits)
         runner.warm_up()
-        texts = _texts(runner, limits, prompts, outputs)
-        gap = max(_gap(theirs, prompt, text) for prompt, text in zip(prompts, texts, strict=True))
+        texts = texts_of(runner, limits, _sequences(prompts, outputs))
+        gap = max(gap_of(theirs, prompt, text) for prompt, text in zip(prompts, texts, strict=True))
         worst = max(worst, gap)
         setting = f"{kind}, chunks of {chunk}, {blocks} blocks"
         rows.append([setting, sum(map(len, texts)), f"{gap:.1e}"])
@@ -283,7 +284,7 @@ def _said() -> tuple[str, str]:
     runner = GpuRunner(ours, limits)
     runner.warm_up()
     prompts = [encoded(BEGINNING[:size]) for size in (16, 8, 12)]
-    texts = _texts(runner, limits, prompts, [80] * 3)
+    texts = texts_of(runner, limits, _sequences(prompts, [80] * 3))
     wanted = [greedy(model, decoded(prompt), 80) for prompt in prompts]
     return " / ".join(map(decoded, texts)), " / ".join(wanted)
 
@@ -318,27 +319,9 @@ def _small(kind: str) -> tuple[Any, GpuDecoder]:
     return theirs, ours
 
 
-def _texts(
-    runner: GpuRunner, limits: Limits, prompts: list[list[int]], outputs: list[int]
-) -> list[list[int]]:
-    scheduler = GenerationScheduler(limits)
-    texts: list[list[int]] = [[] for _ in prompts]
-    for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
-        scheduler.submit(Sequence(number, 0.0, tuple(prompt), output))
-        runner.add(number, tuple(prompt), Sampling(temperature=0.0))
-    while isinstance(step := scheduler.next_step(0.0), Step):
-        sampled = runner.start(step).result().tokens if step.has_work else []
-        for sequence, token in zip(step.sampled, sampled, strict=True):
-            texts[sequence].append(token)
-        scheduler.complete(step, sampled)
-    return texts
-
-
-def _gap(model: Any, prompt: list[int], text: list[int]) -> float:
-    with torch.inference_mode():
-        logits = model(torch.tensor([prompt + text], device="cuda")).logits[0, len(prompt) - 1 : -1]
-    chosen = logits.gather(1, torch.tensor(text, device="cuda")[:, None])[:, 0]
-    return float((logits.max(-1).values - chosen).max())
+def _sequences(prompts: list[list[int]], outputs: list[int]) -> list[Sequence]:
+    asked = enumerate(zip(prompts, outputs, strict=True))
+    return [Sequence(number, 0.0, tuple(prompt), output) for number, (prompt, output) in asked]
 
 
 # ---- where the time goes

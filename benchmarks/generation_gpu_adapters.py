@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.generation_gpu_texts import gap_of, texts_of
 from benchmarks.generation_gpu_tuning import graph_us
 from benchmarks.report import Bar, Report
 from headway.core.generation.limits import Limits
@@ -158,7 +159,7 @@ def adapters_right() -> Report:
         merged = _merged(theirs, weights.get(name, {}))
         for (own, prompt), text in zip(asked, mixed, strict=True):
             if own == name:
-                gap = max(gap, _gap(merged, prompt, text))
+                gap = max(gap, gap_of(merged, prompt, text))
     bars = [
         Bar("mixed = alone, text exact", f"{mixed[:10] == alone}", mixed[:10] == alone),
         Bar("graphs on = off, text exact", f"{mixed == without}", mixed == without),
@@ -218,24 +219,11 @@ def _adapted_texts(
         adapters.add(name, adapters.packed(each))
     runner = GpuRunner(decoder, limits, adapters, has_graphs=has_graphs)
     runner.warm_up((1, 4, 16))
-    scheduler = GenerationScheduler(limits)
-    texts: list[list[int]] = [[] for _ in asked]
-    for number, (name, prompt) in enumerate(asked):
-        scheduler.submit(Sequence(number, 0.0, tuple(prompt), 24, adapter=name))
-        runner.add(number, tuple(prompt), Sampling(temperature=0.0))
-    while isinstance(step := scheduler.next_step(0.0), Step):
-        sampled = runner.start(step).result().tokens if step.has_work else []
-        for sequence, token in zip(step.sampled, sampled, strict=True):
-            texts[sequence].append(token)
-        scheduler.complete(step, sampled)
-    return texts
-
-
-def _gap(model: Any, prompt: list[int], text: list[int]) -> float:
-    with torch.inference_mode():
-        found = model(torch.tensor([prompt + text], device="cuda")).logits[0, len(prompt) - 1 : -1]
-    chosen = found.gather(1, torch.tensor(text, device="cuda")[:, None])[:, 0]
-    return float((found.max(-1).values - chosen).max())
+    sequences = [
+        Sequence(number, 0.0, tuple(prompt), 24, adapter=name)
+        for number, (name, prompt) in enumerate(asked)
+    ]
+    return texts_of(runner, limits, sequences)
 
 
 def _device_adapters(

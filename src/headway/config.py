@@ -9,12 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-)
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -23,170 +18,144 @@ from headway.errors import ConfigError
 
 T = TypeVar("T")
 KEY_HASH = r"^sha256:[0-9a-f]{64}$"
+_NAME = r"^[A-Za-z0-9][\w.\-]*$"
 MAX_BODY_BYTES = 64 * 2**20
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0)]
+NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
+
+
+def _doc(description: str, **limits: Any) -> Meta:
+    """What a setting is for, and which values it may have."""
+    return Meta(description=description, **limits)
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One model: what it is, and the levers of its scheduler. Only name and target must be."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="what clients call it")]
+    name: Annotated[str, _doc("what clients call it", pattern=_NAME)]
     target: Annotated[
         str,
-        Meta(
-            description="module:Class or :function, a .onnx or .gguf file, a folder, a name of "
-            "`headway models`"
+        _doc(
+            "module:Class or :function, a .onnx or .gguf file, a folder, a name of `headway models`"
         ),
     ]
     max_batch_size: Annotated[
-        int, Meta(ge=0, description="most rows in one batch; 0: its arrays have no axis of rows")
+        int, _doc("most rows in one batch; 0: its arrays have no axis of rows", ge=0)
     ] = 64
-    max_wait_ms: (
-        Annotated[float, Meta(ge=0, description="longest wait for more items; absent: learned")]
-        | None
-    ) = None
-    max_batch_cost: (
-        Annotated[int, Meta(ge=1, description="most rows × largest size in a batch")] | None
-    ) = None
-    slo_ms: (
-        Annotated[
-            float, Meta(gt=0, description="answer within this; refuse early what would miss it")
-        ]
-        | None
-    ) = None
+    max_wait_ms: Annotated[
+        NotNegative | None, _doc("longest wait for more items; absent: it is learned")
+    ] = None
+    max_batch_cost: Annotated[
+        Count | None, _doc("most rows × largest size in a batch; absent: any")
+    ] = None
+    slo_ms: Annotated[
+        Positive | None, _doc("answer within this, and refuse early what would miss it")
+    ] = None
     slo_percentile: Annotated[
-        float, Meta(gt=0, lt=100, description="percent that the SLO holds for")
+        float, _doc("percentage of answers that must meet the SLO", gt=0, lt=100)
     ] = 99.0
-    max_queue: Annotated[int, Meta(ge=1, description="most rows waiting")] = 4096
-    policy: Annotated[
-        Literal["auto", "idle", "window", "static"], Meta(description="when batches leave")
-    ] = "auto"
+    max_queue: Annotated[Count, _doc("most rows waiting; more are refused")] = 4096
+    policy: Annotated[Literal["auto", "idle", "window", "static"], _doc("when batches start")] = (
+        "auto"
+    )
     order: Annotated[
-        Literal["fifo", "shortest"], Meta(description="which item of a class is next")
+        Literal["fifo", "shortest"], _doc("which item of a priority class is next")
     ] = "fifo"
     compose: Annotated[
         Literal["auto", "dp", "buckets", "sort", "fifo", "packed"],
-        Meta(description="how items of different sizes share batches"),
+        _doc("how items of different sizes share batches"),
     ] = "auto"
     buckets: Annotated[
-        str,
-        Meta(
-            description="for compose = buckets: largest size of each, as 64,128; pow2; quantile:N"
-        ),
+        str, _doc("for compose = buckets: largest size of each, as 64,128; pow2; quantile:N")
     ] = "pow2"
     pad_sizes: Annotated[
-        tuple[int, ...], Meta(description="the only sizes the model runs at; shorter are padded")
+        tuple[int, ...], _doc("the only sizes the model runs at; shorter items are padded")
     ] = ()
     worker: Annotated[
         Literal["auto", "inline", "thread", "process"],
-        Meta(description="where the model runs: event loop, threads, processes of its own"),
+        _doc("where the model runs: in the event loop, in threads or in processes"),
     ] = "auto"
-    workers: Annotated[int, Meta(ge=1, description="batches that run at once")] = 1
+    workers: Annotated[Count, _doc("batches that run at once")] = 1
     max_restarts: Annotated[
-        int,
-        Meta(ge=0, description="most restarts in a row of a process that answers nothing"),
+        int, _doc("restarts in a row of a worker process before it is given up", ge=0)
     ] = 16
     heartbeat_timeout_s: Annotated[
-        float, Meta(gt=0, description="kill a process that shows no sign of life for so long")
+        Positive, _doc("kill a worker process that has shown no sign of life for this long")
     ] = 10.0
-    worker_memory_mb: (
-        Annotated[float, Meta(gt=0, description="most memory of a worker process")] | None
-    ) = None
+    worker_memory_mb: Annotated[
+        Positive | None, _doc("most memory of a worker process; absent: any")
+    ] = None
     pin: Annotated[
-        tuple[str, ...],
-        Meta(description="a place for each process in turn: cores (0-3, 0+2) or a device (cuda:0)"),
+        tuple[str, ...], _doc("cores (0-3, 0+2) or a device (cuda:0) for each process, in turn")
     ] = ()
-    tenants: Annotated[dict[str, float], Meta(description="weight by tenant; absent: 1")] = {}
-    batch_sizes: Annotated[
-        tuple[int, ...], Meta(description="the only batch sizes the model runs at")
-    ] = ()
-    timeout_ms: (
-        Annotated[
-            float, Meta(gt=0, description="longest time to answer; what cannot make it is refused")
-        ]
-        | None
-    ) = None
-    execute_timeout_ms: (
-        Annotated[
-            float,
-            Meta(
-                gt=0,
-                description="longest run of a batch, or of a stream's step; then its callers fail, "
-                "and the model is not ready",
-            ),
-        ]
-        | None
-    ) = 300_000.0  # enough for a first run that compiles kernels
-    warm_up: Annotated[
-        bool, Meta(description="time the model on typical batches before traffic")
-    ] = True
+    tenants: Annotated[dict[str, float], _doc("weight of each tenant; others have 1")] = {}
+    batch_sizes: Annotated[tuple[int, ...], _doc("the only batch sizes the model runs at")] = ()
+    timeout_ms: Annotated[
+        Positive | None, _doc("longest time to answer; requests that cannot make it are refused")
+    ] = None
+    execute_timeout_ms: Annotated[
+        Positive | None,
+        _doc(
+            "longest run of a batch, or of a stream's step; then its callers fail, and the model "
+            "is not ready"
+        ),
+    ] = 300_000.0
+    warm_up: Annotated[bool, _doc("time the model on typical batches before traffic")] = True
     warm_up_s: Annotated[
-        float,
-        Meta(gt=0, description="most seconds for the warm-up; its times are kept"),
+        Positive, _doc("most seconds for the warm-up; later starts use its timings")
     ] = 5.0
-    load: Annotated[
-        Literal["at-start", "on-request"], Meta(description="when the model is loaded")
-    ] = "at-start"
-    unload_after_s: (
-        Annotated[float, Meta(gt=0, description="unload after so long without a request")] | None
-    ) = None
-    load_timeout_s: Annotated[float, Meta(gt=0, description="most seconds to load and warm up")] = (
-        600.0
+    load: Annotated[Literal["at-start", "on-request"], _doc("when the model is loaded")] = (
+        "at-start"
     )
-    options: Annotated[
-        dict[str, Any], Meta(description="handed to the model's own constructor")
-    ] = {}
+    unload_after_s: Annotated[
+        Positive | None, _doc("unload after this long without a request; absent: never")
+    ] = None
+    load_timeout_s: Annotated[Positive, _doc("most seconds to load and warm up")] = 600.0
+    options: Annotated[dict[str, Any], _doc("arguments for the model's constructor")] = {}
     # Language models only: they are batched token by token, and not by the fields above.
-    max_context: (
-        Annotated[int, Meta(ge=2, description="most tokens of prompt and answer together")] | None
-    ) = None
-    max_sequences: (
-        Annotated[
-            int, Meta(ge=1, description="most answers computed at once; absent: 64, on a GPU 256")
-        ]
-        | None
-    ) = None
-    step_tokens: (
-        Annotated[int, Meta(ge=2, description="most tokens computed in a step; absent: 512")] | None
-    ) = None
-    kv_cache_gib: (
-        Annotated[
-            float, Meta(gt=0, description="memory for keys and values; absent: by free memory")
-        ]
-        | None
-    ) = None
+    max_context: Annotated[
+        Annotated[int, Meta(ge=2)] | None,
+        _doc("most tokens of prompt and answer together; absent: the model's own"),
+    ] = None
+    max_sequences: Annotated[
+        Count | None, _doc("most answers computed at once; absent: 64, on a GPU 256")
+    ] = None
+    step_tokens: Annotated[
+        Annotated[int, Meta(ge=2)] | None, _doc("most tokens computed in a step; absent: 512")
+    ] = None
+    kv_cache_gib: Annotated[
+        Positive | None, _doc("memory for keys and values; absent: by free memory")
+    ] = None
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
-        Meta(description="what a language model computes in"),
+        _doc("number format in which a language model computes"),
     ] = "auto"
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        Meta(description="where a language model computes; auto: on a GPU that torch finds"),
+        _doc("where a language model computes; auto: on a GPU that torch finds"),
     ] = "auto"
     quantization: Annotated[
         Literal["none", "fp8", "int8"],
-        Meta(
-            description="fp8, on a GPU: the layers' weights in 8-bit floats; int8, on a CPU: all "
-            "products' weights in 8 bits"
+        _doc(
+            "fp8, on a GPU: the layers' weights in 8-bit floats; int8, on a CPU: all products' "
+            "weights in 8 bits"
         ),
     ] = "none"
-    share_prefixes: Annotated[
-        bool, Meta(description="cached beginnings of prompts are shared among tenants, too")
-    ] = False
+    share_prefixes: Annotated[bool, _doc("share cached beginnings of prompts between tenants")] = (
+        False
+    )
     adapters: Annotated[
-        dict[str, str], Meta(description="LoRA adapters: what clients call each, and its folder")
+        dict[str, str], _doc("LoRA adapters: what clients call each, and its folder")
     ] = {}
     adapter_folder: Annotated[
-        str, Meta(description="a watched folder: each PEFT folder in it is an adapter")
+        str, _doc("a watched folder: each PEFT folder in it is an adapter")
     ] = ""
-    adapter_slots: (
-        Annotated[int, Meta(ge=1, description="most adapters in one step; absent: 8")] | None
-    ) = None
+    adapter_slots: Annotated[Count | None, _doc("most adapters in one step; absent: 8")] = None
     max_adapters: Annotated[
-        int, Meta(ge=1, description="most adapters loaded at once; they are kept in memory")
+        Count, _doc("most adapters loaded at once; they are kept in memory")
     ] = 256
-    max_adapter_rank: (
-        Annotated[int, Meta(ge=1, description="highest rank; absent: 64, on a GPU 16")] | None
-    ) = None
+    max_adapter_rank: Annotated[Count | None, _doc("highest rank; absent: 64, on a GPU 16")] = None
 
     def __post_init__(self) -> None:
         if self.unload_after_s is not None and self.load != "on-request":
@@ -234,106 +203,88 @@ def default_of(field: msgspec.structs.FieldInfo) -> Any:
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where to listen, and what to accept."""
 
-    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="HTTP; 0: any free one")] = 8000
-    grpc_port: Annotated[
-        int, Meta(ge=-1, le=65535, description="gRPC; 0: any free one, -1: none")
-    ] = 8001
+    host: Annotated[str, _doc("address to listen on")] = "127.0.0.1"
+    port: Annotated[int, _doc("HTTP port; 0: any free one", ge=0, le=65535)] = 8000
+    grpc_port: Annotated[int, _doc("gRPC port; 0: any free one, -1: no gRPC", ge=-1, le=65535)] = (
+        8001
+    )
     grpc_stack: Annotated[
-        Literal["headway", "grpcio"], Meta(description="what serves gRPC: our own, or grpc.aio")
+        Literal["headway", "grpcio"], _doc("what serves gRPC: our own, or grpc.aio")
     ] = "headway"
     server_name: Annotated[
-        str,
-        Meta(min_length=1, description="the name in /v2; some clients look for triton"),
+        str, _doc("the name in /v2; some clients look for triton", min_length=1)
     ] = "headway"
-    max_body_bytes: Annotated[int, Meta(ge=1, description="largest HTTP body or gRPC message")] = (
-        MAX_BODY_BYTES
-    )
+    max_body_bytes: Annotated[Count, _doc("largest HTTP body or gRPC message")] = MAX_BODY_BYTES
     max_held_bytes: Annotated[
-        int, Meta(ge=1, description="most bytes of request bodies at once, over all connections")
+        Count, _doc("most bytes of request bodies at once, over all connections")
     ] = 2**30
-    max_connections: Annotated[
-        int, Meta(ge=1, description="most connections at once, on each port")
-    ] = 4096
+    max_connections: Annotated[Count, _doc("most connections at once, on each port")] = 4096
     max_handshakes: Annotated[
-        int, Meta(ge=1, description="most unfinished TLS handshakes at once, on each port")
+        Count, _doc("most unfinished TLS handshakes at once, on each port")
     ] = 256
-    max_header_bytes: Annotated[int, Meta(ge=256, description="largest request head")] = 32 * 2**10
-    header_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's head")] = (
-        10.0
-    )
-    body_timeout_s: Annotated[float, Meta(gt=0, description="time to send a request's body")] = 60.0
+    max_header_bytes: Annotated[int, _doc("largest request head", ge=256)] = 32 * 2**10
+    header_timeout_s: Annotated[Positive, _doc("time to send a request's head")] = 10.0
+    body_timeout_s: Annotated[Positive, _doc("time to send a request's body")] = 60.0
     write_timeout_s: Annotated[
-        float, Meta(gt=0, description="time a client may go without reading its answer")
+        Positive, _doc("time a client may go without reading its answer")
     ] = 30.0
     stream_interval_s: Annotated[
         float,
-        Meta(
+        _doc(
+            "over HTTP, while many streams run: least time between two writes of one; "
+            "0: every chunk is written by itself",
             ge=0,
             le=1,
-            description="over HTTP, while many streams run: least time between two writes of one; "
-            "0: every chunk is written by itself",
         ),
     ] = 0.005
-    keep_alive_s: Annotated[
-        float, Meta(gt=0, description="idle time before a connection is closed")
-    ] = 75.0
-    drain_s: Annotated[float, Meta(ge=0, description="time to finish when asked to stop")] = 30.0
+    keep_alive_s: Annotated[Positive, _doc("idle time before a connection is closed")] = 75.0
+    drain_s: Annotated[NotNegative, _doc("time to finish accepted requests when asked to stop")] = (
+        30.0
+    )
     stop_delay_s: Annotated[
-        float, Meta(ge=0, description="time to serve on, though not ready, before the drain")
+        NotNegative, _doc("time to keep serving, reported as not ready, before the drain")
     ] = 0.0
     max_connections_per_address: Annotated[
-        int, Meta(ge=1, description="most connections from one client address")
+        Count, _doc("most connections from one client address")
     ] = 1024
-    max_request_rows: Annotated[int, Meta(ge=1, description="most rows in one request")] = 65536
-    max_tensor_elements: Annotated[
-        int, Meta(ge=1, description="most elements in one request's tensors")
-    ] = 2**24
-    keys_file: Annotated[
-        str, Meta(description="a file of keys, as `headway keys new` writes it")
-    ] = ""
+    max_request_rows: Annotated[Count, _doc("most rows in one request")] = 65536
+    max_tensor_elements: Annotated[Count, _doc("most elements in one request's tensors")] = 2**24
+    keys_file: Annotated[str, _doc("a file of keys, as `headway keys new` writes it")] = ""
     api_keys: Annotated[
-        dict[str, str], Meta(description="keys that may infer: tenant=sha256:…, by their hash")
+        dict[str, str], _doc("keys that may infer, by their hash: tenant=sha256:…")
     ] = {}
     admin_without_key: Annotated[
-        bool,
-        Meta(description="every client of a server without keys may load, unload and drain"),
+        bool, _doc("every client of a server without keys may load, unload and drain")
     ] = False
-    tls_cert: Annotated[str, Meta(description="certificate chain, PEM; turns TLS on")] = ""
-    tls_key: Annotated[str, Meta(description="the certificate's private key, PEM")] = ""
-    tls_client_ca: Annotated[
-        str, Meta(description="PEM; clients must show a certificate that it signed")
-    ] = ""
+    tls_cert: Annotated[str, _doc("certificate chain, PEM; turns TLS on")] = ""
+    tls_key: Annotated[str, _doc("the certificate's private key, PEM")] = ""
+    tls_client_ca: Annotated[str, _doc("PEM; clients must show a certificate that it signed")] = ""
     cors_origins: Annotated[
-        tuple[str, ...], Meta(description="web pages that may call, as https://host; *: all")
+        tuple[str, ...], _doc("web pages that may call, as https://host; *: all")
     ] = ()
     repository: Annotated[
-        str, Meta(description="folder of models: one folder each, versions in numbered folders")
+        str, _doc("folder of models: one folder each, versions in numbered folders")
     ] = ""
-    watch: Annotated[
-        bool, Meta(description="look for changes in the repository, and act on them")
-    ] = False
-    watch_every_s: Annotated[float, Meta(gt=0, description="seconds between two looks")] = 2.0
+    watch: Annotated[bool, _doc("load and unload models as the repository changes")] = False
+    watch_every_s: Annotated[Positive, _doc("seconds between two looks at the repository")] = 2.0
     cache_dir: Annotated[
         str,
-        Meta(
-            description="for warm-up tables that cannot be kept beside their model; absent: "
-            "headway in $XDG_CACHE_HOME or ~/.cache"
+        _doc(
+            "folder for warm-up tables that cannot lie beside their model; absent: headway in "
+            "$XDG_CACHE_HOME or ~/.cache"
         ),
     ] = ""
-    shared_memory: Annotated[
-        bool, Meta(description="clients on this machine may pass tensors in /dev/shm")
-    ] = False
-    metrics: Annotated[bool, Meta(description="record and serve /metrics")] = True
-    access_log: Annotated[bool, Meta(description="log one line for each request")] = False
-    log_format: Annotated[Literal["text", "json"], Meta(description="how log lines look")] = "text"
+    shared_memory: Annotated[bool, _doc("clients on this machine may pass tensors in /dev/shm")] = (
+        False
+    )
+    metrics: Annotated[bool, _doc("record and serve /metrics")] = True
+    access_log: Annotated[bool, _doc("log one line for each request")] = False
+    log_format: Annotated[Literal["text", "json"], _doc("form of log lines")] = "text"
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="least severe level to log")
+        Literal["debug", "info", "warning", "error"], _doc("least severe level to log")
     ] = "info"
-    tracing: Annotated[
-        bool, Meta(description="OpenTelemetry spans, exported as OTEL_… variables say")
-    ] = False
-    debug: Annotated[bool, Meta(description="tracebacks in error answers")] = False
+    tracing: Annotated[bool, _doc("OpenTelemetry spans, exported as OTEL_… variables say")] = False
+    debug: Annotated[bool, _doc("tracebacks in error answers")] = False
 
     def __post_init__(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
@@ -348,23 +299,21 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One `[[keys]]` table: a key's tenant, rights and limits. The key itself is stored nowhere."""
 
-    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.\-]*$", description="its name in messages")]
-    hash: Annotated[str, Meta(pattern=KEY_HASH, description="of the key: sha256:…")]
-    tenant: Annotated[
-        str, Meta(min_length=1, description="the tenant that its requests are charged to")
-    ]
-    weight: Annotated[float, Meta(gt=0, description="the tenant's share beside others")] = 1.0
+    id: Annotated[str, _doc("its name in messages", pattern=_NAME)]
+    hash: Annotated[str, _doc("of the key: sha256:…", pattern=KEY_HASH)]
+    tenant: Annotated[str, _doc("the tenant that its requests are charged to", min_length=1)]
+    weight: Annotated[Positive, _doc("the tenant's weight beside others; absent: 1")] = 1.0
     rights: Annotated[
         tuple[Literal["infer", "metrics", "admin"], ...],
-        Meta(min_length=1, description="infer, metrics, admin (all rights)"),
+        _doc("infer, metrics, admin (all rights); absent: infer", min_length=1),
     ] = ("infer",)
-    models: Annotated[tuple[str, ...], Meta(description="those it may use; absent: all")] = ()
-    requests_per_s: Annotated[float, Meta(gt=0, description="requests a second")] | None = None
-    rows_per_s: Annotated[float, Meta(gt=0, description="rows a second")] | None = None
-    concurrent: Annotated[int, Meta(ge=1, description="requests at once")] | None = None
-    tokens_per_minute: (
-        Annotated[float, Meta(gt=0, description="tokens a minute of language models")] | None
-    ) = None
+    models: Annotated[tuple[str, ...], _doc("models it may use; absent: all")] = ()
+    requests_per_s: Annotated[Positive | None, _doc("requests a second; absent: no limit")] = None
+    rows_per_s: Annotated[Positive | None, _doc("rows a second; absent: no limit")] = None
+    concurrent: Annotated[Count | None, _doc("requests at once; absent: no limit")] = None
+    tokens_per_minute: Annotated[
+        Positive | None, _doc("tokens a minute of language models; absent: no limit")
+    ] = None
 
 
 class KeysFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -382,9 +331,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     server: ServerConfig = ServerConfig()
     models: tuple[ModelConfig, ...] = ()
-    every_model: Annotated[
-        dict[str, Any], Meta(description="settings of every model of the repository")
-    ] = {}
+    every_model: Annotated[dict[str, Any], _doc("settings of every model of the repository")] = {}
     keys: tuple[KeyConfig, ...] = ()
 
     def __post_init__(self) -> None:

@@ -12,8 +12,8 @@ HeadwayError
 │   └── DeadlineExceeded
 └── ModelFailed             the model raised (__cause__) or broke its contract
 
-Errors carry fields, not only text: an error that knows a limit has `error.limit`, one that
-knows when to come back has `error.retry_after_s`.
+Errors carry fields, not only text: an error about a limit has `error.limit`, one that a later
+attempt may cure has `error.retry_after_s`.
 """
 
 from typing import Any, ClassVar, TypeVar
@@ -28,7 +28,7 @@ class HeadwayError(Exception):
     code: ClassVar[str] = "error"  # one word, stable: it travels on the wire and in metrics
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With its fields, which a constructor may want by name: errors cross processes."""
+        """Errors cross processes with all their fields, some of which constructors take by name."""
         return _made_again, (type(self), self.args, self.__dict__)
 
 
@@ -61,7 +61,8 @@ class InvalidInput(RequestError):
 
 
 class ContextLengthExceeded(InvalidInput):
-    """What is InputTooLarge elsewhere, in the word and with the status of OpenAI's routes."""
+    """A prompt is too long for its model: InputTooLarge, with the code and status that OpenAI's
+    routes have for it."""
 
     code = "context_length_exceeded"
 
@@ -79,7 +80,7 @@ class InputTooLarge(RequestError):
 
 
 class Poison(RequestError):
-    """This input, alone on a worker, has taken it down twice; or one equal to it has, lately."""
+    """A worker has died twice while it ran this input, or an equal one, alone."""
 
     code = "poison"
 
@@ -111,7 +112,7 @@ class QueueFull(Unavailable):
 
 
 class Shed(Unavailable):
-    """It would have been late: refused early, so that others are not."""
+    """The answer would have missed the SLO: it is refused early, so that others are in time."""
 
     code = "shed"
 
@@ -143,21 +144,26 @@ class ModelFailed(HeadwayError):
 
 
 def called(name: str) -> str:
-    """As messages call an input: most models have one, whose name says nothing."""
+    """How messages name an input. Most models have one input, and its name says nothing."""
     return "the input" if name == "input" else f"input {name!r}"
 
 
 def without_frames(error: E, *, with_causes: bool = True) -> E:
-    """An error that is kept or has been told, not raised on: the same, without its traceback.
+    """The same error without its traceback, and without those of its causes and contexts: for an
+    error that is kept or has been answered with, and is not raised again.
 
-    That holds every frame the error came through, and their callers', with a request's body and
-    values in them; and it is held by them, where one of them waited for the future that the error
-    was set on. Such a circle ends with a collection of garbage, hundreds of requests later.
+    A traceback holds every frame that the error came through, with a request's body and values.
+    A frame that waited for the future which the error was set on holds the error in turn; such a
+    cycle lives until the garbage collector runs, hundreds of requests later.
     """
-    found: BaseException | None = error
-    for _ in range(_MOST_CAUSES if with_causes else 1):
-        if found is None:
-            break
-        found.__traceback__ = None
-        found = found.__cause__ or found.__context__
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left and len(seen) < _MOST_CAUSES:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        if with_causes:  # both: an error raised `from` another, while a third was handled, has two
+            left += (each.__context__, each.__cause__)
     return error

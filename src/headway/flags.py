@@ -81,7 +81,8 @@ class Flag:
 
     @property
     def help(self) -> str:
-        default = "" if self.default in (None, {}, ()) else f" (default: {_shown(self.default)})"
+        has_default = self.default not in (None, "", {}, ())
+        default = f" (default: {_shown(self.default)})" if has_default else ""
         return (self.description + default).replace("%", "%%")
 
     @property

@@ -389,4 +389,4 @@ def _priority(name: Any) -> Priority:
     try:
         return Priority[str(name).upper()]
     except KeyError:
-        raise InvalidInput(f"priority: {name!r} is none of high, normal, low") from None
+        raise InvalidInput(f"priority: {name!r} is not one of high, normal, low") from None

@@ -88,7 +88,7 @@ async def test_an_exported_program_answers_as_torch_does(tmp_path: Path) -> None
     folder.mkdir(parents=True)
     net = save_program(folder / "model.pt2")
     async with repository(tmp_path / "models") as registry:
-        served = registry.get_ready("net")
+        served = registry.find_ready("net")
         assert [(each.name, each.dtype, each.shape) for each in served.inputs] == [
             ("x", "float32", (-1, 4)),
             ("scale", "float32", (-1, 1)),
@@ -154,7 +154,7 @@ async def test_a_sentence_transformers_folder_embeds(tmp_path: Path, pooling: st
     }
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(said))
     async with repository(tmp_path / "models") as registry:
-        served = registry.get_ready("bert")
+        served = registry.find_ready("bert")
         values = numpy.array([text.encode() for text in TEXTS], dtype=object)
         found = (await served.infer({"text": values}, ASK))["embedding"]
     for text, vector in zip(TEXTS, found, strict=True):
@@ -170,7 +170,7 @@ async def test_a_classifier_names_its_classes_best_first(tmp_path: Path) -> None
     folder = tmp_path / "models" / "mood" / "1"
     model, tokenizer = save_folder(folder, "BertForSequenceClassification")
     async with repository(tmp_path / "models") as registry:
-        served = registry.get_ready("mood")
+        served = registry.find_ready("mood")
         values = numpy.array([text.encode() for text in TEXTS], dtype=object)
         found = await served.infer({"text": values}, ASK)
     for text, labels, scores in zip(TEXTS, found["labels"], found["scores"], strict=True):
@@ -186,7 +186,7 @@ async def test_a_cross_encoder_scores_as_transformers_does(tmp_path: Path) -> No
     folder = tmp_path / "models" / "ranker" / "1"
     model, tokenizer = save_folder(folder, "BertForSequenceClassification", num_labels=1)
     async with repository(tmp_path / "models") as registry:
-        served = registry.get_ready("ranker")
+        served = registry.find_ready("ranker")
         queries = numpy.array([TEXTS[1].encode()] * len(TEXTS), dtype=object)
         documents = numpy.array([text.encode() for text in TEXTS], dtype=object)
         found = (await served.infer({"query": queries, "document": documents}, ASK))["score"]
@@ -213,7 +213,7 @@ async def test_a_program_whose_axes_vary_takes_any_length(tmp_path: Path) -> Non
     )
     torch.export.save(program, folder / "model.pt2")
     async with repository(tmp_path / "models") as registry:
-        served = registry.get_ready("mean")
+        served = registry.find_ready("mean")
         assert served.inputs[0].shape == (-1, -1, 4)
         for count in (1, 5, 9):
             x = numpy.random.default_rng(count).normal(size=(2, count, 4)).astype(numpy.float32)

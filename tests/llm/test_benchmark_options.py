@@ -50,7 +50,7 @@ async def test_a_folder_without_weights_is_served_with_random_ones(tmp_path: Pat
     )
     async with serving(Config(models=(model,))) as registry:
         wishes = {"max_tokens": 7, "temperature": 0, "ignore_eos": True}
-        found = await registry.get_ready("tiny").predict("ab", Ask(parameters=wishes))
+        found = await registry.find_ready("tiny").predict("ab", Ask(parameters=wishes))
         assert isinstance(found, str)
 
 

@@ -1,9 +1,6 @@
-"""LiteLLM and LangChain, unmodified, on a two-layer model. (They live in .venv-clients, and take a
-while to import: all their calls are made by one process.)"""
+"""LiteLLM and LangChain, unmodified, on a two-layer model."""
 
 import importlib.util
-import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +10,9 @@ import pytest
 from models import build
 from serving import MOST_S, Serving, serving
 
+from client_calls import CLIENTS_PYTHON, ended
+
 pytestmark = pytest.mark.real_time
-CLIENTS_PYTHON = Path(__file__).parents[2] / ".venv-clients" / "bin" / "python"
 if not CLIENTS_PYTHON.exists():
     pytest.skip("litellm is elsewhere: make .venv-clients/.ready", allow_module_level=True)
 
@@ -31,15 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 @pytest.fixture(scope="module")
 def found(served: Serving) -> Any:
     worker = Path(__file__).with_name("chat_clients_worker.py")
-    done = subprocess.run(
-        [str(CLIENTS_PYTHON), str(worker), served.url],
-        capture_output=True,
-        text=True,
-        timeout=6 * MOST_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return ended(worker, served.url, most_s=6 * MOST_S)
 
 
 @pytest.fixture(scope="module")

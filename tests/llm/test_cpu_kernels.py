@@ -181,15 +181,22 @@ def test_a_child_of_fork_has_threads_of_its_own(kernels: Kernels, two_threads: N
 def test_weights_keep_their_16_bits_where_the_numbers_do(tmp_path: Path) -> None:
     weight = torch.randn(32, 48)
     short = linear(weight.bfloat16().float(), None, torch.float32, compiled())
-    assert isinstance(short, PlainLinear if compiled() is None else PanelLinear)
+    assert compiled() is None or isinstance(short, PanelLinear)
     assert isinstance(linear(weight, None, torch.float32, compiled()), PlainLinear)
-    if HalfLinear.runs():
-        assert isinstance(linear(weight.half(), None, torch.float32), HalfLinear)
     bias, x = torch.randn(32), torch.randn(3, 48)
     expected = F.linear(x, weight.half().float(), bias)
     assert torch.allclose(
         linear(weight.half(), bias, torch.float32, compiled())(x), expected, atol=1e-5
     )
+
+
+@pytest.mark.skipif(not HalfLinear.runs(), reason="FBGEMM is not in this torch")
+def test_without_the_kernels_weights_that_are_fp16_numbers_keep_their_16_bits() -> None:
+    """As bf16, too: published weights are seldom so small that fp16 has no number for them."""
+    weight, small = torch.randn(32, 48).bfloat16(), torch.full((32, 48), 2.0**-30).bfloat16()
+    for each in (weight, weight.float(), weight.half()):
+        assert isinstance(linear(each, None, torch.float32), HalfLinear)
+    assert isinstance(linear(small, None, torch.float32), PlainLinear)
 
 
 @pytest.mark.parametrize("with_kernels", [True, False])
@@ -214,6 +221,21 @@ def test_quantizations_are_refused_where_they_are_not_for(tmp_path: Path) -> Non
         with pytest.raises(ConfigError, match=said) as caught:
             start(folder, EngineOptions(quantization=asked, device="cpu", kv_cache_gib=0.01))
         assert caught.value.field == "quantization"
+
+
+@pytest.mark.parametrize(("kernels", "dtype"), [("torch", "float32"), ("auto", "bfloat16")])
+def test_int8_without_the_kernels_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kernels: str, dtype: str
+) -> None:
+    folder = build("llama", tmp_path)
+    with caplog.at_level(logging.WARNING):
+        start(
+            folder,
+            EngineOptions(
+                quantization="int8", device="cpu", kv_cache_gib=0.01, kernels=kernels, dtype=dtype
+            ),
+        )
+    assert "int8 makes nothing faster here" in caplog.text
 
 
 def test_without_a_compiler_torch_computes(

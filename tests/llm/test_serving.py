@@ -366,7 +366,7 @@ async def test_the_keeper_loads_drains_and_closes_it(folder: Path) -> None:
     )
     async with serving_models(Config(models=(model,))) as registry:
         assert registry.is_ready
-        found = registry.get_ready("tiny")
+        found = registry.find_ready("tiny")
         wishes = {"max_tokens": 3, "temperature": 0}
         assert isinstance(await found.predict("ab", Ask(parameters=wishes)), str)
         with pytest.raises(DeadlineExceeded):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from headway.runtime.calling.threads import Helpers
+from headway.runtime.calling.threads import ThreadPool
 
 pytestmark = pytest.mark.real_time
 MOST_S = 30.0
@@ -16,7 +16,7 @@ def threads_of(name: str) -> list[threading.Thread]:
 
 
 async def test_work_is_done_by_a_few_threads_that_stay() -> None:
-    helpers = Helpers(2, "few")
+    helpers = ThreadPool(2, "few")
     seen = [await helpers.run(threading.current_thread) for _ in range(5)]
     found = await asyncio.gather(*[helpers.run(divmod, number, 3) for number in range(50)])
     assert found == [divmod(number, 3) for number in range(50)]
@@ -30,7 +30,7 @@ async def test_work_is_done_by_a_few_threads_that_stay() -> None:
 
 
 async def test_what_work_raises_is_its_callers() -> None:
-    helpers = Helpers(1, "raising")
+    helpers = ThreadPool(1, "raising")
     with pytest.raises(ZeroDivisionError):
         await helpers.run(divmod, 1, 0)
     with pytest.raises(RuntimeError, match="SystemExit"):
@@ -40,7 +40,7 @@ async def test_what_work_raises_is_its_callers() -> None:
 
 
 async def test_work_that_takes_its_time_leaves_the_other_thread_to_others() -> None:
-    helpers, gate = Helpers(2, "slow"), threading.Event()
+    helpers, gate = ThreadPool(2, "slow"), threading.Event()
     held = asyncio.ensure_future(helpers.run(gate.wait, MOST_S))
     for number in range(10):
         assert await helpers.run(abs, -number) == number
@@ -51,7 +51,7 @@ async def test_work_that_takes_its_time_leaves_the_other_thread_to_others() -> N
 
 
 async def test_a_caller_that_leaves_is_not_missed() -> None:
-    helpers, gate = Helpers(1, "left"), threading.Event()
+    helpers, gate = ThreadPool(1, "left"), threading.Event()
     held = asyncio.ensure_future(helpers.run(gate.wait, MOST_S))
     await asyncio.sleep(0)
     held.cancel()

@@ -1,7 +1,9 @@
-"""The tree drawn in the docstring of `headway.errors` is the tree of its classes."""
+"""The tree drawn in the docstring of `headway.errors` is that of its classes; what errors hold."""
 
+import gc
 import inspect
 import re
+import weakref
 
 import pytest
 
@@ -71,3 +73,45 @@ def test_whose_fault_it_is_can_be_told_from_the_class() -> None:
     with pytest.raises(errors.RequestError):
         raise errors.Poison("killed its worker twice")
     assert not issubclass(errors.ModelFailed, errors.Unavailable | errors.RequestError)
+
+
+class Body:
+    """What a request holds while it is handled."""
+
+
+def refused(body: Body) -> errors.InvalidInput:
+    """An error with a cause and, through the handler in which it was raised, another context."""
+    cause, context = KeyError("cause"), ValueError("context")
+    try:
+        try:
+            raise cause
+        except KeyError:
+            pass
+        try:
+            raise context
+        except ValueError:
+            raise errors.InvalidInput("no") from cause
+    except errors.InvalidInput as error:
+        return error
+
+
+def test_an_error_that_is_kept_holds_no_frame_through_its_cause_or_its_context() -> None:
+    gc.disable()
+    try:
+        body = Body()
+        is_kept = weakref.ref(body)
+        error = errors.without_frames(refused(body))
+        del body
+        assert is_kept() is None
+    finally:
+        gc.enable()
+    for each in (error, error.__cause__, error.__context__):
+        assert each is not None
+        assert each.__traceback__ is None
+    assert error.__cause__ is not error.__context__
+
+
+def test_causes_in_a_circle_end() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__context__ = second, first
+    assert errors.without_frames(first) is first

@@ -155,7 +155,7 @@ def check_device(device: str) -> list[Any]:
     name, number = (found[1], found[2] or "") if found else (device, "")
     if name not in PROVIDERS or (number and name not in _NUMBERED):
         raise ConfigError(
-            f"{device!r} is none of {', '.join(PROVIDERS)}; a GPU may have a number: cuda:1",
+            f"{device!r} is not one of {', '.join(PROVIDERS)}; a GPU may have a number: cuda:1",
             field="device",
         )
     provider, package = PROVIDERS[name]

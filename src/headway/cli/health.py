@@ -21,9 +21,13 @@ def add_parser(commands: "Commands") -> None:
         "is not or cannot be reached. Needs no key.",
         allow_abbrev=False,
     )
-    parser.add_argument("url", nargs="?", default=DEFAULT_URL, metavar="URL", help=DEFAULT_URL)
+    parser.add_argument(
+        "url", nargs="?", default=DEFAULT_URL, metavar="URL", help=f"default: {DEFAULT_URL}"
+    )
     parser.add_argument("--live", action="store_true", help="ask only whether it is alive")
-    parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="default: 5")
+    parser.add_argument(
+        "--timeout", type=float, default=5.0, metavar="S", help="seconds to wait; default: 5"
+    )
     parser.add_argument(
         "--ca", metavar="FILE", help="PEM; the authority that signed the server's certificate"
     )

@@ -21,7 +21,10 @@ it go into the file of `headway serve --keys-file`. They hold its hash, not the 
 
 def add_parser(commands: "Commands") -> None:
     parser = commands.add_parser(
-        "keys", help="make API keys, list them", description="API keys.", allow_abbrev=False
+        "keys",
+        help="make API keys, list them",
+        description="Make and list API keys.",
+        allow_abbrev=False,
     )
     kinds: Commands = parser.add_subparsers(
         title="what", metavar="WHAT", required=True, parser_class=type(parser)
@@ -64,7 +67,7 @@ def _add_new(kinds: "Commands") -> None:
         metavar = "N" if kind is int else "X"
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, dest=name, type=kind, metavar=metavar, help=about[name])
-    parser.add_argument("--file", metavar="FILE", help="append the lines to it")
+    parser.add_argument("--file", metavar="FILE", help="append the lines to this file")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
     parser.set_defaults(run=run_new)
 

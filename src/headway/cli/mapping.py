@@ -36,8 +36,9 @@ the output answers one of the input, in the same order: {"line": 7, "result": �
 {"line": 7, "error": {"code": …, "message": …}}.
 
 If it is killed, the same command goes on where it stopped: no line is lost, none is answered
-twice. OUT.headway, beside the output, says which model and input it was made with.
-It ends with 0 if every line has its result, with 1 if more failed than --max-errors allows (none).
+twice. OUT.headway, beside the output, records the model and the input that made it.
+It exits with 0 if every line has its result, with 1 if more lines failed than --max-errors allows
+(none).
 """
 _BATCHING = ("max_batch_size", "max_batch_cost", "batch_sizes", "workers")
 _GENERATION = ("max_context", "max_sequences", "step_tokens", "kv_cache_gib", "dtype", "device")
@@ -63,12 +64,12 @@ def add_parser(commands: "Commands") -> None:
     parser.add_argument(
         "output", metavar="OUT", type=Path, help="a file that is created, or continued"
     )
-    parser.add_argument("--overwrite", action="store_true", help="begin OUT anew")
+    parser.add_argument("--overwrite", action="store_true", help="start OUT from scratch")
     parser.add_argument(
         "--max-errors",
         metavar="N",
         type=_count,
-        help="so many lines may fail; with more it ends at once (default: it goes on to the end)",
+        help="stop once more than N lines have failed (default: run to the end)",
     )
     parser.add_argument("--json", action="store_true", help="for programs: the summary as JSON")
     group = parser.add_argument_group("the model")

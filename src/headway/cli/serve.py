@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _MOST_FILES = 65536
 _DESCRIPTION = """\
-Serves models over HTTP and gRPC, to clients that already exist: KServe v2 / Triton, OpenAI, plain
-JSON. Calls that come together are batched; nothing needs tuning.
+Serves models over HTTP and gRPC to clients that already exist: KServe v2 / Triton, OpenAI, plain
+JSON. Calls that arrive together share a batch; nothing needs tuning.
 
   headway serve                      the built-in text-embedding model
   headway serve app:Sentiment        a headway.Model of yours: class Sentiment in app.py
@@ -29,15 +29,15 @@ JSON. Calls that come together are batched; nothing needs tuning.
   headway serve path/to/file.py      the only model in a file; file.py:Sentiment says which
   headway serve model.onnx           an ONNX file
   headway serve chat                 a small language model, and a page to talk to it
-  headway serve model.gguf           a language model; a folder of safetensors likewise
+  headway serve model.gguf           a language model; so is a folder of safetensors
   headway serve org/name             a model of the Hugging Face hub
   headway serve headway.toml         several models, with all their settings
-  headway serve ./models --watch     a folder of models, which may come and go meanwhile
+  headway serve ./models --watch     a folder of models; they are loaded and unloaded as it changes
 """
 _EPILOGUE = """\
-Every setting has three places; the first one wins: the flag (--slo-ms 50), the variable
-(HEADWAY_SLO_MS=50), the file (slo_ms = 50). With a file of several models, a model's flag or
-variable is for all of them.
+A setting can be given in three places, and the first of them wins: a flag (--slo-ms 50), a variable
+(HEADWAY_SLO_MS=50), the file (slo_ms = 50). A flag or variable of a model applies to every model of
+the file.
 """
 
 
@@ -64,8 +64,8 @@ def add_parser(commands: "Commands") -> None:
     parser.add_argument(
         "--name",
         metavar="TEXT",
-        help="what clients call it, not with a .toml file or a folder of models (default: as its "
-        "class or function, or where only a file is named, as that)",
+        help="the model's name for clients; not with a .toml file or a folder of models (default: "
+        "the name of its class or function; of its file, where only that is given)",
     )
     parser.add_argument(
         "--reload",

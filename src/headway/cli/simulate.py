@@ -21,24 +21,48 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _DEFAULT_POLICIES = ("auto", "window:5", "static")
+_REQUESTS = 20_000
 _LONG_RUN = 300_000  # items to simulate, all policies and loads together
 
-_TILE = "rows are computed in tiles of N: one that is begun takes as long as a full one"
-_BEST_SIZE = "rows beyond N take three times as long: a best size between powers of two"
-_NOISE = f"spread of batch times, e.g. 0.1; LAW is one of {', '.join(NOISE_LAWS)}"
-_STRAGGLERS = "a SHARE of batches takes so many TIMES as long, e.g. 0.02,10"
-_DRIFT = "from the middle of the run on, batches take so many TIMES as long"
-_WORKERS = "how many (default 1), or how many TIMES as long a batch takes on each, e.g. 1,1,3"
-_CLASSES = "shares of all items, e.g. high=0.1,low=0.5; the others are normal"
-_TENANTS = "tenants that send alike, and their weights, e.g. a=1,b=8"
-_SEEDS = "also say how far the figures of N seeds spread; default 1"
+_HELP = {
+    "--arrivals": "when requests arrive; see above",
+    "--latency": "a batch of b rows takes ALPHA + BETA * b ** EXPONENT (default 1)",
+    "--profile": 'measured times: JSON {"rows": [1,2,...], "sizes": null, "ms": [[...],...]}',
+    "--size": "item size at which a profile with several sizes is read",
+    "--lengths": "lengths of the items, see above; default: all alike",
+    "--token-ms": "added to a batch's time per padded token (rows times longest item); default 0",
+    "--max-batch-cost": "most rows times longest item in one batch; default: any",
+    "--compose": "how sizes share batches: dp (default), fifo, buckets, sort, packed; repeatable",
+    "--buckets": "for --compose buckets: 64,128,256 (largest sizes), pow2 (default), quantile:N",
+    "--max-batch-size": "most rows in one batch; default 64",
+    "--slo-ms": "wanted latency: auto refuses items that would miss it; default: none",
+    "--max-queue": f"most rows waiting; more are refused; default {DEFAULT_MAX_QUEUE}",
+    "--tile": "rows of a tile; a partial tile takes as long as a full one; default 1",
+    "--best-size": "each row beyond N takes three times as long, so that N is the best batch size",
+    "--noise": f"spread of batch times, e.g. 0.1; LAW: {', '.join(NOISE_LAWS)}; default: no noise",
+    "--stragglers": "this SHARE of batches takes TIMES as long, e.g. 0.02,10; default: none",
+    "--drift": "in the second half of the run, batches take TIMES as long; default 1",
+    "--workers": "number of workers (default 1), or how much slower each one is, e.g. 1,1,3",
+    "--classes": "shares of the priority classes, e.g. high=0.1,low=0.5; other items are normal",
+    "--tenants": "tenants that send equally many items, and their weights, e.g. a=1,b=8",
+    "--deadline-ms": "deadline of every item; default: none",
+    "--order": "which item of a priority class is next; default fifo",
+    "--slo-percentile": "percentage of answers that must meet --slo-ms; default 99",
+    "--seeds": "run N seeds, and show how far their figures spread; default 1",
+    "--policy": "a policy, see above; may be repeated; default: auto, window:5 and static",
+    "--requests": f"how many to simulate; default {_REQUESTS}, with --generate 2000",
+    "--seed": "seed of all random numbers; default 0",
+    "--load": "rates as shares of capacity, e.g. 0.02,0.3,0.9; overrides RATE",
+    "--json": "print the results as a JSON list",
+    "--plot": "also draw them (.png, .svg, .pdf)",
+}
 
 _DESCRIPTION = """\
 Compare batching policies side by side, without a server or a model.
 
 The production scheduler runs in virtual time: you say when requests arrive (--arrivals) and how
-long a batch takes (--latency or --profile), and read what each policy makes of it. Every policy
-meets the same arrivals. Latencies are from arrival to answer, in milliseconds.
+long a batch takes (--latency or --profile); the table shows what each policy makes of it. Every
+policy meets the same arrivals. Latencies are from arrival to answer, in milliseconds.
 
 arrivals (RATE is requests per second; leave it out when --load sets it):
   poisson:RATE         independent requests
@@ -50,10 +74,11 @@ arrivals (RATE is requests per second; leave it out when --load sets it):
   diurnal:RATE,SWING   a rate that rises and falls by SWING (default 0.8) of itself in 10 s
   cron:RATE,SECONDS    7 of 10 requests at one instant every SECONDS (default 0.25)
   trains:RATE          groups of 8, each request 1 ms behind the one before
-  closed:CLIENTS,MS    clients that wait for their answer, think MS on average, and come again;
-                       closed:CLIENTS,MS,constant all think alike, ...,mixed some much longer
+  closed:CLIENTS,MS[,LAW]
+                       clients that wait for their answer, think MS on average, and ask again; LAW
+                       constant: all think for the same time; mixed: some think much longer
   barrier:CLIENTS,MS,JITTER_MS
-                       clients that wait until all of them are answered, think MS, come again
+                       clients that wait until all of them are answered, think MS, ask again
   trace:FILE[@RATE]    times from a CSV file (a TIMESTAMP column, dates or seconds), at their
                        own pace or at RATE; repeated where more requests are asked for
 
@@ -104,135 +129,65 @@ def add_parser(commands: "Commands") -> None:
     parser.set_defaults(run=run)
 
 
+def _adder(group: argparse._ActionsContainer) -> Callable[..., object]:
+    return lambda flag, **options: group.add_argument(flag, help=_HELP[flag], **options)
+
+
 def _add_truth(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--arrivals",
-        required=True,
-        type=flags.arrivals,
-        metavar="SPEC",
-        help="when requests arrive; see above",
-    )
-    truth = parser.add_mutually_exclusive_group(required=True)
-    truth.add_argument(
-        "--latency",
-        type=flags.latency,
-        metavar="ALPHA_MS,BETA_MS[,EXPONENT]",
-        help="a batch of b rows takes ALPHA + BETA * b ** EXPONENT (default 1)",
-    )
-    truth.add_argument(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help='measured times: JSON {"rows": [1,2,...], "sizes": null, "ms": [[...],...]}',
-    )
-    add("--size", type=flags.count(2**31), help="item size at which to read a profile with sizes")
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--max-batch-size",
-        type=flags.count(65_536),
-        default=64,
-        metavar="B",
-        help="rows; default 64",
-    )
-    add(
-        "--slo-ms",
-        type=flags.positive,
-        metavar="S",
-        help="latency wanted; auto sheds what would miss it",
-    )
-    add(
-        "--max-queue",
-        type=flags.count(10_000_000),
-        default=DEFAULT_MAX_QUEUE,
-        metavar="N",
-        help=f"rows that may wait; more are refused; default {DEFAULT_MAX_QUEUE}",
-    )
-
-
-def _add_runs(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--policy",
-        type=flags.policy,
-        action="append",
-        dest="policies",
-        metavar="SPEC",
-        help="see above; may be repeated; default: auto, window:5 and static",
-    )
-    add(
-        "--requests",
-        type=flags.count(20_000_000),
-        default=20_000,
-        metavar="N",
-        help="default 20000",
-    )
-    add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K", help="default 0")
-    add(
-        "--load",
-        type=flags.loads,
-        default=(),
-        metavar="SHARES",
-        help="rates as shares of capacity, e.g. 0.02,0.3,0.9; overrides RATE",
-    )
-    add("--json", action="store_true", help="print the results as a JSON list")
-    add("--plot", type=Path, metavar="FILE", help="also draw them (.png, .svg, .pdf)")
-
-
-def _add_world(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--tile", type=flags.count(65_536), default=1, metavar="N", help=_TILE)
-    add("--best-size", type=flags.count(65_536), metavar="N", help=_BEST_SIZE)
-    add("--noise", type=flags.noise, default=Noise(), metavar="CV[,LAW]", help=_NOISE)
-    add("--stragglers", type=flags.stragglers, metavar="SHARE,TIMES", help=_STRAGGLERS)
-    add("--drift", type=flags.positive, default=1.0, metavar="TIMES", help=_DRIFT)
-    add("--workers", type=flags.workers, default=(1.0,), metavar="N|TIMES,TIMES", help=_WORKERS)
-    add("--classes", type=flags.classes, metavar="CLASS=SHARE,...", help=_CLASSES)
-    add("--tenants", type=flags.tenants, metavar="NAME=WEIGHT,...", help=_TENANTS)
-    add("--deadline-ms", type=flags.positive, metavar="D", help="every item's own deadline")
-    add("--order", choices=[each.value for each in Order], default=Order.FIFO.value)
-    add("--slo-percentile", type=flags.positive, default=99.0, metavar="P", help="default 99")
-    add("--seeds", type=flags.count(1000), default=1, metavar="N", help=_SEEDS)
+    add = _adder(parser)
+    add("--arrivals", required=True, type=flags.arrivals, metavar="SPEC")
+    add_one = _adder(parser.add_mutually_exclusive_group(required=True))
+    add_one("--latency", type=flags.latency, metavar="ALPHA_MS,BETA_MS[,EXPONENT]")
+    add_one("--profile", type=Path, metavar="FILE")
+    add("--size", type=flags.count(2**31))
 
 
 def _add_lengths(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--lengths", type=flags.lengths, metavar="SPEC", help="how long the items are; see above")
-    add(
-        "--token-ms",
-        type=flags.not_negative,
-        metavar="MS",
-        help="a batch takes so much more for each of its rows times its longest item",
-    )
-    add(
-        "--max-batch-cost",
-        type=flags.count(2**53),
-        metavar="TOKENS",
-        help="most rows times longest item in one batch",
-    )
-    add(
-        "--compose",
-        type=flags.compose,
-        action="append",
-        dest="composes",
-        metavar="HOW",
-        help="how sizes share batches: dp (default), fifo, buckets, sort, packed; may be repeated",
-    )
-    add(
-        "--buckets",
-        type=flags.buckets,
-        default=((), 0),
-        metavar="SPEC",
-        help="for --compose buckets: 64,128,256 (largest size of each), pow2 (default), quantile:N",
-    )
+    add = _adder(parser)
+    add("--lengths", type=flags.lengths, metavar="SPEC")
+    add("--token-ms", type=flags.not_negative, metavar="MS")
+    add("--max-batch-cost", type=flags.count(2**53), metavar="TOKENS")
+    add("--compose", type=flags.compose, action="append", dest="composes", metavar="HOW")
+    add("--buckets", type=flags.buckets, default=((), 0), metavar="SPEC")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    add = _adder(parser)
+    add("--max-batch-size", type=flags.count(65_536), default=64, metavar="B")
+    add("--slo-ms", type=flags.positive, metavar="S")
+    add("--max-queue", type=flags.count(10_000_000), default=DEFAULT_MAX_QUEUE, metavar="N")
+
+
+def _add_world(parser: argparse.ArgumentParser) -> None:
+    add = _adder(parser)
+    add("--tile", type=flags.count(65_536), default=1, metavar="N")
+    add("--best-size", type=flags.count(65_536), metavar="N")
+    add("--noise", type=flags.noise, default=Noise(), metavar="CV[,LAW]")
+    add("--stragglers", type=flags.stragglers, metavar="SHARE,TIMES")
+    add("--drift", type=flags.positive, default=1.0, metavar="TIMES")
+    add("--workers", type=flags.workers, default=(1.0,), metavar="N|TIMES,TIMES")
+    add("--classes", type=flags.classes, metavar="CLASS=SHARE,...")
+    add("--tenants", type=flags.tenants, metavar="NAME=WEIGHT,...")
+    add("--deadline-ms", type=flags.positive, metavar="D")
+    add("--order", choices=[each.value for each in Order], default=Order.FIFO.value)
+    add("--slo-percentile", type=flags.positive, default=99.0, metavar="P")
+    add("--seeds", type=flags.count(1000), default=1, metavar="N")
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    add = _adder(parser)
+    add("--policy", type=flags.policy, action="append", dest="policies", metavar="SPEC")
+    add("--requests", type=flags.count(20_000_000), metavar="N")
+    add("--seed", type=flags.count(2**63, least=0), default=0, metavar="K")
+    add("--load", type=flags.loads, default=(), metavar="SHARES")
+    add("--json", action="store_true")
+    add("--plot", type=Path, metavar="FILE")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.generate:
         return simulate_generation.run(arguments)
+    arguments.requests = arguments.requests or _REQUESTS
     policies: list[flags.PolicySpec] = arguments.policies or [
         flags.policy(name) for name in _DEFAULT_POLICIES
     ]

@@ -14,7 +14,7 @@ from headway.errors import ConfigError
 from headway.lab import generation, report
 from headway.lab.workload import OPEN_LOOPS, rate_of, replay
 
-_MOST_REQUESTS = 2_000  # unless --requests says otherwise: a request is many steps
+_REQUESTS = 2_000  # unless --requests says otherwise: a request is many steps
 
 
 def add_flags(parser: argparse.ArgumentParser, lengths: Callable[[str], Any]) -> None:
@@ -22,17 +22,24 @@ def add_flags(parser: argparse.ArgumentParser, lengths: Callable[[str], Any]) ->
     add(
         "--generate",
         action="store_true",
-        help="language models: sequences that decode token by token; --latency is a step's "
-        "ALPHA + BETA for each token; compares continuous batching, without chunks, and static",
+        help="a language model that decodes token by token, where a step takes --latency's "
+        "ALPHA, and BETA for each token; compares continuous batching, the same without chunks, "
+        "and static batches",
     )
     add(
         "--prompts",
         type=lengths,
         metavar="SPEC",
-        help="with --generate: tokens of prompts, as --lengths; absent: from the trace",
+        help="with --generate: lengths of prompts in tokens, as --lengths; default: the trace's",
     )
-    add("--outputs", type=lengths, metavar="SPEC", help="with --generate: tokens of answers")
-    add("--kv-tokens", type=int, default=65_536, metavar="N", help="tokens the KV cache holds")
+    add("--outputs", type=lengths, metavar="SPEC", help="the same for answers")
+    add(
+        "--kv-tokens",
+        type=int,
+        default=65_536,
+        metavar="N",
+        help="tokens that the KV cache holds; default 65536",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _conversations(arguments: argparse.Namespace) -> generation.Conversations:
     spec, seed = arguments.arrivals, arguments.seed
-    requests: int = min(arguments.requests, _MOST_REQUESTS)
+    requests: int = arguments.requests or _REQUESTS
     trace = None
     if spec.file is not None:
         trace = generation.read_conversations(Path(spec.file))

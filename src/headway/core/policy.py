@@ -133,7 +133,7 @@ def read_buckets(text: str) -> tuple[tuple[int, ...], int]:
         return tuple(int(part) for part in text.split(",")), 0
     except ValueError:
         raise ConfigError(
-            f"{text!r} is none of 64,128,256 (the largest size of each), pow2, quantile:N "
+            f"{text!r} is not one of 64,128,256 (the largest size of each), pow2, quantile:N "
             "(N from 2)",
             field="buckets",
         ) from None

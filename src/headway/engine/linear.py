@@ -26,16 +26,18 @@ def linear(
     is_rounded: bool = False,
 ) -> Linear:
     """A product with `[out, in]` weights on rows of this dtype; rounded: to 8 bits."""
+    if dtype != torch.float32 or len(weight) % WIDTH:
+        kernels = None  # they multiply fp32 rows, and give so many outputs at a time
     if is_rounded:
         weight, scales = rounded(weight)
-        if kernels is not None and dtype == torch.float32 and not len(weight) % WIDTH:
+        if kernels is not None:
             return PanelLinear(kernels, weight, scales, bias)
         weight = weight * scales[:, None]
-    elif kernels is not None and dtype == torch.float32 and not len(weight) % WIDTH:
+    elif kernels is not None:
         short = _in_16_bits(weight)
         if short is not None:
             return PanelLinear(kernels, short, None, bias)
-    if dtype == torch.float32 and HalfLinear.runs() and _is_half(weight):
+    if dtype == torch.float32 and HalfLinear.runs() and _is_exact(weight, torch.float16):
         return HalfLinear(weight, bias)
     return PlainLinear(weight, bias, dtype)
 
@@ -99,11 +101,12 @@ def _in_16_bits(weight: torch.Tensor) -> torch.Tensor | None:
     """The same numbers as fp16 or bf16; None: they are not."""
     if weight.dtype in (torch.float16, torch.bfloat16):
         return weight
-    shorter = (weight.to(dtype) for dtype in (torch.float16, torch.bfloat16))
-    return next((each for each in shorter if torch.equal(each.float(), weight.float())), None)
+    for dtype in (torch.float16, torch.bfloat16):
+        if _is_exact(weight, dtype):
+            return weight.to(dtype)
+    return None
 
 
-def _is_half(weight: torch.Tensor) -> bool:
-    """Is every weight an fp16 number?"""
-    short = _in_16_bits(weight)
-    return short is not None and short.dtype == torch.float16
+def _is_exact(weight: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Does every weight keep its value in that dtype?"""
+    return bool(torch.equal(weight.to(dtype).float(), weight.float()))

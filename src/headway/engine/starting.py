@@ -1,5 +1,6 @@
 """Make an engine from a folder: how precise, how many blocks, what else follows from the model."""
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from headway.errors import ConfigError
 if TYPE_CHECKING:
     from headway.engine.gpu.runner import GpuRunner
 
+_log = logging.getLogger(__name__)
 _GIB = 1 << 30
 _SEQUENCES = 64  # at once: a step of more decodes takes a CPU too long
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -60,15 +62,19 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         torch.set_num_threads(options.threads)
     dtype = dtype_of(options.dtype)
     context = _context(folder, options)
+    is_rounded = options.quantization == "int8"
+    kernels = compiled() if options.kernels == "auto" else None
     decoder = load(
         folder,
         dtype=dtype,
         max_context=context,
         use_transformers=options.use_transformers,
         random_weights=options.random_weights,
-        kernels=compiled() if options.kernels == "auto" else None,
-        is_rounded=options.quantization == "int8",
+        kernels=kernels,
+        is_rounded=is_rounded,
     )
+    if is_rounded and (kernels is None or dtype != torch.float32):
+        _log.warning("int8 makes nothing faster here: %s", _no_kernels_because(dtype))
     wanted = options.kv_cache_gib
     free = _free_bytes() // 4
     room = int(wanted * _GIB) if wanted is not None else min(free, 4 * _GIB)
@@ -79,7 +85,8 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     blocks = min(room // block_bytes, 4 * per_sequence * sequences)
     if blocks < 1:
         raise ConfigError(
-            f"{room / _GIB:.3g} GiB hold no block of {block_bytes} bytes", field="kv_cache_gib"
+            f"{room / _GIB:.3g} GiB are too little for one block of {block_bytes} bytes",
+            field="kv_cache_gib",
         )
     limits = Limits(
         blocks=blocks,
@@ -91,6 +98,12 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         adapter_slots=8 if options.adapter_slots is None else options.adapter_slots,
     )
     return Runner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
+
+
+def _no_kernels_because(dtype: torch.dtype) -> str:
+    if dtype != torch.float32:
+        return "its kernels compute in float32, and dtype is bfloat16"
+    return "its kernels need an x86-64 CPU with AVX2, Linux and a C compiler"
 
 
 def _context(folder: Path, options: EngineOptions) -> int:

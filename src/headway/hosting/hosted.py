@@ -198,17 +198,6 @@ class Served(InUse):
         self._is_ready = False
         await self.batcher.close(drain_s=drain_s)
 
-    async def retire(self, *, drain_s: float) -> None:
-        """Close, once the requests that have found it are done: new ones do not find it any more.
-
-        A request that is queued or runs is the batcher's to drain. One that comes to the queue
-        later (it is being prepared, or has more rows to bring) holds the model meanwhile.
-        """
-        loop = asyncio.get_running_loop()
-        end_at = loop.time() + drain_s
-        await self._wait_left(end_at)
-        await self.close(drain_s=max(0.0, end_at - loop.time()))
-
     @property
     def is_busy(self) -> bool:
         if super().is_busy:

@@ -51,6 +51,20 @@ class InUse:
         if self._left is not None and not self._is_needed:
             self._left.set()
 
+    async def retire(self, *, drain_s: float) -> None:
+        """Close, once the requests that have found it are done: new ones do not find it any more.
+
+        A request that is queued or runs is the model's own to drain. One that comes to the queue
+        later (it is being prepared, or has more rows to bring) holds the model meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + drain_s
+        await self._wait_left(end_at)
+        await self.close(drain_s=max(0.0, end_at - loop.time()))
+
+    async def close(self, *, drain_s: float = 30.0) -> None:
+        raise NotImplementedError
+
     async def _wait_left(self, end_at: float) -> None:
         """Until no caller needs it, or the event loop's clock is there."""
         with suppress(TimeoutError):

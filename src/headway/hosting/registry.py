@@ -303,13 +303,6 @@ class Registry:
             raise self._why_not(name, version)
         return model
 
-    def get_ready(self, name: str, version: str = "") -> ServedModel:
-        """The model that answers now. Raises why there is none."""
-        model = self.find_ready(name, version)
-        if model is None:
-            raise _asleep(name)
-        return model
-
     def find_loaded(self, name: str, version: str = "") -> ServedModel | None:
         """Whether it is ready or not; None: there is no such model, or not yet."""
         if not version:
@@ -317,7 +310,8 @@ class Registry:
         return self._versions.get(name, {}).get(version)
 
     def find_ready(self, name: str, version: str = "") -> ServedModel | None:
-        """The same; None: it loads when it is asked for, so ask `wait_ready`."""
+        """The model that answers now. None: it loads when it is asked for, so ask `wait_ready`.
+        Raises why there is none."""
         model = self.find_loaded(name, version)
         if model is None:
             model = self._adapted(name)

@@ -56,11 +56,10 @@ def replay_window(
     fixed: Fixed,
     *,
     pace: Pace | None = None,
-    factors: Times | None = None,
     max_queue: int | None = None,
 ) -> Replay | None:
     """Item by item, with as many workers as there are speeds. None: the queue ran over."""
-    pace = pace or Pace(factors=factors)
+    pace = pace or Pace()
     if isinstance(arrivals, ClosedLoop):
         return _Closed(arrivals, seconds, fixed, pace).run()
     return _replay_open(arrivals, seconds, fixed, pace, max_queue)

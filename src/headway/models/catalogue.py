@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from headway.config import nearest
 from headway.errors import ConfigError
@@ -176,7 +176,7 @@ def maker(target: str) -> Callable[..., AnyModel]:
     if target.endswith(".onnx"):
         return _onnx_maker(Path(target))
     if target.endswith(".pt2"):
-        return _torch_maker(Path(target))
+        return _maker_over(Path(target), "headway.backends.torch:ExportedModel")
     if targets.is_code(target):
         return targets.maker_at(target)
     entry = catalogue().get(target)
@@ -217,15 +217,15 @@ def is_saved_model(path: Path) -> bool:
 def folder_maker(path: Path) -> Callable[..., AnyModel]:
     """What diffusers or transformers saved; else the one .onnx or .pt2 file that is in it."""
     if (path / "model_index.json").is_file():
-        return _images_maker(path)
+        return _maker_over(path, "headway.models.draw:DiffusionModel")
     if _is_whisper(path):
-        return _whisper_maker(path)
+        return _maker_over(path, "headway.models.speech.whisper:Whisper")
     if is_language_model(path):
         return functools.partial(LanguageModel, str(path))
     programs = _programs_in(path)
     is_text = all((path / name).is_file() for name in ("config.json", "tokenizer.json"))
     if is_text or not programs:
-        return _transformers_maker(path)
+        return _maker_over(path, "headway.models.transformers:model_in")
     if len(programs) > 1:
         names = ", ".join(program.name for program in programs)
         raise ConfigError(f"{path} has several models ({names}): say which, or call one model.onnx")
@@ -237,66 +237,9 @@ def _programs_in(path: Path) -> list[Path]:
     return named[:1] or sorted([*path.glob("*.onnx"), *path.glob("*.pt2")])
 
 
-def _torch_maker(path: Path) -> Callable[..., AnyModel]:
-    def make(*, device: str = "", threads: int = 1) -> AnyModel:
-        from headway.backends.torch import ExportedModel
-
-        return ExportedModel(path, device=device, threads=threads)
-
-    return make
-
-
-def _transformers_maker(path: Path) -> Callable[..., AnyModel]:
-    def make(
-        *,
-        device: str = "",
-        threads: int = 1,
-        task: str = "",
-        max_tokens: int = 512,
-        truncate: bool = False,
-        dtype: str = "",
-    ) -> AnyModel:
-        from headway.models.transformers import model_in
-
-        return model_in(
-            path,
-            device=device,
-            threads=threads,
-            task=task,
-            max_tokens=max_tokens,
-            truncate=truncate,
-            dtype=dtype,
-        )
-
-    return make
-
-
-def _images_maker(path: Path) -> Callable[..., AnyModel]:
-    def make(
-        *, device: str = "", threads: int = 1, steps: int = 25, max_pixels: int = 1024 * 1024
-    ) -> AnyModel:
-        from headway.models.draw import DiffusionModel
-
-        return DiffusionModel(
-            path, device=device, threads=threads, steps=steps, max_pixels=max_pixels
-        )
-
-    return make
-
-
-def _whisper_maker(path: Path) -> Callable[..., AnyModel]:
-    def make(
-        *,
-        device: str = "",
-        threads: int = 1,
-        takes: Literal["file", "samples"] = "file",
-        max_seconds: float = 300.0,
-    ) -> AnyModel:
-        from headway.models.speech.whisper import Whisper
-
-        return Whisper(path, device=device, threads=threads, takes=takes, max_seconds=max_seconds)
-
-    return make
+def _maker_over(path: Path, place: str) -> Callable[..., AnyModel]:
+    """The class or function at `module:name`, over this file or folder."""
+    return functools.partial(_imported(place), path)
 
 
 def _is_whisper(path: Path) -> bool:

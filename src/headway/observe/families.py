@@ -1,119 +1,79 @@
 """Every metric there is: its name, its kind, what it means. More: docs/reference/metrics.md."""
 
-from headway.observe.exposition import Family
+import functools
 
-_MODEL = ("model", "version")
-_CLASS = (*_MODEL, "priority")
+from headway.observe.exposition import Family, Kind
+
+
+def _of_model(kind: Kind, name: str, meaning: str, *labels: str) -> Family:
+    """By model and version, and by these labels."""
+    return Family(name, kind, meaning, ("model", "version", *labels))
+
+
+_counter = functools.partial(_of_model, "counter")
+_gauge = functools.partial(_of_model, "gauge")
+_histogram = functools.partial(_of_model, "histogram")
 
 # ---- items: one unit of queued work each; the parts of a request that was cut count singly
-ITEM_QUEUE = Family(
-    "headway_item_queue_seconds", "histogram", "Waited because every worker was busy.", _CLASS
+ITEM_QUEUE = _histogram(
+    "headway_item_queue_seconds", "Waited because every worker was busy.", "priority"
 )
-ITEM_LINGER = Family(
-    "headway_item_linger_seconds", "histogram", "Waited for more items at a free worker.", _CLASS
+ITEM_LINGER = _histogram(
+    "headway_item_linger_seconds", "Waited for more items at a free worker.", "priority"
 )
-ITEM_EXECUTE = Family(
-    "headway_item_execute_seconds", "histogram", "Run time of the batch it was in.", _CLASS
+ITEM_EXECUTE = _histogram(
+    "headway_item_execute_seconds", "Run time of the batch it was in.", "priority"
 )
-ITEM_END_TO_END = Family(
-    "headway_item_end_to_end_seconds", "histogram", "From queued to answered.", _CLASS
+ITEM_END_TO_END = _histogram(
+    "headway_item_end_to_end_seconds", "From queued to answered.", "priority"
 )
-ITEMS_FAILED = Family(
-    "headway_items_failed_total", "counter", "Items answered with the model's error.", _MODEL
-)
-ITEMS_REFUSED = Family(
-    "headway_items_refused_total", "counter", "Calls that were refused.", (*_MODEL, "reason")
-)
-ITEMS_CANCELLED = Family(
-    "headway_items_cancelled_total", "counter", "Callers that left early.", (*_MODEL, "started")
-)
-TENANT_ROWS = Family(
-    "headway_tenant_rows_total", "counter", "Rows run, by configured tenant.", (*_MODEL, "tenant")
-)
-SLO_ITEMS = Family(
-    "headway_slo_items_total", "counter", "Items against the latency goal.", (*_MODEL, "outcome")
-)
-SLO_SECONDS = Family("headway_slo_seconds", "gauge", "The latency goal.", _MODEL)
+ITEMS_FAILED = _counter("headway_items_failed_total", "Items answered with the model's error.")
+ITEMS_REFUSED = _counter("headway_items_refused_total", "Calls that were refused.", "reason")
+ITEMS_CANCELLED = _counter("headway_items_cancelled_total", "Callers that left early.", "started")
+TENANT_ROWS = _counter("headway_tenant_rows_total", "Rows run, by configured tenant.", "tenant")
+SLO_ITEMS = _counter("headway_slo_items_total", "Items against the latency goal.", "outcome")
+SLO_SECONDS = _gauge("headway_slo_seconds", "The latency goal.")
 
 # ---- batches
-BATCH_ROWS = Family(
-    "headway_batch_rows", "histogram", "Rows in a batch, by why it left.", (*_MODEL, "reason")
-)
-BATCH_PADDING = Family(
-    "headway_batch_padding_ratio", "histogram", "Share of a batch that was padding.", _MODEL
-)
-BATCH_RERUNS = Family(
-    "headway_batch_reruns_total", "counter", "Model calls spent on finding a culprit.", _MODEL
-)
-BATCHES_LOST = Family(
-    "headway_batches_lost_total", "counter", "Batches that a worker held when it died.", _MODEL
-)
-OUT_OF_MEMORY = Family(
-    "headway_out_of_memory_total", "counter", "Batches that did not fit into memory.", _MODEL
-)
-BATCH_CAP = Family("headway_batch_cap_rows", "gauge", "Most rows that are thought to pay.", _MODEL)
-LINGER_CAP = Family(
-    "headway_linger_cap_seconds", "gauge", "Longest wait that is thought to pay.", _MODEL
-)
+BATCH_ROWS = _histogram("headway_batch_rows", "Rows in a batch, by why it left.", "reason")
+BATCH_PADDING = _histogram("headway_batch_padding_ratio", "Share of a batch that was padding.")
+BATCH_RERUNS = _counter("headway_batch_reruns_total", "Model calls spent on finding a culprit.")
+BATCHES_LOST = _counter("headway_batches_lost_total", "Batches that a worker held when it died.")
+OUT_OF_MEMORY = _counter("headway_out_of_memory_total", "Batches that did not fit into memory.")
+BATCH_CAP = _gauge("headway_batch_cap_rows", "Most rows that are thought to pay.")
+LINGER_CAP = _gauge("headway_linger_cap_seconds", "Longest wait that is thought to pay.")
 
 # ---- now
-QUEUE_ROWS = Family("headway_queue_rows", "gauge", "Rows waiting.", _MODEL)
-QUEUE_SECONDS = Family(
-    "headway_queue_seconds", "gauge", "Seconds of work waiting, by the cost table.", _MODEL
+QUEUE_ROWS = _gauge("headway_queue_rows", "Rows waiting.")
+QUEUE_SECONDS = _gauge("headway_queue_seconds", "Seconds of work waiting, by the cost table.")
+WORKERS = _gauge("headway_workers", "Workers by what they do.", "state")
+WORKER_RESTARTS = _counter("headway_worker_restarts_total", "Worker processes started again.")
+OLDEST_BATCH = _gauge(
+    "headway_oldest_batch_seconds", "How long the longest batch has been running."
 )
-WORKERS = Family("headway_workers", "gauge", "Workers by what they do.", (*_MODEL, "state"))
-WORKER_RESTARTS = Family(
-    "headway_worker_restarts_total", "counter", "Worker processes started again.", _MODEL
-)
-OLDEST_BATCH = Family(
-    "headway_oldest_batch_seconds", "gauge", "How long the longest batch has been running.", _MODEL
-)
-MODEL_READY = Family("headway_model_ready", "gauge", "1 while calls are taken.", _MODEL)
-CRASHES = Family("headway_crashes_total", "counter", "Batchers that broke.", _MODEL)
+MODEL_READY = _gauge("headway_model_ready", "1 while calls are taken.")
+CRASHES = _counter("headway_crashes_total", "Batchers that broke.")
 
 # ---- language models; the names end as vLLM's do
-FIRST_TOKEN = Family(
-    "headway_time_to_first_token_seconds", "histogram", "From asked to the first token.", _MODEL
+FIRST_TOKEN = _histogram("headway_time_to_first_token_seconds", "From asked to the first token.")
+BETWEEN_TOKENS = _histogram(
+    "headway_inter_token_latency_seconds", "Between two tokens of an answer."
 )
-BETWEEN_TOKENS = Family(
-    "headway_inter_token_latency_seconds", "histogram", "Between two tokens of an answer.", _MODEL
+SEQUENCE_SECONDS = _histogram(
+    "headway_e2e_request_latency_seconds", "From asked to the last token."
 )
-SEQUENCE_SECONDS = Family(
-    "headway_e2e_request_latency_seconds", "histogram", "From asked to the last token.", _MODEL
-)
-SEQUENCE_QUEUED = Family(
-    "headway_request_queue_time_seconds", "histogram", "From asked to the first step.", _MODEL
-)
-STEP_SEQUENCES = Family(
-    "headway_step_sequences", "histogram", "Answers that got a token from a step.", _MODEL
-)
-SEQUENCES_RUNNING = Family(
-    "headway_num_requests_running", "gauge", "Answers being computed.", _MODEL
-)
-SEQUENCES_WAITING = Family(
-    "headway_num_requests_waiting", "gauge", "Answers that wait for a place.", _MODEL
-)
-KV_CACHE_USAGE = Family(
-    "headway_kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", _MODEL
-)
-PREEMPTIONS = Family(
-    "headway_num_preemptions_total", "counter", "Answers that gave up their blocks.", _MODEL
-)
-PREFIX_QUERIES = Family(
-    "headway_prefix_cache_queries_total", "counter", "Prompt tokens looked up.", _MODEL
-)
-PREFIX_HITS = Family(
-    "headway_prefix_cache_hits_total", "counter", "Prompt tokens found in the cache.", _MODEL
-)
-PROMPT_TOKENS = Family("headway_prompt_tokens_total", "counter", "Tokens of prompts.", _MODEL)
-GENERATION_TOKENS = Family(
-    "headway_generation_tokens_total", "counter", "Tokens of answers.", _MODEL
-)
-SEQUENCES_FINISHED = Family(
-    "headway_request_success_total",
-    "counter",
-    "Answers that ended, by why.",
-    (*_MODEL, "finished_reason"),
+SEQUENCE_QUEUED = _histogram("headway_request_queue_time_seconds", "From asked to the first step.")
+STEP_SEQUENCES = _histogram("headway_step_sequences", "Answers that got a token from a step.")
+SEQUENCES_RUNNING = _gauge("headway_num_requests_running", "Answers being computed.")
+SEQUENCES_WAITING = _gauge("headway_num_requests_waiting", "Answers that wait for a place.")
+KV_CACHE_USAGE = _gauge("headway_kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.")
+PREEMPTIONS = _counter("headway_num_preemptions_total", "Answers that gave up their blocks.")
+PREFIX_QUERIES = _counter("headway_prefix_cache_queries_total", "Prompt tokens looked up.")
+PREFIX_HITS = _counter("headway_prefix_cache_hits_total", "Prompt tokens found in the cache.")
+PROMPT_TOKENS = _counter("headway_prompt_tokens_total", "Tokens of prompts.")
+GENERATION_TOKENS = _counter("headway_generation_tokens_total", "Tokens of answers.")
+SEQUENCES_FINISHED = _counter(
+    "headway_request_success_total", "Answers that ended, by why.", "finished_reason"
 )
 LANGUAGE = (
     *(FIRST_TOKEN, BETWEEN_TOKENS, SEQUENCE_SECONDS, SEQUENCE_QUEUED, STEP_SEQUENCES),
@@ -151,32 +111,16 @@ OPEN_FDS = Family("process_open_fds", "gauge", "Open file descriptors.")
 MAX_FDS = Family("process_max_fds", "gauge", "Most file descriptors there may be.")
 
 # ---- Triton's names, so that its dashboards carry over
-NV_SUCCESS = Family(
-    "nv_inference_request_success", "counter", "Requests answered with a result.", _MODEL
-)
-NV_FAILURE = Family(
-    "nv_inference_request_failure", "counter", "Requests that failed.", (*_MODEL, "reason")
-)
-NV_COUNT = Family("nv_inference_count", "counter", "Rows of the requests answered.", _MODEL)
-NV_EXECUTIONS = Family("nv_inference_exec_count", "counter", "Batches run.", _MODEL)
-NV_REQUEST_US = Family(
-    "nv_inference_request_duration_us", "counter", "Time of the requests answered.", _MODEL
-)
-NV_QUEUE_US = Family(
-    "nv_inference_queue_duration_us", "counter", "Time these requests waited.", _MODEL
-)
-NV_INPUT_US = Family(
-    "nv_inference_compute_input_duration_us", "counter", "Part of infer here: always 0.", _MODEL
-)
-NV_INFER_US = Family(
-    "nv_inference_compute_infer_duration_us", "counter", "Time their batches ran.", _MODEL
-)
-NV_OUTPUT_US = Family(
-    "nv_inference_compute_output_duration_us", "counter", "Part of infer here: always 0.", _MODEL
-)
-NV_PENDING = Family(
-    "nv_inference_pending_request_count", "gauge", "Items that wait for a worker.", _MODEL
-)
+NV_SUCCESS = _counter("nv_inference_request_success", "Requests answered with a result.")
+NV_FAILURE = _counter("nv_inference_request_failure", "Requests that failed.", "reason")
+NV_COUNT = _counter("nv_inference_count", "Rows of the requests answered.")
+NV_EXECUTIONS = _counter("nv_inference_exec_count", "Batches run.")
+NV_REQUEST_US = _counter("nv_inference_request_duration_us", "Time of the requests answered.")
+NV_QUEUE_US = _counter("nv_inference_queue_duration_us", "Time these requests waited.")
+NV_INPUT_US = _counter("nv_inference_compute_input_duration_us", "Part of infer here: always 0.")
+NV_INFER_US = _counter("nv_inference_compute_infer_duration_us", "Time their batches ran.")
+NV_OUTPUT_US = _counter("nv_inference_compute_output_duration_us", "Part of infer here: always 0.")
+NV_PENDING = _gauge("nv_inference_pending_request_count", "Items that wait for a worker.")
 _GPU = ("gpu_uuid",)
 GPU_UTILIZATION = Family("nv_gpu_utilization", "gauge", "Share of time it was busy, 0 to 1.", _GPU)
 GPU_MEMORY_TOTAL = Family("nv_gpu_memory_total_bytes", "gauge", "Memory of the GPU.", _GPU)

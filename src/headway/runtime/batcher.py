@@ -36,6 +36,7 @@ from headway.model import Model, TensorModel
 from headway.runtime.batching.assembly import BatcherParts
 from headway.runtime.batching.entrance import Follower, deadline_at, now_here
 from headway.runtime.batching.statistics import Statistics, statistics_of
+from headway.runtime.calling.inputs import CallOptions
 from headway.runtime.driving.calls import Call, DirectCall
 from headway.runtime.driving.streams import OpenStream, StreamCall
 from headway.runtime.events import Observer
@@ -180,9 +181,8 @@ class Batcher(Generic[In, Out]):
             elif (row := self._parts.inputs.row(value)) is not None:
                 call = self._entrance.enqueue_plain(row, loop)
         if call is None:
-            call = await self._entrance.ask(
-                value, loop, priority, deadline_ms, tenant, partition, parameters
-            )
+            options = CallOptions(priority, deadline_ms, tenant, partition, parameters)
+            call = await self._entrance.ask(value, loop, options)
         if deadline_ms is not None:
             return await self._answer_in_time(call, entered_at, deadline_ms)  # type: ignore[no-any-return]
         result: Any
@@ -211,9 +211,8 @@ class Batcher(Generic[In, Out]):
         """
         loop = asyncio.get_running_loop()
         entered_at = now_here()
-        call = await self._entrance.ask(
-            value, loop, priority, deadline_ms, tenant, partition, parameters
-        )
+        options = CallOptions(priority, deadline_ms, tenant, partition, parameters)
+        call = await self._entrance.ask(value, loop, options)
         result = await self._answer_in_time(call, entered_at, deadline_ms)
         return Explained(result, explanation_of(call))
 
@@ -360,9 +359,8 @@ class Batcher(Generic[In, Out]):
             raise InvalidInput(f"{self.name} does not stream")
         entered_at = now_here()
         deadline = deadline_at(entered_at, deadline_ms)
-        call = await self._entrance.ask_stream(
-            value, entered_at, priority, deadline_ms, tenant, partition, parameters
-        )
+        options = CallOptions(priority, deadline_ms, tenant, partition, parameters)
+        call = await self._entrance.ask_stream(value, entered_at, options)
         return OpenStream(call, self._entrance.withdraw, self._expire_at(call, deadline))
 
     def check_parameters(self, given: Mapping[str, Any]) -> None:

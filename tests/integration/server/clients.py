@@ -24,7 +24,6 @@ from served_models import MOST_S
 from tritonclient.utils import InferenceServerException
 
 KSERVE_PYTHON = Path(__file__).parents[3] / ".venv-kserve" / "bin" / "python"
-CLIENTS_PYTHON = Path(__file__).parents[3] / ".venv-clients" / "bin" / "python"
 Vectors = list[list[float]]
 
 

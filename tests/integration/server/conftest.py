@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from real_server import TOML, Server, served
+from served_models import MOST_S
+from stacks import Stacks
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +38,11 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         *("--warm-up-s", "0.5"),
     ) as running:
         yield running
+
+
+@pytest.fixture(params=["http", "asgi"])
+def http(stacks: Stacks, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    """A client of the `stacks` of a test's file: each of those that serve HTTP."""
+    url = f"http://{stacks.addresses.of(request.param)}"
+    with httpx.Client(base_url=url, timeout=MOST_S) as client:
+        yield client

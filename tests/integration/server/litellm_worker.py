@@ -1,10 +1,8 @@
-"""LiteLLM's and LangChain's own calls, in an environment of their own (.venv-clients): given a
-server's URL, it says how each call ended, as one JSON object."""
+"""LiteLLM's and LangChain's own calls, in an environment of their own (.venv-clients): for
+`client_calls.py`."""
 
 import asyncio
-import json
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -72,14 +70,3 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "rank async": lambda url: asyncio.run(rank_async(url)),
     "langchain": lambda url: chain(url, check_embedding_ctx_length=False),
 }
-
-
-def ended(call: Callable[[str], Any], url: str) -> Any:
-    try:
-        return call(url)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the test must hear of it
-        return f"{type(error).__name__}: {error}"
-
-
-url = sys.argv[1]
-sys.stdout.write(json.dumps({name: ended(call, url) for name, call in CALLS.items()}))

@@ -133,6 +133,11 @@ def test_what_is_asked_is_answered_as_described(
     [
         ("/v1/models/{model}:predict", "/v1/models/words:predict", {"instances": ["a"]}),
         (
+            "/v2/models/{model}/generate",
+            "/v2/models/words/generate",
+            {"text_input": "a", "id": "7", "parameters": None},
+        ),
+        (
             "/v2/models/{model}/infer",
             "/v2/models/words/infer",
             {"inputs": [{"name": "input", "shape": [1], "datatype": "BYTES", "data": ["a"]}]},
@@ -150,6 +155,14 @@ def test_a_transcription_is_as_described(http: httpx.Client, form: str) -> None:
     asked = {"model": "hears", "response_format": form}
     answer = http.post("/v1/audio/transcriptions", data=asked, files=CLIP).raise_for_status()
     check_described(http, "/v1/audio/transcriptions", answer)
+
+
+def test_every_field_of_a_form_that_the_route_knows_is_described(http: httpx.Client) -> None:
+    schemas = http.get("/openapi.json").json()["components"]["schemas"]
+    answer = http.post("/v1/audio/transcriptions", data={"colour": "red"}, files=CLIP)
+    known = answer.json()["error"]["message"].partition("there are ")[2].split(", ")
+    assert list(schemas["TranscriptionForm"]["properties"]) == known
+    assert schemas["TranscriptionForm"]["required"] == ["model", "file"]
 
 
 @pytest.mark.parametrize(

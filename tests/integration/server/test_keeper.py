@@ -124,7 +124,7 @@ async def test_a_failed_load_is_tried_again_by_itself(tmp_path: Path) -> None:
     settings(tmp_path, warm_up=False)
     async with keeping(tmp_path) as keeper:
         with pytest.raises(NotReady) as caught:
-            keeper.registry.get_ready("m")
+            keeper.registry.find_ready("m")
         assert caught.value.retry_after_s == pytest.approx(5.0)
         assert not keeper.is_ready
         gate.write_text("")
@@ -154,7 +154,7 @@ async def test_an_unload_in_the_middle_of_a_load_wins(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="it was unloaded"):
             await loading
         with pytest.raises(UnknownModel):
-            keeper.registry.get_ready("m")
+            keeper.registry.find_ready("m")
         await asyncio.sleep(60.0)
         assert [entry.state for entry in keeper.index()] == ["UNAVAILABLE"]
 
@@ -247,7 +247,7 @@ async def test_one_of_several_that_fails_leaves_the_others(tmp_path: Path) -> No
     pytest.importorskip("onnxruntime")
     broken = ModelConfig(name="b", target="absent.onnx")
     async with serving(configured(example("a"), broken)) as registry:
-        assert registry.get_ready("a").is_ready
+        assert registry.find_ready("a").is_ready
         assert "there is no such file" in registry.index()[1].reason
         assert registry.names() == ["a"]
         assert [each.is_ready for each in registry.readiness()] == [True, False]
@@ -288,15 +288,15 @@ async def test_another_configuration_is_told_apart_and_followed() -> None:
     after = configured(example("same"), example("other", max_queue=10), example("new"))
     async with Keeper(before, make_served) as keeper:
         await keeper.wait_started()
-        same, other = (keeper.registry.get_ready(name) for name in ("same", "other"))
+        same, other = (keeper.registry.find_ready(name) for name in ("same", "other"))
         said = await keeper.reload_configuration(after)
         assert said == ["model gone: gone", "model new: new", "model other: changed"]
         for name in ("new", "other"):
             await keeper.load(name)
-        assert keeper.registry.get_ready("same") is same
-        assert keeper.registry.get_ready("other") is not other
+        assert keeper.registry.find_ready("same") is same
+        assert keeper.registry.find_ready("other") is not other
         with pytest.raises(UnknownModel):
-            keeper.registry.get_ready("gone")
+            keeper.registry.find_ready("gone")
         assert keeper.registry.names() == ["new", "other", "same"]
 
 
@@ -311,14 +311,14 @@ async def test_a_model_that_goes_and_comes_back_answers_what_it_had_begun() -> N
     late = Config(server=ServerConfig(drain_s=60.0), models=(model,))
     async with Keeper(late, make_served) as keeper:
         await keeper.wait_started()
-        asking = asyncio.create_task(keeper.registry.get_ready("m").predict(7, ASK))
+        asking = asyncio.create_task(keeper.registry.find_ready("m").predict(7, ASK))
         await asyncio.sleep(1.0)
         await keeper.reload_configuration(configured())
         await asyncio.sleep(1.0)
         assert keeper.registry.names() == []
         await keeper.reload_configuration(late)
         await asyncio.sleep(1.0)
-        assert keeper.registry.get_ready("m").is_ready
+        assert keeper.registry.find_ready("m").is_ready
         assert await asking == 7
         assert [entry.state for entry in keeper.index()] == ["READY"]
 

@@ -1,19 +1,17 @@
-"""LiteLLM and LangChain, unmodified. (They live in .venv-clients, and take a while to import:
-all their calls are made by one process.)"""
+"""LiteLLM and LangChain, unmodified."""
 
 import base64
-import json
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import numpy
 import pytest
-from clients import CLIENTS_PYTHON
 from real_server import HERE
 from served_models import MOST_S
 from stacks import Stacks
+
+from client_calls import CLIENTS_PYTHON, ended
 
 pytestmark = pytest.mark.slow
 if not CLIENTS_PYTHON.exists():
@@ -50,15 +48,8 @@ def stacks() -> Iterator[Stacks]:
 
 @pytest.fixture(scope="module")
 def found(stacks: Stacks) -> Any:
-    done = subprocess.run(
-        [str(CLIENTS_PYTHON), str(HERE / "litellm_worker.py"), f"http://{stacks.addresses.http}"],
-        capture_output=True,
-        text=True,
-        timeout=6 * MOST_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    url = f"http://{stacks.addresses.http}"
+    return ended(HERE / "litellm_worker.py", url, most_s=6 * MOST_S)
 
 
 @pytest.mark.parametrize("call", EXPECTED)

@@ -9,7 +9,7 @@ import numpy
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from served_models import MOST_S, vector_of
+from served_models import vector_of
 from stacks import MAX_ROWS, Stacks
 
 HTTP = ("http", "asgi")
@@ -20,14 +20,6 @@ GRPC = ("grpc", "grpcio")
 def stacks() -> Iterator[Stacks]:
     with Stacks() as served:
         yield served
-
-
-@pytest.fixture(params=HTTP)
-def http(stacks: Stacks, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    with httpx.Client(
-        base_url=f"http://{stacks.addresses.of(request.param)}", timeout=MOST_S
-    ) as client:
-        yield client
 
 
 def some_texts(count: int) -> list[str]:

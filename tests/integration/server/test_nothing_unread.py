@@ -12,7 +12,6 @@ from stacks import Stacks
 
 from headway.server.grpc import inference_pb2 as pb
 
-HTTP = ("http", "asgi")
 GRPC = ("grpc", "grpcio")
 TEXT: dict[str, Any] = {"name": "input", "shape": [1], "datatype": "BYTES", "data": ["a"]}
 INFER = "/v2/models/words/infer"
@@ -28,14 +27,6 @@ PAIR: dict[str, Any] = {"model": "pairs", "query": "a", "documents": ["a"]}
 def stacks() -> Iterator[Stacks]:
     with Stacks() as served:
         yield served
-
-
-@pytest.fixture(params=HTTP)
-def http(stacks: Stacks, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    with httpx.Client(
-        base_url=f"http://{stacks.addresses.of(request.param)}", timeout=MOST_S
-    ) as client:
-        yield client
 
 
 def infer(**more: Any) -> dict[str, Any]:

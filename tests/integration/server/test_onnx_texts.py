@@ -20,7 +20,6 @@ from headway.backends.onnx import OnnxModel
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-HTTP = ("http", "asgi")
 GRPC = ("grpc", "grpcio")
 TEXTS = ["12", "naïve 文字", "b'12'", ""]
 NOT_UTF8 = b"\xff\xfe"
@@ -50,14 +49,6 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
         served.registry.add(model)
         yield served
         served.run(model.close).result(MOST_S)
-
-
-@pytest.fixture(params=HTTP)
-def http(stacks: Stacks, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    with httpx.Client(
-        base_url=f"http://{stacks.addresses.of(request.param)}", timeout=MOST_S
-    ) as client:
-        yield client
 
 
 def ask(texts: list[str]) -> dict[str, Any]:

@@ -175,9 +175,9 @@ async def test_ready_only_between_start_and_close() -> None:
     registry.add(made)
     assert not made.is_ready
     with pytest.raises(NotReady):
-        registry.get_ready("m")
+        registry.find_ready("m")
     await made.start()
-    face: ServedModel = registry.get_ready("m")
+    face: ServedModel = registry.find_ready("m")
     assert face is made
     await made.close()
     assert not made.is_ready

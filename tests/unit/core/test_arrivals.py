@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.batching.arrivals import Arrivals
-from headway.core.batching.returns import Returns
+from headway.core.batching.returns import Held, Returns
 
 
 def watching(workers: int = 1) -> Arrivals:
@@ -32,9 +32,7 @@ def best_wait(
     patient_s: float = 0.010,
     saved_s: float = 0.010,
 ) -> float:
-    return made.best_wait(
-        since_s, items, missing, most_s=most_s, patient_s=patient_s, saved_s=saved_s
-    )
+    return made.best_wait(since_s, Held(items, missing, most_s, patient_s, saved_s))
 
 
 def test_before_anybody_has_come_back_it_does_not_wait() -> None:
@@ -149,7 +147,7 @@ def test_several_at_once_teach_the_same_as_one_by_one(
         arrivals.completed(2.0, ran_s=0.01)
         arrivals.completed(3.0, ran_s=0.01)
     waits = [
-        arrivals.return_wait(3.0, 4, 2, most_s=1.0, patient_s=1.0, saved_s=0.01)
+        arrivals.return_wait(3.0, Held(4, 2, most_s=1.0, patient_s=1.0, saved_s=0.01))
         for arrivals in (one_by_one, together)
     ]
     assert waits[0] == waits[1]

@@ -91,9 +91,9 @@ def test_tensorrt_leaves_to_cuda_what_it_cannot_run(install: Any) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("gpu", "device: 'gpu' is none of cpu, cuda"),
-        ("cpu:1", "device: 'cpu:1' is none of"),
-        ("cuda:x", "device: 'cuda:x' is none of"),
+        ("gpu", "device: 'gpu' is not one of cpu, cuda"),
+        ("cpu:1", "device: 'cpu:1' is not one of"),
+        ("cuda:x", "device: 'cuda:x' is not one of"),
         (
             "cuda",
             "the onnxruntime that is installed has no CUDAExecutionProvider, only cpu",

@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from headway.core.batching.returns import Returns
+from headway.core.batching.returns import Held, Returns
 
 _WINDOW = 16  # batches over which the most items at once are remembered
 _NEARLY = 0.5  # times the square root of their number are missing: nearly all callers are here
@@ -27,8 +27,11 @@ _BATCHES_NOTED = 128  # … and batches with those who came after them: older on
 class Arrivals:
     """Whether callers come in a closed loop, and how long to wait for them there."""
 
-    def __init__(self, workers: int = 1) -> None:
-        self.heard: Callable[[Sequence[float]], object] = _ignore  # is told when
+    def __init__(
+        self, workers: int = 1, on_arrivals: Callable[[Sequence[float]], object] | None = None
+    ) -> None:
+        """`on_arrivals` is called with the times of arrivals, some after each other."""
+        self._on_arrivals = on_arrivals
         self.workers = workers
         self._most_at_once = 0
         self._most_here = 0  # in this window of batches
@@ -58,7 +61,7 @@ class Arrivals:
         self._arrivals = 0
 
     def arrived(self, now: float, here: int) -> None:
-        """Somebody came; with them so many are here, queued or running."""
+        """An item arrived; with it, so many are here, queued or running."""
         noted = self._noted
         noted.append(now)
         if here > self._noted_here:
@@ -67,20 +70,21 @@ class Arrivals:
             self.learn_arrivals()
 
     def arrived_together(self, times: Sequence[float], here: int) -> None:
-        """As `arrived` for each of several in a row; `here`: before the first of them."""
+        """The same as `arrived` for each of them; `here`: items before the first."""
         self._noted += times
         self._noted_here = max(self._noted_here, here + len(times))
         if len(self._noted) >= _MOST_NOTED:
             self.learn_arrivals()
 
     def learn_arrivals(self) -> None:
-        """From those that were only noted."""
+        """Learn from the arrivals noted so far."""
         times = self._noted
         if not times:
             return
         self._noted = []
         here, self._noted_here = self._noted_here, 0
-        self.heard(times)
+        if self._on_arrivals is not None:
+            self._on_arrivals(times)
         self._arrivals += len(times)
         if self._last_arrival == -math.inf:
             self._first_arrival = times[0]
@@ -166,26 +170,11 @@ class Arrivals:
         """The share of the time that a worker has been running lately."""
         return min(1.0, self._ran_s / self._elapsed_s) if self._elapsed_s else 0.0
 
-    def return_wait(
-        self,
-        now: float,
-        items: int,
-        missing: int,
-        *,
-        most_s: float,
-        patient_s: float,
-        saved_s: float,
-    ) -> float:
-        """How long to hold for callers that come back after their answers."""
+    def return_wait(self, now: float, held: Held) -> float:
+        """How long to hold a batch for callers that come back after their answers."""
         self.learn_arrivals()
         self._learn_returns()
-        limits = {"most_s": most_s, "patient_s": patient_s, "saved_s": saved_s}
-        wait = self._returns.best_wait(now - self._last_completion, items, missing, **limits)
+        wait = self._returns.best_wait(now - self._last_completion, held)
         if not self._came_since:
             return wait
-        since_s = now - self._came_since[0]
-        return max(wait, self._followers.best_wait(since_s, items, missing, **limits))
-
-
-def _ignore(times: Sequence[float]) -> None:
-    """Nobody wants to know."""
+        return max(wait, self._followers.best_wait(now - self._came_since[0], held))

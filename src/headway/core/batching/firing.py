@@ -11,6 +11,7 @@ from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.batch_size import BatchSize
 from headway.core.batching.pool import Pool
 from headway.core.batching.rehearsal import Rehearsal
+from headway.core.batching.returns import Held
 from headway.core.batching.sizing import Sizing
 from headway.core.batching.stagger import Stagger
 from headway.core.costs import Costs
@@ -242,13 +243,10 @@ class AutoRule:
         soon = SOON if is_much else SOON_FOR_LITTLE
         # An item that just missed a batch waits no longer than that one ran: it sets the p99.
         patient_s = saved_s - (now - oldest.arrived_at) if is_much else 0.0
+        most_s = min(min(soon * saved_s, max_wait_s) - idle_s, slack_s)
+        patient_s = min(patient_s, max_wait_s - idle_s, slack_s)
         return self._arrivals.return_wait(
-            now,
-            lane.items,
-            missing,
-            most_s=min(min(soon * saved_s, max_wait_s) - idle_s, slack_s),
-            patient_s=min(patient_s, max_wait_s - idle_s, slack_s),
-            saved_s=saved_s,
+            now, Held(lane.items, missing, most_s, patient_s, saved_s)
         )
 
     def _saved_s(self, lane: Lane, joining: int) -> tuple[float, float]:

@@ -13,17 +13,19 @@ from typing import NamedTuple, Protocol
 
 from headway.core.batching.sizing import Sizing
 
-LATELY = 96  # arrivals that say how many come just now, …
-_SURELY = 1.15  # … if they are so many times what a batch size serves: less may be chance, …
-_SURELY_ALONE = 1.25  # … more so with one worker, whose batches are longer
-_SPELL = 20  # times what one item takes: so long it may go on
+LATELY = 96  # arrivals: their rate is the rate of now
+# Arrivals outrun a batch size only if they are so many times what it serves: less may be chance.
+_SURELY = 1.15
+_SURELY_ALONE = 1.25  # with one worker, whose batches are longer
+_SPELL = 20  # batches of one item: how long such arrivals are expected to go on
 _SLICE = 24  # batches between two pauses
-_LOOK_UP = 12  # batches take as long as to reckon once how many rows leave …
-_WAITS = 24  # … and one batch as long as to look at so many waits
-_MEAN_COUNTS = 0.3  # times what the tail does
-_TAIL = 0.01  # of the items are the tail
-_LATE_STEPS = 200  # shares of late items that differ by less than half a percent are alike
-_SHORTEST_S = 1e-9  # no answer is sooner: what is less is rounding
+# The work of a replay is counted in batches:
+_LOOK_UP = 12  # to ask a `Share` how many items leave costs as much as so many batches
+_WAITS = 24  # to sort so many waits costs as much as one batch
+_MEAN_COUNTS = 0.3  # the weight of the mean in a score, where the tail has 1
+_TAIL = 0.01  # the share of the items that are the tail
+_LATE_STEPS = 200  # shares of late items that differ by less than half a percent are equal
+_SHORTEST_S = 1e-9  # shorter times are rounding errors
 
 
 class Replayed(NamedTuple):

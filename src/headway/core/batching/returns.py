@@ -6,6 +6,7 @@ known to be missing, that says how soon each will be here.
 
 import bisect
 import math
+from typing import NamedTuple
 
 _SHORTEST = -16  # the first bin ends at 2**-16.5 s (11 µs), the last at 2**5 s
 _BINS = 2 * (6 - _SHORTEST)
@@ -15,6 +16,16 @@ _DECAY = 0.97  # about the last 30 batches
 _MOST = 64  # arrivals looked at for one batch
 _ALL = 0.1  # of a caller is still missing: all are here
 _KNOWN = 2  # batches before anything is expected
+
+
+class Held(NamedTuple):
+    """A batch that may wait for callers to come back."""
+
+    items: int  # in it now
+    missing: int  # callers that may join
+    most_s: float  # the longest wait for all of them
+    patient_s: float  # the longest wait for some
+    saved_s: float  # by each that joins
 
 
 class Returns:
@@ -49,24 +60,16 @@ class Returns:
             before = upto
         counts[last] += weight * (len(arrivals) - before)
 
-    def best_wait(
-        self,
-        since_s: float,
-        items: int,
-        missing: int,
-        *,
-        most_s: float,
-        patient_s: float,
-        saved_s: float,
-    ) -> float:
-        """How much longer it pays to hold a batch of so many items, `since_s` after the last
-        answer; 0: not at all.
+    def best_wait(self, since_s: float, held: Held) -> float:
+        """How much longer it pays to hold the batch, `since_s` after the last answer; 0: not at
+        all.
 
         Until all missing callers are here, if that is within `most_s`: a caller that is left behind
         waits for a whole batch, and makes the tail. Otherwise, within `patient_s`, as long as the
         callers that join save more (`saved_s` each) than all others lose: the callers that wait,
         and those that will find the worker busy.
         """
+        items, missing, most_s, patient_s, saved_s = held
         if self._seen < _KNOWN or most_s <= 0.0:
             return 0.0
         first = _bin(since_s)

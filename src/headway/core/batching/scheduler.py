@@ -49,10 +49,9 @@ class Scheduler:
         self._queue = _queue_for(policy)
         self._fitting = Fitting(policy.max_batch_size, policy.batch_sizes)
         self._stagger = Stagger(self.costs, policy.max_batch_size)
-        self._arrivals = Arrivals(policy.workers)
+        self._arrivals = Arrivals(policy.workers, self._learn_arrivals)
         sizing = Sizing(policy, self.costs, self._arrivals)
         self._rehearsal = Rehearsal(policy, self.costs, sizing)
-        self._arrivals.heard = self._heard
         self._batch_size = BatchSize(
             policy,
             self.costs,
@@ -163,8 +162,7 @@ class Scheduler:
             if self._workers == 1:
                 self._stagger.answered(now, len(batch.items))
 
-    def _heard(self, times: Sequence[float]) -> None:
-        """So items arrived."""
+    def _learn_arrivals(self, times: Sequence[float]) -> None:
         self._rehearsal.arrived(times)
         self._stagger.arrived(times)
 

@@ -2,12 +2,13 @@
 
 Callers of a closed loop that think for the same time stay together for ever: they share one large
 batch, think, and come back together. In smaller groups, one served while the others think, every
-batch is shorter. Whether they would come back in groups is not known before it is tried: callers
-that wait for each other come back together whatever is done. So it is tried for one round, and
-given up where it does not hold.
+batch is shorter. Only a trial shows whether they come back in groups: callers that wait for each
+other come back together whatever the scheduler does. So groups are tried for one round, and given
+up if the callers come back together.
 
-Callers have no names here. Where all think for the same time, they come back in the order of their
-answers, so the next arrival belongs to the oldest answer that nobody has come back from.
+The scheduler does not know who an item's caller is. Where all callers think for the same time,
+they come back in the order of their answers. So an arrival is taken for a caller of the oldest
+batch that has callers missing.
 """
 
 import math
@@ -17,15 +18,17 @@ from collections.abc import Sequence
 from headway.core.batching.sizing import HAND_OVER_S
 from headway.core.costs import Costs
 
-_TOGETHER = 0.05  # of what one item takes: think times that differ by less are the same, …
-_SAME = 0.02  # … and surely so by less than this
-_SURE, _LESS_SURE = 2, 32  # rounds of all callers with the same think time
-_WORTH_IT = 0.95  # of the time of all together: what an answer must take in groups
-_STRAGGLERS = 1.05  # times what was predicted: some batches take far longer than the others
-_MOST_ANSWERS = 64  # batches whose callers are not back
+# Think times are the same if they differ by less than this share of what a batch of one item takes,
+_TOGETHER = 0.05
+_SAME = 0.02  # and surely the same below this share.
+# Rounds in which all callers must have had the same think time before they are served in groups.
+_SURE, _LESS_SURE = 2, 32
+_WORTH_IT = 0.95  # groups must bring an answer's time down to this share of what it takes together
+_STRAGGLERS = 1.05  # batches take so many times what was predicted, on average: some are far longer
+_MOST_ANSWERS = 64  # batches that are remembered until their callers are back
 _MOST_GROUPS = 64
-_FIRST_REST = 32  # batches after a round of groups that did not hold, before the next one, …
-_REST_GROWS = 8  # … and so many times as many after each that follows
+_FIRST_REST = 32  # batches to wait after groups did not hold, before they are tried again;
+_REST_GROWS = 8  # each further failure makes that wait so many times as long
 _LONGEST_REST = 2**20
 
 

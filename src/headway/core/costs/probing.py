@@ -32,16 +32,16 @@ def probe_order(max_rows: int, *, coarse: bool = False) -> list[int]:
     return powers + [rows for rows in more if rows not in powers]
 
 
-def next_probe(seconds: Mapping[int, float], max_rows: int, *, coarse: bool = False) -> int | None:
+def next_probe(seconds: Mapping[int, float], max_rows: int) -> int | None:
     """The size to time next, given those timed so far. None: enough is known.
 
     First those of `probe_order`; then the wider gap beside the best size is halved until the gaps
     are narrow.
     """
-    for rows in probe_order(max_rows, coarse=coarse):
+    for rows in probe_order(max_rows):
         if rows not in seconds:
             return rows
-    if coarse or len(seconds) >= len(probe_rows(max_rows)) + _REFINEMENTS:
+    if len(seconds) >= len(probe_rows(max_rows)) + _REFINEMENTS:
         return None
     timed = sorted(seconds)
     best = max(timed, key=lambda rows: (rows / seconds[rows], rows))

@@ -42,7 +42,7 @@ class Admission:
         self._admitted = _Admitted()
         self._offered = _Offered()
         self._slack_s = 0.0  # what the strict estimate was short of, lately
-        self._verdict: _Verdict | None = None  # the last refusal, while it holds for its like
+        self._verdict: _Verdict | None = None  # the last refusal, while it holds for equal items
 
     def started(self, batch: Batch) -> None:
         bisect.insort(self._ends, _end_of(batch))
@@ -65,7 +65,7 @@ class Admission:
         verdict = self._verdict
         if verdict is not None:
             if verdict.holds_for(item, self._queue.rows):
-                raise self._shed_alike(item.arrived_at, verdict)
+                raise self._shed_for(item.arrived_at, verdict)
             self._verdict = None
         if self._sheds and (self._policy.slo_s is not None or item.deadline < math.inf):
             shed = self._why_hopeless(item, cap_rows)
@@ -139,7 +139,7 @@ class Admission:
             kind_of(item), self._queue.rows, answer_at - slo_s, start_at, answer_at, is_rush
         )
         self._remember(verdict, now)
-        return self._shed_alike(now, verdict)
+        return self._shed_for(now, verdict)
 
     def _remember(self, verdict: "_Verdict", now: float) -> None:
         ends = self._ends
@@ -147,7 +147,7 @@ class Admission:
             # The batches ahead start and end at moments that do not move while nothing changes.
             self._verdict = verdict._replace(until=min(verdict.until, ends[0]))
 
-    def _shed_alike(self, now: float, verdict: "_Verdict") -> Shed:
+    def _shed_for(self, now: float, verdict: "_Verdict") -> Shed:
         if verdict.is_rush:
             self._stay_strict(now)
         slo_s = self._policy.slo_s or 0.0
@@ -209,14 +209,14 @@ class Admission:
 
 
 class _Verdict(NamedTuple):
-    """An item was shed. Its like are, too, as long as no batch starts or ends, none is let in and
-    none leaves the queue, until the moment at which there would be time enough."""
+    """An item was shed. Every item of the same kind is shed as well, until a batch starts or ends,
+    the queue changes, or `until` is reached: an item that comes then would be answered in time."""
 
     kind: tuple[object, ...]
     queued_rows: int
     until: float
-    start_at: float  # of its batch
-    answer_at: float
+    start_at: float  # when the item's batch would have started,
+    answer_at: float  # and when its answer would have come
     is_rush: bool
 
     def holds_for(self, item: Item, queued_rows: int) -> bool:

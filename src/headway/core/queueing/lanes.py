@@ -104,7 +104,7 @@ class Line:
     def head(self) -> Item:
         """The next, in order."""
         flow = min([shelf.slots[0] for shelf in self.shelves.values()])[4]
-        if not flow.is_odd:
+        if not flow.has_gaps:
             return flow.items[0]
         found = self.first()
         assert found is not None, "the line is empty"

@@ -19,7 +19,7 @@ SLACK = 64  # traces of the departed that are tolerated
 class Flow:
     """One tenant's items on one shelf, oldest first."""
 
-    __slots__ = ("gone", "is_odd", "items", "shelf", "spent", "tenant", "unused")
+    __slots__ = ("gone", "has_gaps", "items", "shelf", "spent", "tenant", "unused")
 
     def __init__(self, tenant: Account, shelf: "Shelf") -> None:
         self.tenant = tenant
@@ -28,7 +28,7 @@ class Flow:
         self.gone = 0  # so many
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots whose right was used for an item that went out of turn
-        self.is_odd = False  # its slots may not be those of its items, one by one
+        self.has_gaps = False  # a slot may have no item, or an item no slot
 
     @property
     def is_over(self) -> bool:
@@ -142,7 +142,7 @@ class Shelf:
         return slots
 
     def serve(self, slot: Slot) -> Item | None:
-        """The item that goes with a slot that was cut off, of an odd flow; None: there is none."""
+        """The item for a slot that was cut off, of a flow with gaps; None: there is none."""
         flow = slot[4]
         item = None if flow.spent else _oldest(flow, self._live)
         if item is None:
@@ -153,7 +153,7 @@ class Shelf:
             flow.items.popleft()
             if slot[3] != 1:
                 self._shares.charge(flow.tenant, 1 - slot[3])
-        flow.is_odd = bool(flow.gone or flow.unused or flow.spent)
+        flow.has_gaps = bool(flow.gone or flow.unused or flow.spent)
         return item
 
     def newest(self, name: str) -> Item | None:
@@ -170,7 +170,7 @@ class Shelf:
     def remove(self, item: Item, *, ran: bool) -> None:
         """Out of turn: to run, or never to. It is not `live` any more."""
         flow = self.flows[item.tenant]
-        flow.is_odd = True
+        flow.has_gaps = True
         flow.gone += 1
         if flow.gone > len(flow.items) // 2 + SLACK:
             _clean(flow, self._live)

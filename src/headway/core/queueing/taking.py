@@ -1,4 +1,4 @@
-"""Takes items of one row from the front of several shelves, many at once: the way that most go."""
+"""Takes items of one row from the front of several shelves, many at once: the usual case."""
 
 import bisect
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from headway.core.queueing.fairness import Account, Shares
 from headway.core.queueing.shelves import Shelf, Slot
 
 _AHEAD = 8  # slots of each shelf, beside twice its part of a batch, that are looked at first
-_id, _flow, _is_odd = itemgetter(0), itemgetter(4), attrgetter("is_odd")
+_id, _flow, _has_gaps = itemgetter(0), itemgetter(4), attrgetter("has_gaps")
 
 
 def take_singles(
@@ -58,7 +58,7 @@ def _serve(slots: Sequence[Slot], shares: Shares[Account]) -> list[Item]:
     """The items that go with these slots, out of their flows."""
     flows = list(map(_flow, slots))
     tenant: Account = flows[0].tenant
-    if len(shares.accounts) == 1 and not any(map(_is_odd, flows)):
+    if len(shares.accounts) == 1 and not any(map(_has_gaps, flows)):
         tenant.held -= len(slots)
         if not tenant.held:
             shares.emptied(tenant)
@@ -66,7 +66,7 @@ def _serve(slots: Sequence[Slot], shares: Shares[Account]) -> list[Item]:
     taken: list[Item] = []
     emptied = 0.0
     for slot, flow in zip(slots, flows, strict=True):
-        item = flow.shelf.serve(slot) if flow.is_odd else flow.items.popleft()
+        item = flow.shelf.serve(slot) if flow.has_gaps else flow.items.popleft()
         if item is None:
             continue
         taken.append(item)

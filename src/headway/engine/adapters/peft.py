@@ -83,9 +83,11 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _check(config: dict[str, Any], path: Path) -> None:
     if config.get("peft_type") != "LORA":
-        raise ConfigError(f"{path}: peft_type is {config.get('peft_type')!r}; LORA is supported")
+        raise ConfigError(
+            f"{path}: peft_type is {config.get('peft_type')!r}; only LORA is supported"
+        )
     if config.get("bias", "none") != "none":
-        raise ConfigError(f"{path}: bias = {config['bias']!r} is not supported; none is")
+        raise ConfigError(f'{path}: bias = {config["bias"]!r} is not supported; only "none" is')
     initial = config.get("init_lora_weights")
     if isinstance(initial, str) and initial.startswith(_CHANGE_THE_MODEL):
         raise ConfigError(

@@ -15,7 +15,7 @@ from torch.nn import functional
 from headway.engine.cache import Shape
 from headway.engine.decoders.rotary import rope_of, rotations
 from headway.engine.gpu.kernels.activation import silu_and_multiply
-from headway.engine.gpu.kernels.eight_bit import Projection, RowScaled
+from headway.engine.gpu.kernels.eight_bit import RowScaled
 from headway.engine.gpu.kernels.norm import rms_norm
 from headway.engine.gpu.kernels.rotary import rotate_and_store
 
@@ -77,11 +77,11 @@ class GpuDecoder:
         head = given.pop("lm_head.weight", None)
         self._head = self._embedding if head is None or config.get("tie_word_embeddings") else head
 
-    def quantise(self, kind: Callable[[torch.Tensor], Projection] = RowScaled) -> None:
+    def quantise(self) -> None:
         """From now on the layers' weights are 8-bit floats. The head's stay."""
         for layer in self._layers:
             for which in PROJECTIONS:
-                setattr(layer, which, kind(getattr(layer, which)))
+                setattr(layer, which, RowScaled(getattr(layer, which)))
 
     def hidden(
         self,

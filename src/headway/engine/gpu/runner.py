@@ -150,7 +150,9 @@ class GpuRunner:
     @property
     def adapters(self) -> DeviceAdapters:
         if self._adapters is None:
-            raise InvalidInput("adapters: this engine was started without; set adapter_slots")
+            raise InvalidInput(
+                "adapters: this engine was started without adapters; set adapter_slots"
+            )
         return self._adapters
 
     def warm_up(self, sizes: Sequence[int] = (), *, has_prompts: bool = True) -> None:

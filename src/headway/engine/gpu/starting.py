@@ -55,7 +55,10 @@ def start_on_gpu(folder: Path, options: EngineOptions, context: int) -> GpuRunne
     block_bytes = decoder.shape.block_bytes(_BLOCK_SIZE, dtype)
     blocks = _room(options, config, step_tokens, dtype) // block_bytes
     if blocks < 1:
-        raise ConfigError("the device's memory holds no block of the cache", field="kv_cache_gib")
+        raise ConfigError(
+            "the device's free memory is too little for one block of the cache",
+            field="kv_cache_gib",
+        )
     limits = Limits(
         blocks=blocks,
         block_size=_BLOCK_SIZE,

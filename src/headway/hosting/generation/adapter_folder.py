@@ -41,7 +41,7 @@ class AdapterFolder:
     async def start(self) -> Self:
         """Returns when all that lies there has been loaded. Raises ConfigError."""
         if not self._folder.is_dir():
-            raise ConfigError(f"{self._folder} is no folder", field="adapter_folder")
+            raise ConfigError(f"{self._folder} is not a folder", field="adapter_folder")
         await self.look()
         self._task = asyncio.get_running_loop().create_task(self._watch())
         return self

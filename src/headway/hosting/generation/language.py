@@ -10,7 +10,7 @@ from typing import Any
 from headway.errors import InputTooLarge, InvalidInput, NotReady, QueueFull
 from headway.models.chat.grammars import Grammars
 from headway.models.chat.text import ChatText
-from headway.runtime.calling.threads import Helpers, run_in_thread
+from headway.runtime.calling.threads import ThreadPool, run_in_thread
 
 _MOST_COMPILING = 2  # grammars at a time: one may take seconds of a core
 _MOST_WAITING = 64  # for their turn; more are refused
@@ -28,7 +28,7 @@ class Language:
         self.vocabulary = vocabulary
         self.max_context = max_context
         self._tokens = _spelled(text)
-        self._helpers = Helpers(_HELPERS, "headway-text")
+        self._helpers = ThreadPool(_HELPERS, "headway-text")
         self._grammars: Grammars | None = None
         self._has_grammars = has_grammars
         self._compiling = asyncio.Semaphore(_MOST_COMPILING)

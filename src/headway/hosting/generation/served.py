@@ -204,11 +204,6 @@ class ServedGenerator(InUse):
             await self._engine.close()
         self._tell(Stopped(self.name, 0))
 
-    async def retire(self, *, drain_s: float) -> None:
-        """Close, once the requests that have found it are done."""
-        await self._wait_left(asyncio.get_running_loop().time() + drain_s)
-        await self.close(drain_s=0.0)
-
     @property
     def _is_needed(self) -> bool:
         return self.is_busy

@@ -57,7 +57,7 @@ class Repository:
         """`settings`: for every model, before its own."""
         self._root = Path(root).expanduser().resolve()
         if not self._root.is_dir():
-            raise ConfigError(f"{root} is no folder", field="repository")
+            raise ConfigError(f"{root} is not a folder", field="repository")
         self._settings = settings or {}
 
     def scan(self) -> dict[str, ModelFolder]:

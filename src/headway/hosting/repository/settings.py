@@ -111,7 +111,7 @@ def _version_policy(value: Any) -> dict[str, Any]:
             return {"versions": {"all": True}}
         case {"specific": {"versions": [*versions]}}:
             return {"versions": {"listed": [_whole(version) for version in versions]}}
-    raise InvalidInput(f"config: version_policy is {value!r}, which is none of Triton's")
+    raise InvalidInput(f"config: version_policy is {value!r}, which Triton does not have")
 
 
 def _dynamic_batching(value: Any) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class ChatTemplate:
         except Exception as error:  # the template is the model's own code
             raise InvalidInput(f"messages: the chat template refuses them: {error}") from error
         if len(rendered) > _LONGEST:
-            raise InvalidInput("messages: the chat template makes too much of them")
+            raise InvalidInput("messages: the chat template makes too long a text of them")
         return rendered
 
 

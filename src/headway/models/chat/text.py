@@ -79,7 +79,7 @@ class ChatText:
 
         shielded = [_checked(each, lambda it: self._special.sub(shield, it)) for each in messages]
         if not shielded:
-            raise InvalidInput("messages: there is none")
+            raise InvalidInput("messages: the list is empty")
         rendered = self._render(shielded, add_generation_prompt)
         parts = re.split(f"{nonce}(\\d+){nonce}", rendered)
         ids: list[int] = []

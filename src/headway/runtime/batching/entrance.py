@@ -3,7 +3,7 @@
 import asyncio
 import concurrent.futures
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from headway.core import Item, new_item
 from headway.errors import Closed, DeadlineExceeded, HeadwayError, InvalidInput
 from headway.runtime.batching.decider import BatchDecider
 from headway.runtime.batching.making import ModelJobs
-from headway.runtime.calling.inputs import Input, InputReader
+from headway.runtime.calling.inputs import CallOptions, Input, InputReader
 from headway.runtime.driving.calls import Call, DirectCall, ThreadCall
 from headway.runtime.driving.event_loop import EventLoop
 from headway.runtime.driving.streams import StreamCall
@@ -86,20 +86,12 @@ class Entrance:
     # ---- coming in, with wishes
 
     async def ask(
-        self,
-        value: Any,
-        loop: asyncio.AbstractEventLoop,
-        priority: str,
-        deadline_ms: float | None,
-        tenant: str,
-        partition: Hashable,
-        parameters: Mapping[str, Any] | None,
+        self, value: Any, loop: asyncio.AbstractEventLoop, options: CallOptions
     ) -> Call | LongCall:
         """Read one value, and queue it."""
+        tenant, deadline_ms = options.tenant, options.deadline_ms
         entered_at = now_here() if self._inputs.are_prepared else None
-        read = await self._read(
-            value, entered_at, priority, deadline_ms, tenant, partition, parameters
-        )
+        read = await self._read(value, entered_at, options)
         if read.rows > 1 and read.rows > self._maker.policy.window_rows:
             if deadline_ms is not None and entered_at is not None:
                 deadline_ms -= (now_here() - entered_at) * 1e3
@@ -107,47 +99,21 @@ class Entrance:
         call: Call = self._enqueue(read, loop, tenant, deadline_ms, entered_at)
         return call
 
-    async def ask_stream(
-        self,
-        value: Any,
-        entered_at: float,
-        priority: str,
-        deadline_ms: float | None,
-        tenant: str,
-        partition: Hashable,
-        parameters: Mapping[str, Any] | None,
-    ) -> StreamCall:
-        read = await self._read(
-            value, entered_at, priority, deadline_ms, tenant, partition, parameters, streams=True
-        )
+    async def ask_stream(self, value: Any, entered_at: float, options: CallOptions) -> StreamCall:
+        read = await self._read(value, entered_at, options, streams=True)
+        tenant, deadline_ms = options.tenant, options.deadline_ms
         loop = asyncio.get_running_loop()
         call: StreamCall = self._enqueue(read, loop, tenant, deadline_ms, entered_at, streams=True)
         return call
 
     async def _read(
-        self,
-        value: Any,
-        entered_at: float | None,
-        priority: str,
-        deadline_ms: float | None,
-        tenant: str,
-        partition: Hashable,
-        parameters: Mapping[str, Any] | None,
-        *,
-        streams: bool = False,
+        self, value: Any, entered_at: float | None, options: CallOptions, *, streams: bool = False
     ) -> Input:
         try:  # (a `with` would cost more than all the rest)
             if self._inputs.are_prepared:
                 self._shell.check_open()
-            return await self._inputs.read(
-                value,
-                priority=priority,
-                deadline=None if entered_at is None else deadline_at(entered_at, deadline_ms),
-                tenant=tenant,
-                partition=partition,
-                parameters=parameters,
-                streams=streams,
-            )
+            deadline = None if entered_at is None else deadline_at(entered_at, options.deadline_ms)
+            return await self._inputs.read(value, options, deadline, streams=streams)
         except HeadwayError as error:
             self._shell.report_refusal(error)
             raise

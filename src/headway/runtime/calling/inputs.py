@@ -14,6 +14,16 @@ _NONE: Mapping[str, Any] = {}
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
+class CallOptions(NamedTuple):
+    """What a caller asks for beside its value."""
+
+    priority: str
+    deadline_ms: float | None
+    tenant: str
+    partition: Hashable
+    parameters: Mapping[str, Any] | None
+
+
 class Input(NamedTuple):
     """One value, ready to be queued."""
 
@@ -65,18 +75,11 @@ class InputReader:
             return None
 
     async def read(
-        self,
-        value: Any,
-        *,
-        priority: str,
-        deadline: float | None,
-        tenant: str,
-        partition: Hashable,
-        parameters: Mapping[str, Any] | None,
-        streams: bool = False,
+        self, value: Any, options: CallOptions, deadline: float | None, *, streams: bool = False
     ) -> Input:
         """Raises InvalidInput, QueueFull, or what preparing raised."""
         rows, size = 1, 0
+        priority, _, tenant, partition, parameters = options
         # First what the scheduler will sort by: it must be fit for that.
         if not isinstance(tenant, str):
             raise InvalidInput(f"tenant must be a string, not {tenant!r}")

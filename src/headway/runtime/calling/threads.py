@@ -53,7 +53,7 @@ class Lanes(Generic[T]):
             return piece
 
 
-class Helpers:
+class ThreadPool:
     """A few threads that stay, for work of which there is much and each piece is short: a thread
     of its own costs more than a short text takes to tokenise. Used in one event loop."""
 

@@ -29,7 +29,7 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
-from headway.server.grpc.spelling import Spelling
+from headway.server.grpc.spelling import ChunkEncoder
 from headway.server.grpc.streams import Asked, Chunks, Streams
 from headway.server.inference import Inference
 from headway.server.net.body_room import BodyRoom
@@ -134,7 +134,7 @@ class Methods:
             return self._inference.encode(served, decoded, arrays([chunk]), messages.encode)
 
         async with aclosing(cast(Any, stream)):
-            yield Chunks(stream, Spelling(encode))
+            yield Chunks(stream, ChunkEncoder(encode))
 
     async def _decode_slowly(
         self, request: pb.ModelInferRequest, context: Any

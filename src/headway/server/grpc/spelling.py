@@ -20,7 +20,7 @@ _RAW = b"%c" % (pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2)
 _ANSWER = b"%c" % (pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | 2)
 
 
-class Spelling:
+class ChunkEncoder:
     def __init__(self, encode: Callable[[Any], pb.ModelInferResponse]) -> None:
         self._encode = encode
         self._of_text: pb.ModelStreamInferResponse | None = None  # what texts are written into

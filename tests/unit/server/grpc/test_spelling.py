@@ -6,7 +6,7 @@ import pytest
 
 from headway.errors import ModelFailed
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.spelling import IS_END, Spelling
+from headway.server.grpc.spelling import IS_END, ChunkEncoder
 from headway.server.net.http2.inbox import framed
 
 
@@ -36,7 +36,7 @@ def plain(chunk: Any) -> pb.ModelStreamInferResponse:
     ],
 )
 def test_each_message_is_the_one_of_its_chunk(chunks: list[Any]) -> None:
-    spelling, framing = Spelling(encode), Spelling(encode)
+    spelling, framing = ChunkEncoder(encode), Spelling(encode)
     for chunk in chunks:
         data = plain(chunk).SerializeToString()
         assert spelling.message_of(chunk).SerializeToString() == data
@@ -44,7 +44,7 @@ def test_each_message_is_the_one_of_its_chunk(chunks: list[Any]) -> None:
 
 
 def test_a_text_that_is_no_text_is_refused_by_name() -> None:
-    spelling = Spelling(encode)
+    spelling = ChunkEncoder(encode)
     spelling.message_of("a")
     for spell in (spelling.message_of, spelling.frame_of):
         with pytest.raises(ModelFailed, match="surrogates not allowed"):
@@ -58,7 +58,7 @@ def test_a_model_that_changes_texts_is_asked_for_each() -> None:
         asked.append(chunk)
         return encode(chunk.upper())
 
-    spelling = Spelling(shouted)
+    spelling = ChunkEncoder(shouted)
     for chunk in "abc":
         message = spelling.message_of(chunk)
         assert message.infer_response.raw_output_contents[0][4:] == chunk.upper().encode()

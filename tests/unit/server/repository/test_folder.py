@@ -45,7 +45,7 @@ def test_a_folder_of_something_else_is_refused_and_an_empty_one_is_not(tmp_path:
     write(tmp_path / "notes.txt")
     with pytest.raises(ConfigError, match="has no models"):
         Repository(tmp_path).check()
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         Repository(tmp_path / "absent")
 
 
@@ -177,7 +177,7 @@ def test_a_load_may_say_things_in_our_words_or_tritons(
         ("[]", "a JSON object is expected"),
         ('{"name": "n"}', "it is for 'n', not 'm'"),
         ('{"options": {"path": "/etc"}}', "in model.toml only"),
-        ('{"version_policy": {"newest": {}}}', "none of Triton's"),
+        ('{"version_policy": {"newest": {}}}', "Triton does not have"),
         ('{"instance_group": [{"count": "two"}]}', "'two' is not a whole number"),
         ('{"max_batch_size": "eight"}', "'eight' is not a whole number"),
         ('{"max_batch_size": 1.5}', "Expected `int`, got `float`"),

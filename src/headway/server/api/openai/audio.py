@@ -5,14 +5,15 @@ Any model with one input `audio` and one output `text` can answer.
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NotRequired, TypedDict
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
+from msgspec import Meta
 
 from headway.errors import InvalidInput
 from headway.server.api.kinds import check_does
-from headway.server.api.openai.forms import Form, read_form
+from headway.server.api.openai.forms import read_form
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
@@ -21,13 +22,49 @@ from headway.server.routes import Errors, Route
 
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream; charset=utf-8"
-_FIELDS = (
-    *("model", "language", "prompt", "response_format", "stream", "temperature"),
-    *("timestamp_granularities[]", "include[]", "chunking_strategy"),
-)
-_GRANULARITIES = "timestamp_granularities[]"
-_NO = (None, "", "false", "False", "0")
-_YES = ("true", "True", "1")
+_FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
+
+
+class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What would change the answer in a way that is not served is refused, not ignored."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    file: bytes
+    language: str = ""
+    prompt: str = ""
+    response_format: Annotated[str, Meta(extra_json_schema={"enum": list(_FORMATS)})] = "json"
+    stream: bool = False
+    temperature: float = 0.0
+    granularities: list[str] = msgspec.field(name="timestamp_granularities[]", default_factory=list)
+    include: list[str] = msgspec.field(name="include[]", default_factory=list)
+    chunking_strategy: str = "auto"
+
+    def check(self) -> None:
+        self._check_format()
+        if self.temperature != 0:
+            raise InvalidInput("temperature: only 0 is served: the likeliest text")
+        if self.prompt:
+            raise InvalidInput("prompt: it is not served; leave it out")
+        for each in self.include:
+            raise InvalidInput(
+                f"include: {each!r} is not served: models do not say how sure they were"
+            )
+        if self.chunking_strategy != "auto":
+            raise InvalidInput("chunking_strategy: only 'auto' is served: clips are cut at pauses")
+
+    def _check_format(self) -> None:
+        if self.response_format not in _FORMATS:
+            known = ", ".join(_FORMATS)
+            raise InvalidInput(f"response_format: {self.response_format!r} is not one of {known}")
+        if self.stream and self.response_format not in ("json", "text"):
+            raise InvalidInput(
+                f"stream: needs response_format json or text, not {self.response_format!r}"
+            )
+        for each in self.granularities:
+            if each != "segment":
+                raise InvalidInput(f"timestamp_granularities: {each!r}; only 'segment' is served")
+            if self.response_format != "verbose_json":
+                raise InvalidInput("timestamp_granularities: is for response_format=verbose_json")
 
 
 class AudioUsage(TypedDict):
@@ -74,69 +111,19 @@ class Audio:
     async def transcriptions(self, request: Request) -> Response:
         no_query(request)
         kind = request.headers.get("content-type", "")
-        form = await asyncio.to_thread(read_form, kind, request.body)
-        name, encode = form.needed("model"), _format(form)
-        _check(form)
-        if _streams(form):
-            encode = _events
-        served = await find_or_wake(self._inference, request, name)
+        form = (await asyncio.to_thread(read_form, kind, request.body)).fields_of(TranscriptionForm)
+        form.check()
+        served = await find_or_wake(self._inference, request, form.model)
         check_does(served, "automatic-speech-recognition")
-        language = form.one("language")
-        ask = ask_of({"language": language} if language else {}, request)
-        content = form.file("file")
+        ask = ask_of({"language": form.language} if form.language else {}, request)
         with served.held():
-            transcript = await served.predict(content, ask)
-        answer = encode(transcript)
+            transcript = await served.predict(form.file, ask)
+        answer = _events(transcript) if form.stream else _ANSWERS[form.response_format](transcript)
         answer.headers = ask.headers()
         return answer
 
 
-def _check(form: Form) -> None:
-    """What would change the answer is refused rather than ignored."""
-    form.check_known((*_FIELDS, "file"), files=("file",))
-    temperature = form.one("temperature")
-    if temperature not in (None, "") and _number("temperature", str(temperature)) != 0:
-        raise InvalidInput("temperature: only 0 is served: the likeliest text")
-    if form.one("prompt"):
-        raise InvalidInput("prompt: it is not served; leave it out")
-    for each in form.fields.get("include[]", ()):
-        raise InvalidInput(f"include: {each!r} is not served: models do not say how sure they were")
-    if form.one("chunking_strategy") not in (None, "", "auto"):
-        raise InvalidInput("chunking_strategy: only 'auto' is served: clips are cut at pauses")
-    for each in form.fields.get(_GRANULARITIES, ()):
-        if each != "segment":
-            raise InvalidInput(f"timestamp_granularities: {each!r}; only 'segment' is served")
-        if form.one("response_format") != "verbose_json":
-            raise InvalidInput("timestamp_granularities: is for response_format=verbose_json")
-
-
-def _streams(form: Form) -> bool:
-    given, form_name = form.one("stream"), form.one("response_format")
-    if given in _NO:
-        return False
-    if given not in _YES:
-        raise InvalidInput(f"stream: true or false is expected, not {given!r}")
-    if form_name not in (None, "", "json", "text"):
-        raise InvalidInput(f"stream: needs response_format json or text, not {form_name!r}")
-    return True
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InvalidInput(f"{name}: a number is expected, not {text!r}") from error
-
-
 # ---- how the answer looks
-
-
-def _format(form: Form) -> Callable[[Any], Response]:
-    name = form.one("response_format") or "json"
-    if name not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise InvalidInput(f"response_format: {name!r} is not one of {known}")
-    return FORMATS[name]
 
 
 def _json(transcript: Any) -> Response:
@@ -210,10 +197,4 @@ def _clock(seconds: float, point: str) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}{point}{milliseconds:03d}"
 
 
-FORMATS: dict[str, Callable[[Any], Response]] = {
-    "json": _json,
-    "text": _text,
-    "verbose_json": _verbose,
-    "srt": _srt,
-    "vtt": _vtt,
-}
+_ANSWERS = dict(zip(_FORMATS, (_json, _text, _verbose, _srt, _vtt), strict=True))

@@ -1,11 +1,14 @@
 """Uploads: a `multipart/form-data` body as fields and files, with a limit on everything."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, get_origin
+
+import msgspec
 
 from headway.errors import InputTooLarge, InvalidInput
 
+Fields = TypeVar("Fields", bound=msgspec.Struct)
 MAX_PARTS = 64
 MAX_FIELD_BYTES = 64 * 2**10
 _FORM = "multipart/form-data"
@@ -16,27 +19,37 @@ class Form:
     fields: Mapping[str, list[str]]
     files: Mapping[str, bytes]
 
-    def one(self, name: str) -> str | None:
-        """A field that may be given once."""
-        given = self.fields.get(name, [])
-        if len(given) > 1:
-            raise InvalidInput(f"{name}: it is given {len(given)} times")
-        return given[0] if given else None
+    def fields_of(self, kind: type[Fields]) -> Fields:
+        """As such a struct: bytes are a file, a list may be given many times, and an empty text is
+        absence. Raises InvalidInput, which begins with the field."""
+        known = {each.encode_name: each for each in msgspec.structs.fields(kind)}
+        for name in (*self.fields, *self.files):
+            if name not in known:
+                raise InvalidInput(f"{name}: it is unknown; there are {', '.join(known)}")
+        given = {name: self._given(name, field) for name, field in known.items()}
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            return msgspec.convert(given, kind, strict=False)
+        except msgspec.ValidationError as error:
+            what, _, name = str(error).partition(" - at `$.")
+            raise InvalidInput(f"{name.rstrip('`')}: {what}") from error
 
-    def check_known(self, fields: Collection[str], *, files: Collection[str]) -> None:
-        """Raises InvalidInput for a field that the route does not read."""
-        for given, known in ((self.fields, fields), (self.files, files)):
-            for name in given:
-                if name not in known:
-                    raise InvalidInput(f"{name}: it is unknown; there are {', '.join(known)}")
-
-    def needed(self, name: str) -> str:
-        value = self.one(name)
-        if not value:
+    def _given(self, name: str, field: msgspec.structs.FieldInfo) -> Any:
+        if field.type is bytes:
+            return self._file(name)
+        if name in self.files:
+            raise InvalidInput(f"{name}: a text is expected, not a file")
+        texts = self.fields.get(name, [])
+        if get_origin(field.type) is list:
+            return texts
+        if len(texts) > 1:
+            raise InvalidInput(f"{name}: it is given {len(texts)} times")
+        text = texts[0] if texts else ""
+        if field.required and not text:
             raise InvalidInput(f"{name}: it is missing")
-        return value
+        return text or None
 
-    def file(self, name: str) -> bytes:
+    def _file(self, name: str) -> bytes:
         if name in self.files:
             return self.files[name]
         if name in self.fields:

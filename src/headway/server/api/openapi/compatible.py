@@ -17,7 +17,6 @@ from headway.server.api.openapi.parts import (
     RUNNING,
     Operation,
     body_of,
-    errors_of,
     json_of,
     operation_of,
     path_part,
@@ -65,13 +64,12 @@ def compatible(named: dict[str, Any], urgency: list[Any]) -> dict[str, dict[str,
     paths: dict[str, dict[str, Operation]] = {}
     for under, word, parameters in (("", "", []), ("/models/{model}", "model_", [named])):
         paths |= _hub(under, word, parameters, urgency)
-    paths["/"]["get"] = {
-        **operation_of("huggingface", "root", "What there is; a browser is led to /docs"),
-        "responses": {
-            "200": json_of("to a program", {"type": "object"}),
-            "307": {"description": "to a browser"},
-        },
-    }
+    root = operation_of(
+        *("huggingface", "root", "What there is; a browser is led to /docs"),
+        json_of("to a program", {"type": "object"}),
+    )
+    root["responses"]["307"] = {"description": "to a browser"}
+    paths["/"]["get"] = root
     task = path_part("task", "as Hugging Face names it")
     paths["/models/{model}/pipeline/{task}"] = {
         "post": _asking("pipeline", "One task of a model", [named, task, *urgency])
@@ -79,37 +77,32 @@ def compatible(named: dict[str, Any], urgency: list[Any]) -> dict[str, dict[str,
     embedded = json_of("in the order given", ref("CohereEmbedAnswer"))
     example = {"model": "name of a model", "texts": ["hello"], "input_type": "search_query"}
     for version in ("v1", "v2"):
-        paths[f"/{version}/embed"] = {
-            "post": {
-                **operation_of("cohere", f"embed_{version}", "Texts as vectors, as Cohere has it"),
-                "parameters": urgency,
-                "requestBody": body_of(ref("CohereEmbedRequest"), example=example),
-                "responses": {"200": embedded, **errors_of(RUNNING)},
-            }
-        }
+        embed = operation_of(
+            *("cohere", f"embed_{version}", "Texts as vectors, as Cohere has it"),
+            *(embedded, RUNNING),
+            parameters=urgency,
+            body=body_of(ref("CohereEmbedRequest"), example=example),
+        )
+        paths[f"/{version}/embed"] = {"post": embed}
     predictions = json_of("one for each", ref("Predictions"))
-    paths["/v1/models/{model}:predict"] = {
-        "post": {
-            **operation_of("v1", "predict_instances", "Values through a model, in order"),
-            "parameters": [named, *urgency],
-            "requestBody": body_of(ref("InstancesRequest"), example={"instances": ["hello"]}),
-            "responses": {"200": predictions, **errors_of(RUNNING)},
-        }
-    }
+    predict = operation_of(
+        *("v1", "predict_instances", "Values through a model, in order", predictions, RUNNING),
+        parameters=[named, *urgency],
+        body=body_of(ref("InstancesRequest"), example={"instances": ["hello"]}),
+    )
+    paths["/v1/models/{model}:predict"] = {"post": predict}
     return paths
 
 
 def _hub(
     under: str, word: str, parameters: list[Any], urgency: list[Any]
 ) -> dict[str, dict[str, Operation]]:
-    errors = errors_of(RUNNING)
+    def operation(name: str, summary: str, answer: Any, **more: Any) -> Operation:
+        return operation_of("huggingface", f"{word}{name}", summary, answer, RUNNING, **more)
+
     paths: dict[str, dict[str, Operation]] = {
         f"{under}/{name}": {
-            "get": {
-                **operation_of("huggingface", f"{word}{name}", summary),
-                "parameters": parameters,
-                "responses": {"200": json_of("as it is now", gives), **errors},
-            }
+            "get": operation(name, summary, json_of("as it is now", gives), parameters=parameters)
         }
         for name, summary, gives in (
             ("health", "Whether it is ready", {"type": "object"}),
@@ -120,14 +113,11 @@ def _hub(
         "post": _asking(f"{word}ask", "`inputs`, or a file, through a model", parameters + urgency)
     }
     for name, (summary, kind, gives, example) in _TASKS.items():
-        paths[f"{under}/{name}"] = {
-            "post": {
-                **operation_of("huggingface", f"{word}tei_{name}", summary),
-                "parameters": parameters + urgency,
-                "requestBody": body_of(ref(kind), example=example),
-                "responses": {"200": json_of("in TEI's shape", gives), **errors},
-            }
-        }
+        answer, body = json_of("in TEI's shape", gives), body_of(ref(kind), example=example)
+        asked = operation(
+            f"tei_{name}", summary, answer, parameters=parameters + urgency, body=body
+        )
+        paths[f"{under}/{name}"] = {"post": asked}
     return paths
 
 
@@ -136,9 +126,6 @@ def _asking(name: str, summary: str, parameters: list[Any]) -> Operation:
     body["content"]["application/octet-stream"] = {}
     answer = json_of(_ANY, {})
     answer["content"]["image/png"] = {}
-    return {
-        **operation_of("huggingface", name, summary),
-        "parameters": parameters,
-        "requestBody": body,
-        "responses": {"200": answer, **errors_of(RUNNING)},
-    }
+    return operation_of(
+        "huggingface", name, summary, answer, RUNNING, parameters=parameters, body=body
+    )

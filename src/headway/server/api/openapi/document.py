@@ -15,7 +15,7 @@ from headway.model import Tensor
 from headway.server.api import kinds
 from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
 from headway.server.api.openai.answers import ChatCompletion, Completion
-from headway.server.api.openai.audio import Transcription, VerboseTranscription
+from headway.server.api.openai.audio import Transcription, TranscriptionForm, VerboseTranscription
 from headway.server.api.openai.chat import ChatRequest
 from headway.server.api.openai.completions import CompletionRequest
 from headway.server.api.openai.embeddings import EmbeddingsAnswer, EmbeddingsRequest
@@ -50,6 +50,7 @@ from headway.server.api.openapi.schemas import Schema, array, closed, ref
 from headway.server.api.v2 import bodies
 from headway.server.api.v2.codec import WireRequest, WireResponse
 from headway.server.api.v2.dtypes import of_tensor
+from headway.server.api.v2.generating import GenerateRequest, GenerateResponse
 from headway.server.auth.access import Access
 from headway.server.routes import Errors, Route
 from headway.signature.values import field_hints, is_file
@@ -63,10 +64,10 @@ _URGENCY = [{"$ref": f"#/components/parameters/{name}"} for name in schemas.PARA
 # The handlers' own types: a field that one of them gets is described without another word.
 TAKEN: list[Any] = [  # by `decode_fields`, where null is absence
     *(EmbeddingsRequest, ImagesRequest, RerankRequest, ChatRequest, CompletionRequest),
-    *(TokenizeRequest, DetokenizeRequest, LoadLoraRequest, UnloadLoraRequest),
+    *(TokenizeRequest, DetokenizeRequest, LoadLoraRequest, UnloadLoraRequest, GenerateRequest),
     *(*COMPATIBLE, *bodies.TAKEN),
 ]
-WIRE: list[Any] = [WireRequest, WireResponse]
+WIRE: list[Any] = [WireRequest, WireResponse, GenerateResponse, TranscriptionForm]
 ANSWERED: list[Any] = [
     *(EmbeddingsAnswer, ImagesAnswer, RerankAnswer, Transcription, VerboseTranscription),
     *(ChatCompletion, Completion, Tokenized, Detokenized, ModelEntry, ModelEntries),
@@ -125,6 +126,9 @@ def components_of(kinds: Iterable[Any]) -> dict[str, Schema]:
     for name, details in schemas.DETAILS.items():
         if name in found:
             found[name]["properties"] |= details
+    for name, description in schemas.OTHER_FIELDS.items():
+        if name in found:
+            found[name]["additionalProperties"] = {"description": description}
     return found
 
 
@@ -183,31 +187,25 @@ def _predict(
     batch = closed(items=schemas.ITEMS)
     results = closed(results=array({"anyOf": [ref(result), ref("Error")]}))
     has_short_form = _answers(model) and not model.takes_items
-    one = {
-        **operation_of("plain", f"predict_{model.name}", f"One value through {model.name}"),
-        "description": _ONE_OR_SEVERAL if has_short_form else "The body is one item.",
-        "parameters": _URGENCY,
-        "requestBody": body_of(
-            {"anyOf": [ref(item), batch]} if has_short_form else ref(item),
-            example=example_of(takes),
-        ),
-        "responses": {
-            "200": _answered(
-                model, gives, {"anyOf": [ref(result), results]} if has_short_form else ref(result)
-            ),
-            **errors_of(RUNNING),
-        },
-    }
+    taken = {"anyOf": [ref(item), batch]} if has_short_form else ref(item)
+    given = {"anyOf": [ref(result), results]} if has_short_form else ref(result)
+    one = operation_of(
+        *("plain", f"predict_{model.name}", f"One value through {model.name}"),
+        *(_answered(model, gives, given), RUNNING),
+        description=_ONE_OR_SEVERAL if has_short_form else "The body is one item.",
+        parameters=_URGENCY,
+        body=body_of(taken, example=example_of(takes)),
+    )
     one["requestBody"]["content"] |= _uploads(model)
     operations = {f"/v1/predict/{model.name}": one}
     if _answers(model):
-        operations[f"/v1/predict/{model.name}/batch"] = {
-            **operation_of("plain", f"batch_{model.name}", f"Several values through {model.name}"),
-            "description": "Each is answered by a result or its own error, in their order.",
-            "parameters": _URGENCY,
-            "requestBody": body_of(batch, example={"items": [example_of(takes)]}),
-            "responses": {"200": json_of("one for each item", results), **errors_of(RUNNING)},
-        }
+        operations[f"/v1/predict/{model.name}/batch"] = operation_of(
+            *("plain", f"batch_{model.name}", f"Several values through {model.name}"),
+            *(json_of("one for each item", results), RUNNING),
+            description="Each is answered by a result or its own error, in their order.",
+            parameters=_URGENCY,
+            body=body_of(batch, example={"items": [example_of(takes)]}),
+        )
     return operations, components
 
 
@@ -286,36 +284,27 @@ def _as_written(schema: Any) -> Any:
 
 
 def _openai(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
-    errors = errors_of(RUNNING)
-    missing = errors_of(("404",))
     example = {"model": _embedder(served), "input": ["hello", "world"]}
+    listed = operation_of(
+        *("openai", "list_models", "The models that are served"),
+        json_of("all of them", ref("ModelEntries")),
+    )
+    one = operation_of(
+        *("openai", "get_model", "One model", json_of("it is there", ref("ModelEntry")), ("404",)),
+        parameters=[_named(served)],
+    )
+    embed = operation_of(
+        *("openai", "embed", "Texts, or lists of token ids, as vectors"),
+        *(json_of("in the order given", ref("EmbeddingsAnswer")), RUNNING),
+        parameters=_URGENCY,
+        body=body_of(ref("EmbeddingsRequest"), example=example),
+    )
     return {
-        "/v1/models": {
-            "get": {
-                **operation_of("openai", "list_models", "The models that are served"),
-                "responses": {"200": json_of("all of them", ref("ModelEntries"))},
-            }
-        },
-        "/v1/models/{model}": {
-            "get": {
-                **operation_of("openai", "get_model", "One model"),
-                "parameters": [_named(served)],
-                "responses": {"200": json_of("it is there", ref("ModelEntry")), **missing},
-            }
-        },
-        "/v1/embeddings": {
-            "post": {
-                **operation_of("openai", "embed", "Texts, or lists of token ids, as vectors"),
-                "parameters": _URGENCY,
-                "requestBody": body_of(ref("EmbeddingsRequest"), example=example),
-                "responses": {
-                    "200": json_of("in the order given", ref("EmbeddingsAnswer")),
-                    **errors,
-                },
-            }
-        },
-        **media(errors, _URGENCY),
-        **generating(served, errors, _URGENCY),
+        "/v1/models": {"get": listed},
+        "/v1/models/{model}": {"get": one},
+        "/v1/embeddings": {"post": embed},
+        **media(_URGENCY),
+        **generating(served, _URGENCY),
     }
 
 
@@ -329,17 +318,12 @@ def _rerank(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
     }
     return {
         f"/{version}/rerank": {
-            "post": {
-                **operation_of(
-                    "openai", name, "Documents by how well they fit a query, as Cohere has it"
-                ),
-                "parameters": _URGENCY,
-                "requestBody": body_of(ref("RerankRequest"), example=example),
-                "responses": {
-                    "200": json_of("best first", ref("RerankAnswer")),
-                    **errors_of(RUNNING),
-                },
-            }
+            "post": operation_of(
+                *("openai", name, "Documents by how well they fit a query, as Cohere has it"),
+                *(json_of("best first", ref("RerankAnswer")), RUNNING),
+                parameters=_URGENCY,
+                body=body_of(ref("RerankRequest"), example=example),
+            )
         }
         for version, name in (("v1", "rerank"), ("v2", "rerank_v2"))
     }
@@ -372,11 +356,10 @@ def _v2(served: Sequence[ServedModel]) -> dict[str, dict[str, Operation]]:
     }
     paths: dict[str, dict[str, Operation]] = {
         path: {
-            "get": {
-                **operation_of("v2", name, summary),
-                "parameters": named if "{model}" in path else [],
-                "responses": {"200": json_of("as it is now", ref(schema)), **errors_of(_READING)},
-            }
+            "get": operation_of(
+                *("v2", name, summary, json_of("as it is now", ref(schema)), _READING),
+                parameters=named if "{model}" in path else [],
+            )
         }
         for path, (name, summary, schema) in reads.items()
     }
@@ -432,11 +415,8 @@ def _named(served: Sequence[ServedModel]) -> dict[str, Any]:
 
 
 def _running(name: str, summary: str, schema: str) -> Operation:
-    return {
-        **operation_of("v2", name, summary),
-        "requestBody": body_of(ref(schema), example={"text_input": "hello"}),
-        "responses": errors_of(RUNNING),
-    }
+    body = body_of(ref(schema), example={"text_input": "hello"})
+    return operation_of("v2", name, summary, None, RUNNING, body=body)
 
 
 def _infer_examples(served: Sequence[ServedModel]) -> dict[str, Any]:

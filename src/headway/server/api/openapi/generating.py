@@ -4,28 +4,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.hosting.registry import ServedModel
-from headway.server.api.openapi.parts import Operation, body_of, errors_of, json_of, operation_of
+from headway.server.api.openapi.parts import RUNNING, Operation, body_of, json_of, operation_of
 from headway.server.api.openapi.schemas import Schema, ref
 
 _TEXT: Schema = {"type": "string"}
 
 
 def generating(
-    served: Sequence[ServedModel], errors: Any, urgency: list[Any]
+    served: Sequence[ServedModel], urgency: list[Any]
 ) -> dict[str, dict[str, Operation]]:
     names = [each.name for each in served if each.language is not None]
     model = next(iter(names), "name of a model")
     messages = [{"role": "user", "content": "hello"}]
 
     def post(tag: str, name: str, summary: str, kind: str, answer: Any, **example: Any) -> Any:
-        return {
-            "post": {
-                **operation_of(tag, name, summary),
-                "parameters": urgency,
-                "requestBody": body_of(ref(kind), example={"model": model, **example}),
-                "responses": {"200": answer, **errors},
-            }
-        }
+        body = body_of(ref(kind), example={"model": model, **example})
+        made = operation_of(tag, name, summary, answer, RUNNING, parameters=urgency, body=body)
+        return {"post": made}
 
     return {
         "/v1/chat/completions": post(
@@ -62,16 +57,11 @@ def _whole(kind: str) -> dict[str, Any]:
 def _adapters() -> dict[str, dict[str, Operation]]:
     """vLLM's routes that load and unload them."""
     done = {"description": "done", "content": {"text/plain": {"schema": _TEXT}}}
-    fails = errors_of(("400", "403", "404", "413", "503"))
+    fails = ("400", "403", "404", "413", "503")
 
     def post(name: str, summary: str, kind: str, **example: Any) -> dict[str, Operation]:
-        return {
-            "post": {
-                **operation_of("openai", name, summary),
-                "requestBody": body_of(ref(kind), example=example),
-                "responses": {"200": done, **fails},
-            }
-        }
+        body = body_of(ref(kind), example=example)
+        return {"post": operation_of("openai", name, summary, done, fails, body=body)}
 
     return {
         "/v1/load_lora_adapter": post(

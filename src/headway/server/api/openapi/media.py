@@ -2,42 +2,33 @@
 
 from typing import Any
 
-from headway.server.api.openai.audio import FORMATS
-from headway.server.api.openapi.parts import Operation, body_of, json_of, operation_of
-from headway.server.api.openapi.schemas import Schema, record, ref
+from headway.server.api.openapi.parts import RUNNING, Operation, body_of, json_of, operation_of
+from headway.server.api.openapi.schemas import Schema, ref
 
 _TEXT: Schema = {"type": "string"}
-_FORM: Schema = record(
-    {"model": {"type": "string", "minLength": 1}, "file": {"type": "string", "format": "binary"}},
-    {"language": _TEXT, "response_format": {"enum": list(FORMATS)}},
-)
 
 
-def media(errors: Any, urgency: list[Any]) -> dict[str, dict[str, Operation]]:
+def media(urgency: list[Any]) -> dict[str, dict[str, Operation]]:
     heard = json_of(
         "its text; `verbose_json` has segments with their times",
         {"anyOf": [ref("Transcription"), ref("VerboseTranscription")]},
     )
     heard["content"]["text/plain"] = {"schema": _TEXT}
     example = {"model": "name of a model", "prompt": "a red disc", "size": "auto"}
+    form = {"multipart/form-data": {"schema": ref("TranscriptionForm")}}
+    transcribe = operation_of(
+        *("openai", "transcribe", "A clip of speech as text", heard, RUNNING),
+        parameters=urgency,
+        body={"required": True, "content": form},
+    )
+    draw = operation_of(
+        *("openai", "draw", "Images for a prompt, as PNG in base64"),
+        json_of("one or more", ref("ImagesAnswer")),
+        RUNNING,
+        parameters=urgency,
+        body=body_of(ref("ImagesRequest"), example=example),
+    )
     return {
-        "/v1/audio/transcriptions": {
-            "post": {
-                **operation_of("openai", "transcribe", "A clip of speech as text"),
-                "parameters": urgency,
-                "requestBody": {
-                    "required": True,
-                    "content": {"multipart/form-data": {"schema": _FORM}},
-                },
-                "responses": {"200": heard, **errors},
-            }
-        },
-        "/v1/images/generations": {
-            "post": {
-                **operation_of("openai", "draw", "Images for a prompt, as PNG in base64"),
-                "parameters": urgency,
-                "requestBody": body_of(ref("ImagesRequest"), example=example),
-                "responses": {"200": json_of("one or more", ref("ImagesAnswer")), **errors},
-            }
-        },
+        "/v1/audio/transcriptions": {"post": transcribe},
+        "/v1/images/generations": {"post": draw},
     }

@@ -3,19 +3,11 @@ share, and Triton's settings. Pure."""
 
 from typing import Any
 
-from headway.server.api.openapi.parts import (
-    Operation,
-    body_of,
-    errors_of,
-    json_of,
-    operation_of,
-    path_part,
-)
+from headway.server.api.openapi.parts import Operation, body_of, json_of, operation_of, path_part
 from headway.server.api.openapi.schemas import array, ref
 
 _REGION = path_part("region", "a name that the client chose")
 _CHANGED = ("400", "403", "404", "413")
-_REGIONS = array(ref("SharedRegion"))
 _EMPTY = {"description": "done"}
 
 
@@ -25,52 +17,38 @@ def operating(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
 
 
 def _repository(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
-    index = {
-        "requestBody": _optional("IndexRequest"),
-        "responses": {
-            "200": json_of("all, or those ready", array(ref("IndexEntry"))),
-            **errors_of(("400", "413")),
-        },
-    }
     repository = path_part("repository", "any: there is one")
+
+    def index(name: str, summary: str, parameters: list[Any] | None = None) -> Operation:
+        answer = json_of("all, or those ready", array(ref("IndexEntry")))
+        body = _optional("IndexRequest")
+        return operation_of(
+            "v2", name, summary, answer, ("400", "413"), parameters=parameters, body=body
+        )
+
+    load = operation_of(
+        *("v2", "load", "Load a model, or what has changed of it"),
+        json_of("it answers now", ref("Loaded")),
+        (*_CHANGED, "503"),
+        description="Beside the version that answers, which goes when the new one is "
+        "ready; answers then. `config` is a JSON text of settings of its `model.toml`.",
+        parameters=[named],
+        body=_optional("LoadRequest"),
+    )
+    unload = operation_of(
+        *("v2", "unload", "Unload a model; what it has begun is finished"),
+        json_of("it is unloaded: no request finds it any more", ref("Unloaded")),
+        _CHANGED,
+        parameters=[named],
+        body=_optional("UnloadRequest"),
+    )
     return {
-        "/v2/repository/index": {
-            "post": {
-                **operation_of("v2", "repository_index", "The models, with their state"),
-                **index,
-            }
-        },
+        "/v2/repository/index": {"post": index("repository_index", "The models, with their state")},
         "/v2/repository/{repository}/index": {
-            "post": {
-                **operation_of("v2", "named_repository_index", "The same"),
-                "parameters": [repository],
-                **index,
-            }
+            "post": index("named_repository_index", "The same", [repository])
         },
-        "/v2/repository/models/{model}/load": {
-            "post": {
-                **operation_of("v2", "load", "Load a model, or what has changed of it"),
-                "description": "Beside the version that answers, which goes when the new one is "
-                "ready; answers then. `config` is a JSON text of settings of its `model.toml`.",
-                "parameters": [named],
-                "requestBody": _optional("LoadRequest"),
-                "responses": {
-                    "200": json_of("it answers now", ref("Loaded")),
-                    **errors_of((*_CHANGED, "503")),
-                },
-            }
-        },
-        "/v2/repository/models/{model}/unload": {
-            "post": {
-                **operation_of("v2", "unload", "Unload a model; what it has begun is finished"),
-                "parameters": [named],
-                "requestBody": _optional("UnloadRequest"),
-                "responses": {
-                    "200": json_of("it is unloaded: no request finds it any more", ref("Unloaded")),
-                    **errors_of(_CHANGED),
-                },
-            }
-        },
+        "/v2/repository/models/{model}/load": {"post": load},
+        "/v2/repository/models/{model}/unload": {"post": unload},
     }
 
 
@@ -92,81 +70,58 @@ def _settings(named: dict[str, Any]) -> dict[str, dict[str, Operation]]:
 
 def _setting(name: str, shape: str, parameters: list[Any]) -> dict[str, Operation]:
     missing = ("404", "503") if parameters else ()
+    answer = json_of("as they are", ref(shape))
     return {
-        "get": {
-            **operation_of("v2", f"{name}_settings", f"{name.replace('_', ' ')} settings"),
-            "parameters": parameters,
-            "responses": {"200": json_of("as they are", ref(shape)), **errors_of(missing)},
-        },
-        "post": {
-            **operation_of("v2", f"set_{name}_settings", "The same; none can be changed"),
-            "description": "Setting one to what it is changes nothing, for clients that do so.",
-            "parameters": parameters,
-            "requestBody": _optional(shape),
-            "responses": {
-                "200": json_of("as they are", ref(shape)),
-                **errors_of(("400", "403", "413", *missing)),
-            },
-        },
+        "get": operation_of(
+            *("v2", f"{name}_settings", f"{name.replace('_', ' ')} settings", answer, missing),
+            parameters=parameters,
+        ),
+        "post": operation_of(
+            *("v2", f"set_{name}_settings", "The same; none can be changed", answer),
+            ("400", "403", "413", *missing),
+            description="Setting one to what it is changes nothing, for clients that do so.",
+            parameters=parameters,
+            body=_optional(shape),
+        ),
     }
 
 
 def _shared_memory() -> dict[str, dict[str, Operation]]:
-    root = "/v2/systemsharedmemory"
-    example = {"key": "/weather", "byte_size": 64, "offset": 0}
-    register: Operation = {
-        **operation_of("v2", "register_region", "Tensors may lie in this memory from now on"),
-        "parameters": [_REGION],
-        "requestBody": body_of(ref("RegisterRequest"), example=example),
-        "responses": {"200": _EMPTY, **errors_of(("400", "403", "413"))},
-    }
-    return {
-        **_statuses(root, "region", _REGIONS),
-        f"{root}/region/{{region}}/register": {"post": register},
-        **_unregisters(root, "region"),
-    }
+    register = operation_of(
+        *("v2", "register_region", "Tensors may lie in this memory from now on", _EMPTY),
+        ("400", "403", "413"),
+        parameters=[_REGION],
+        body=body_of(
+            ref("RegisterRequest"), example={"key": "/weather", "byte_size": 64, "offset": 0}
+        ),
+    )
+    return _memory("/v2/systemsharedmemory", "region", array(ref("SharedRegion")), register)
 
 
 def _cuda_memory() -> dict[str, dict[str, Operation]]:
     """Refused, and described because clients ask for it."""
-    root = "/v2/cudasharedmemory"
-    register: Operation = {
-        **operation_of("v2", "register_cuda_region", "Not supported"),
-        "parameters": [_REGION],
-        "responses": errors_of(("400", "403")),
-    }
+    register = operation_of(
+        *("v2", "register_cuda_region", "Not supported", None, ("400", "403")), parameters=[_REGION]
+    )
+    return _memory("/v2/cudasharedmemory", "cuda_region", array({}), register)
+
+
+def _memory(
+    root: str, name: str, schema: dict[str, Any], register: Operation
+) -> dict[str, dict[str, Operation]]:
+    every, one = json_of("all", schema), json_of("that one", schema)
+    forget_all = f"unregister_{name}s", "Forget all", _EMPTY, ("403",)
+    forget = f"unregister_{name}", "Forget one", _EMPTY, ("403",)
     return {
-        **_statuses(root, "cuda_region", array({})),
+        f"{root}/status": {"get": operation_of("v2", f"{name}s", "What is registered", every)},
+        f"{root}/region/{{region}}/status": {
+            "get": operation_of(
+                "v2", name, "One that is registered", one, ("400",), parameters=[_REGION]
+            )
+        },
         f"{root}/region/{{region}}/register": {"post": register},
-        **_unregisters(root, "cuda_region"),
-    }
-
-
-def _statuses(root: str, name: str, schema: dict[str, Any]) -> dict[str, dict[str, Operation]]:
-    every: Operation = {
-        **operation_of("v2", f"{name}s", "What is registered"),
-        "responses": {"200": json_of("all", schema)},
-    }
-    one: Operation = {
-        **operation_of("v2", name, "One that is registered"),
-        "parameters": [_REGION],
-        "responses": {"200": json_of("that one", schema), **errors_of(("400",))},
-    }
-    return {f"{root}/status": {"get": every}, f"{root}/region/{{region}}/status": {"get": one}}
-
-
-def _unregisters(root: str, name: str) -> dict[str, dict[str, Operation]]:
-    responses = {"200": _EMPTY, **errors_of(("403",))}
-    every: Operation = {
-        **operation_of("v2", f"unregister_{name}s", "Forget all"),
-        "responses": responses,
-    }
-    one: Operation = {
-        **operation_of("v2", f"unregister_{name}", "Forget one"),
-        "parameters": [_REGION],
-        "responses": responses,
-    }
-    return {
-        f"{root}/unregister": {"post": every},
-        f"{root}/region/{{region}}/unregister": {"post": one},
+        f"{root}/unregister": {"post": operation_of("v2", *forget_all)},
+        f"{root}/region/{{region}}/unregister": {
+            "post": operation_of("v2", *forget, parameters=[_REGION])
+        },
     }

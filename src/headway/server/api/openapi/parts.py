@@ -20,8 +20,28 @@ WHY = {
 }
 
 
-def operation_of(tag: str, name: str, summary: str) -> Operation:
-    return {"tags": [tag], "operationId": name, "summary": summary}
+def operation_of(
+    tag: str,
+    name: str,
+    summary: str,
+    answer: Mapping[str, Any] | None,
+    fails: Sequence[str] = (),
+    *,
+    description: str = "",
+    parameters: Sequence[Any] | None = None,
+    body: Mapping[str, Any] | None = None,
+) -> Operation:
+    """`answer`: with status 200; `fails`: the statuses of its errors."""
+    found: Operation = {"tags": [tag], "operationId": name, "summary": summary}
+    if description:
+        found["description"] = description
+    if parameters is not None:
+        found["parameters"] = list(parameters)
+    if body is not None:
+        found["requestBody"] = body
+    succeeds = {} if answer is None else {"200": answer}
+    found["responses"] = {**succeeds, **errors_of(fails)}
+    return found
 
 
 def path_part(name: str, description: str, names: Sequence[str] = ()) -> dict[str, Any]:

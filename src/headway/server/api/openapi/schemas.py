@@ -80,6 +80,13 @@ DETAILS: dict[str, dict[str, Schema]] = {
     },
     "WireOutput": {"parameters": nullable(fields_of(OutputParameters))},
     "WireResult": {"datatype": _DATATYPE, "shape": array(_COUNT)},
+    "GenerateRequest": {"parameters": nullable(_PARAMETERS)},
+    "TranscriptionForm": {"file": {"type": "string", "format": "binary"}},
+}
+# What fields are called whose names depend on the model.
+OTHER_FIELDS = {
+    "GenerateRequest": "inputs by their own names, and parameters",
+    "GenerateResponse": "outputs by name; a text is `text_output`",
 }
 
 # One that does not fit is answered by its own error, so any will do for the whole.
@@ -89,18 +96,6 @@ COMPONENTS: dict[str, Schema] = {
     "OpenAIError": closed(
         error=closed(message=_TEXT, type=_TEXT, param=nullable(_TEXT), code=_TEXT)
     ),
-    # ---- v2: any key may be an input's name, or a parameter's
-    "GenerateRequest": record(
-        {},
-        {
-            "text_input": {
-                "description": "or the input by its own name; other keys are parameters"
-            },
-            "id": nullable(_TEXT),
-            "parameters": nullable(_PARAMETERS),
-        },
-    ),
-    "GenerateResponse": record({"model_name": _TEXT, "model_version": _TEXT}, {"id": _TEXT}),
 }
 
 

@@ -37,11 +37,11 @@ class UnloadParameters(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoadRequest(ChangeRequest[LoadParameters], frozen=True, forbid_unknown_fields=True):
-    """As it is described."""
+    """What `/v2/repository/models/MODEL/load` takes."""
 
 
 class UnloadRequest(ChangeRequest[UnloadParameters], frozen=True, forbid_unknown_fields=True):
-    """Likewise."""
+    """What `/v2/repository/models/MODEL/unload` takes."""
 
 
 class Loaded(Struct, frozen=True):
@@ -69,7 +69,8 @@ class SharedRegion(TypedDict):
 
 
 class TraceSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Triton's. They can be read; none can be changed. Null clears one, which changes nothing."""
+    """Triton's trace settings. They can be read, not changed; null, which would clear one, is
+    taken and changes nothing."""
 
     trace_level: list[str] | None = field(default_factory=lambda: ["OFF"])
     trace_rate: str | None = "1000"
@@ -80,7 +81,7 @@ class TraceSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Likewise."""
+    """Triton's log settings. They can be read, not changed."""
 
     log_file: str | None = ""
     log_info: bool | None = True

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
+from msgspec import Meta
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
@@ -22,6 +23,22 @@ _encode = msgspec.json.Encoder().encode
 _EVENTS = (("Cache-Control", "no-cache"),)
 
 
+class GenerateRequest(TypedDict, total=False):
+    """Every other key is an input by its own name, or a parameter."""
+
+    text_input: Annotated[Any, Meta(description="the input, where the model has one")]
+    id: str | None
+    parameters: Parameters | None
+
+
+class GenerateResponse(TypedDict):
+    """Beside these, the model's outputs by name."""
+
+    id: NotRequired[str]
+    model_name: str
+    model_version: str
+
+
 class Body(msgspec.Struct, frozen=True):
     """One decoded body: what the model gets, and what was said beside it."""
 
@@ -37,10 +54,12 @@ async def parse(request: Request, model: ServedModel, *, streams: bool = False) 
         keys = await decode_json(request, dict[str, Any])
         beside = keys.get("parameters")
         check_count(len(keys) + (len(beside) if isinstance(beside, dict) else 0))
-        id_ = msgspec.convert(keys.pop("id", None), str | None) or ""
-        parameters = msgspec.convert(keys.pop("parameters", None), Parameters | None) or {}
+        named = msgspec.convert(keys, GenerateRequest)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not as expected: {error}") from error
+    parameters = named.get("parameters") or {}
+    for name in ("id", "parameters"):
+        keys.pop(name, None)
     if len(model.inputs) > 1:
         names = [each.name for each in model.inputs]
         value: Any = {name: keys.pop(name) for name in names if name in keys}
@@ -49,7 +68,7 @@ async def parse(request: Request, model: ServedModel, *, streams: bool = False) 
     _check_streams(keys, model, streams=streams)
     for name in keys.keys() & parameters.keys():
         raise InvalidInput(f"{name!r} is given twice: as a key, and in parameters")
-    return Body(id_, value, {**parameters, **keys})
+    return Body(named.get("id") or "", value, {**parameters, **keys})
 
 
 def _only_input(keys: dict[str, Any], model: ServedModel) -> Any:
@@ -97,12 +116,12 @@ async def _response(model: ServedModel, body: Body, result: Any) -> Response:
 async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamResponse:
     """What fails before the first event is an ordinary error; later it is an event."""
     stream = model.stream(body.value, ask) if model.streams else single(model, body.value, ask)
-    events = Events(stream, _Spelling(model, body).event_of, _error_event)
+    events = Events(stream, _EventEncoder(model, body).event_of, _error_event)
     await events.start()
     return StreamResponse(events, headers=_EVENTS)
 
 
-class _Spelling:
+class _EventEncoder:
     """Of one request's events."""
 
     def __init__(self, model: ServedModel, body: Body) -> None:
@@ -145,12 +164,13 @@ def _message(model: ServedModel, body: Body, result: Any) -> bytes:
 
 
 def _named(model: ServedModel, body: Body, result: Any) -> dict[str, Any]:
-    message: dict[str, Any] = {"id": body.id} if body.id else {}
-    message |= {"model_name": model.name, "model_version": model.version}
+    named: GenerateResponse = {"model_name": model.name, "model_version": model.version}
+    if body.id:
+        named = {"id": body.id, **named}
     if isinstance(result, bytes):
         result = result.decode(errors="replace")
-    message |= result if isinstance(result, dict) else {_output_name(model, result): result}
-    return message
+    outputs = result if isinstance(result, dict) else {_output_name(model, result): result}
+    return {**named, **outputs}
 
 
 @contextmanager
