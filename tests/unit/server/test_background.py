@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.runtime.calling.threads import Helpers, whose
+from headway.runtime.calling.threads import ThreadPool, whose
 from headway.server.net import background as module
 from headway.server.net.background import Background, Steps
 
@@ -98,7 +98,7 @@ async def test_work_whose_caller_has_left_does_not_begin() -> None:
 
 async def test_helpers_take_turns_as_well() -> None:
     """One client's hundred long texts were tokenised before another's short one."""
-    helpers, done, held = Helpers(1, "headway-test"), list[str](), Held()
+    helpers, done, held = ThreadPool(1, "headway-test"), list[str](), Held()
 
     async def run(client: str, work: Callable[[], None]) -> None:
         whose.set(client)

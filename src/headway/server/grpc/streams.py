@@ -13,7 +13,7 @@ from headway.server.auth.keys import Caller
 from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
-from headway.server.grpc.spelling import IS_END, Spelling
+from headway.server.grpc.spelling import IS_END, ChunkEncoder
 from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2.call import Call
 
@@ -34,7 +34,7 @@ class Chunks(NamedTuple):
     """The chunks of one request's stream, and the message for each."""
 
     stream: AsyncIterator[Any]
-    spelling: Spelling
+    spelling: ChunkEncoder
 
 
 class Answers(Protocol):

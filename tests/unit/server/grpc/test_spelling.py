@@ -36,7 +36,7 @@ def plain(chunk: Any) -> pb.ModelStreamInferResponse:
     ],
 )
 def test_each_message_is_the_one_of_its_chunk(chunks: list[Any]) -> None:
-    spelling, framing = ChunkEncoder(encode), Spelling(encode)
+    spelling, framing = ChunkEncoder(encode), ChunkEncoder(encode)
     for chunk in chunks:
         data = plain(chunk).SerializeToString()
         assert spelling.message_of(chunk).SerializeToString() == data
