@@ -194,7 +194,7 @@ def test_an_engine_that_cannot_come_back_is_given_up(own_folder: Path) -> None:
 async def test_a_load_that_fails_says_why(folder: Path) -> None:
     config = ModelConfig(name="tiny", target=str(folder), kv_cache_gib=1e-7)
     model = ServedGenerator(config, LanguageModel(str(folder), threads=1))
-    with pytest.raises(ConfigError, match=r"kv_cache_gib: .*no block"):
+    with pytest.raises(ConfigError, match=r"kv_cache_gib: .*too little for one block"):
         await model.load()
     await model.close(drain_s=1)
 
