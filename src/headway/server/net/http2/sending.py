@@ -93,7 +93,7 @@ class Sending(asyncio.Protocol):
         self._window -= size
         call.head_block = None
         number = call.id.to_bytes(4, "big")
-        self._transport.write(
+        self._transport.gather(
             b"".join(
                 (
                     *(_OK_HEAD, number, heads.HEAD_BLOCK),
