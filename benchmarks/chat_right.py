@@ -277,6 +277,7 @@ async def ask_all(out: int, seeds: Texts[int]) -> list[tuple[dict[str, Any] | No
     registry.add(model)
     await model.start()
     app = make_app(registry, ServerConfig(port=0))
+    at_once = asyncio.Semaphore(32)  # no more than 64 grammars may wait to be compiled
 
     async def ask(question: str, fields: dict[str, Any] | None, seed: int) -> Any:
         body = {
@@ -287,7 +288,8 @@ async def ask_all(out: int, seeds: Texts[int]) -> list[tuple[dict[str, Any] | No
             **({"temperature": 0} if seed == 0 else {"seed": seed}),  # else the model's own
         }
         sent = Request("POST", "/v1/chat/completions", "", {}, json.dumps(body).encode(), "1")
-        answer = await app.handle(sent)
+        async with at_once:
+            answer = await app.handle(sent)
         assert isinstance(answer, Response)
         assert answer.status == 200, answer.body
         choice = json.loads(answer.body)["choices"][0]
