@@ -2,10 +2,14 @@
 
 import asyncio
 import socket
+from typing import Self
 
 import pytest
 from http_client import Client, on_both_loops, serving
 from test_http_connection import Probe, happens
+
+from headway.server.net.messages import Request, Sink, StreamResponse
+from headway.server.routes import Route
 
 H2C = (
     "Connection: Upgrade, HTTP2-Settings\r\n"
@@ -141,6 +145,51 @@ async def test_a_half_closed_client_gets_its_whole_stream() -> None:
         probe.release.set()
         answered = await asyncio.to_thread(read_all, client)
         assert b"\r\n\r\n3\r\none\r\n" in answered
+        assert answered.endswith(b"3\r\ntwo\r\n0\r\n\r\n")
+
+
+class Pumped:
+    """Chunks that are written without a task, as a model's are."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._first = [b"one"]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return self._first.pop()
+
+    async def aclose(self) -> None: ...
+
+    async def pump(self, sink: Sink) -> None:
+        self._probe.started.set()
+        await self._probe.release.wait()
+        sink.write(b"two")
+
+
+@on_both_loops
+async def test_a_client_that_half_closes_in_the_middle_gets_the_rest_of_its_stream() -> None:
+    probe = Probe()
+
+    async def pumped(_: Request) -> StreamResponse:
+        return StreamResponse(Pumped(probe))
+
+    probe.app.add(Route("GET", "/pumped", pumped))
+    async with serving(probe.app) as server:
+        client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", server.port), 5)
+        await asyncio.to_thread(client.sendall, b"GET /pumped HTTP/1.1\r\nHost: x\r\n\r\n")
+        await happens(probe.started)
+        client.shutdown(socket.SHUT_WR)
+        # The server has seen it when its comment comes.
+        seen = b""
+        while b":" not in seen.partition(b"one")[2]:
+            part = await asyncio.to_thread(client.recv, 65536)
+            assert part, seen
+            seen += part
+        probe.release.set()
+        answered = seen + await asyncio.to_thread(read_all, client)
         assert answered.endswith(b"3\r\ntwo\r\n0\r\n\r\n")
 
 

@@ -120,7 +120,7 @@ static void attend_row(const struct attention *given, struct query *queries, con
 // ---- a prompt's rows: a block of tokens at a time, for all their queries
 //
 // As products of matrices: a block's keys are turned so that a vector holds one feature of eight
-// tokens. A row's sums have the same order however the prompt is cut.
+// tokens. A row's sums have the same order however the prompt is cut, but for one that is left alone.
 
 enum { BLOCK = 32, ACROSS = BLOCK / 8, ABREAST = 3, MOST_FEATURES = 256 };
 

@@ -227,6 +227,7 @@ class Answering(Lifetime):
         if chunk is not None and (pump := getattr(response.chunks, "pump", None)) is not None:
             self._write_chunk(head, chunk, is_chunked=is_chunked)
             head, chunk = b"", None
+            self._comment = comment
             await pump(self)
         while chunk is not None:
             if chunk:  # an empty one would end the stream
