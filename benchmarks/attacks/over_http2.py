@@ -325,7 +325,7 @@ def watchers(target: Target) -> Outcome:
 
 
 _TEXT = _text(10)
-_PATIENCE_S = 15.0  # of an attacker who waits for the server to lose its own
+_PATIENCE_S = 15.0  # how long an attacker waits until the server cuts it off
 ATTACKS: dict[str, Attack] = {
     "rapid reset": rapid_reset,
     "made you reset": made_you_reset,

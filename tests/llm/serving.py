@@ -52,7 +52,7 @@ def serving(
         except BaseException as error:
             if ready.done():
                 raise
-            ready.set_exception(error)  # whoever waits for it is told, and nobody else
+            ready.set_exception(error)  # the test that waits for the server raises it
 
     loop = asyncio.new_event_loop()
     # A daemon: where a start takes too long, pytest must still end.

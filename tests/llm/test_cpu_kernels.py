@@ -72,49 +72,62 @@ def test_norm_gate_and_rotation_are_torchs(kernels: Kernels, two_threads: None) 
         assert torch.allclose(heads, expected, atol=1e-6)
 
 
+def attended(
+    kernels: Kernels,
+    queries: torch.Tensor,
+    cached: tuple[torch.Tensor, torch.Tensor],
+    tables: torch.Tensor,
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    runs: list[int],
+    decodes: int = 0,
+) -> torch.Tensor:
+    out = torch.full(queries.shape, 7.0)
+    where = slots, positions, torch.tensor(runs), decodes
+    kernels.attend(queries, *cached, tables, *where, out, 0.3)
+    return out
+
+
 @has_kernels
 @pytest.mark.parametrize("features", [8, 64, 72, 256])
 @pytest.mark.parametrize("rows", [1, 2, 5, 40])
+@pytest.mark.parametrize("decodes", [False, True])
 def test_attention_reads_pages_where_they_lie(
-    kernels: Kernels, two_threads: None, features: int, rows: int
+    kernels: Kernels, two_threads: None, features: int, rows: int, decodes: bool
 ) -> None:
-    """Runs of some rows of a sequence, at the beginning, across a page's end, and far on."""
+    """Rows of a sequence, at the beginning, across a page's end, and far on; as decodes, or in
+    runs that are cut anywhere."""
     starts = [0, 3, 11, 15, 100, 333]
     positions = torch.tensor([start + row for start in starts for row in range(rows)])
-    keys, values = torch.randn(2, 40, 16, 2, features)
+    cached = torch.randn(40, 16, 2, features), torch.randn(40, 16, 2, features)
     tables = torch.stack([torch.randperm(40)[:25] for _ in range(8)])
     slots = torch.tensor([7, 0, 3, 5, 1, 2]).repeat_interleave(rows)
+    count = len(slots)
     # With keys and values behind them, as they come.
-    queries = torch.randn(len(slots), 10, features)[:, :6]
-    assert kernels.attends(keys)
-
-    def attend(given: slice, runs: list[int]) -> torch.Tensor:
-        out = torch.full((given.stop - given.start, 6, features), torch.nan)
-        rest = slots[given], positions[given], torch.tensor(runs), out
-        kernels.attend(queries[given], keys, values, tables, *rest, 0.3)
-        return out
-
-    found = attend(slice(0, len(slots)), list(range(0, len(slots) + 1, rows)))
+    queries = torch.randn(count, 10, features)[:, :6]
+    assert kernels.attends(cached[0])
+    runs = list(range(0, count + 1, 1 if decodes else rows))
+    of_decodes = count if decodes else 0
+    given = queries, cached, tables, slots, positions
+    found = attended(kernels, *given, runs=runs, decodes=of_decodes)
     for index, (slot, position) in enumerate(zip(slots, positions.tolist(), strict=True)):
-        context = (each[tables[slot]].flatten(0, 1)[: position + 1] for each in (keys, values))
+        context = (each[tables[slot]].flatten(0, 1)[: position + 1] for each in cached)
         wide = [each.repeat_interleave(3, 1).transpose(0, 1) for each in context]
         expected = F.scaled_dot_product_attention(queries[index][:, None], *wide, scale=0.3)
         assert torch.allclose(found[index], expected[:, 0], atol=3e-5)
-        company = slice(index - index % rows, index - index % rows + rows)
-        again = attend(company, [0, rows])[index % rows]
-        assert torch.equal(again, found[index])
-        if index % rows > 1:  # cut elsewhere
-            again = attend(slice(index - 1, index + 1), [0, 2])[1]
-            assert torch.equal(again, found[index])
+        alone = slice(index, index + 1)
+        own = queries[alone], cached, tables, slots[alone], positions[alone]
+        again = attended(kernels, *own, runs=[0, 1], decodes=int(decodes))
+        assert torch.equal(again[0], found[index])
 
 
 @has_kernels
 def test_attention_leaves_rows_before_its_first_run_alone(kernels: Kernels) -> None:
     keys, values = torch.randn(2, 4, 16, 2, 8)
     tables, slots = torch.tensor([[0, 1, 2, 3]]), torch.zeros(4, dtype=torch.int64)
-    queries, out = torch.randn(4, 2, 8), torch.full((4, 2, 8), 7.0)
-    where = torch.arange(4), torch.tensor([2, 4])
-    kernels.attend(queries, keys, values, tables, slots, *where, out, 0.3)
+    given = torch.randn(4, 2, 8), (keys, values), tables, slots, torch.arange(4)
+    out = attended(kernels, *given, runs=[2, 4])
     assert (out[:2] == 7.0).all()
     assert (out[2:] != 7.0).all()
 
@@ -124,11 +137,10 @@ def test_attention_reads_nothing_that_was_left_in_a_page(kernels: Kernels) -> No
     """What another sequence left behind the end may be anything: it is not multiplied by zero."""
     keys, values = torch.randn(2, 2, 16, 1, 8)
     keys[0, 6:], values[0, 6:] = torch.nan, torch.nan
-    queries, out = torch.randn(3, 3, 8), torch.empty(3, 3, 8)
-    where = torch.tensor([3, 4, 5]), torch.tensor([0, 3])
-    tables, slots = torch.tensor([[0, 1]]), torch.zeros(3, dtype=torch.int64)
-    kernels.attend(queries, keys, values, tables, slots, *where, out, 0.3)
-    assert out.isfinite().all()
+    where = torch.tensor([[0, 1]]), torch.zeros(3, dtype=torch.int64), torch.tensor([3, 4, 5])
+    given = torch.randn(3, 3, 8), (keys, values), *where
+    assert attended(kernels, *given, runs=[0, 3]).isfinite().all()
+    assert attended(kernels, *given, runs=[0, 1, 2, 3], decodes=3).isfinite().all()
 
 
 @has_kernels

@@ -64,7 +64,7 @@ def beside_idle(world: World) -> tuple[float, float]:
     """`auto` ÷ plain fire-when-idle: p99 and mean, over the seeds."""
     p99s, means = [], []
     plain = Fixed(0.0, world.curve.max_rows)
-    # The n-th batch is slow or not, whoever makes it: with few batches that is luck.
+    # Batch n is slow or not under either policy, but holds other requests: few batches say little.
     seeds = 4 * SEEDS if world.noise.stragglers else SEEDS
     for seed in range(seeds):
         scenario = world.scenario(seed, REQUESTS)

@@ -13,7 +13,8 @@ from headway.core.generation.step import Step
 from headway.engine.adapters.peft import Sizes, Weights
 from headway.engine.adapters.products import Adapting, Products
 from headway.engine.adapters.table import AdapterTable
-from headway.engine.attention.paged import Attention, attention_of
+from headway.engine.attention.base import Attention
+from headway.engine.attention.paged import attention_of
 from headway.engine.cache import KvCache, Shape, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.decoders import llama

@@ -1,4 +1,5 @@
-"""Whoever keeps the models, on virtual time: waiting, sleeping, retrying, other configurations."""
+"""The model keeper on virtual time: it waits, puts models to sleep, retries and takes other
+configurations."""
 
 import asyncio
 import json

@@ -73,7 +73,7 @@ def test_a_device_by_name_or_by_default(
     sessions = install(*here)
     model = OnnxModel(file(), device=asked)
     assert model.device == device
-    assert sessions.asked == [(CPU, {})]  # whoever reads the signature takes no GPU
+    assert sessions.asked == [(CPU, {})]  # the signature is read without a GPU
     model.load()
     assert model.device == device
     if device != "cpu":

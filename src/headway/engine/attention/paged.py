@@ -5,10 +5,9 @@ a run of one row. Decodes that share a long beginning are left to torch, which r
 of them.
 """
 
-import math
-
 import torch
 
+from headway.engine.attention.base import Attention
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Tables
 from headway.engine.cpu.kernels import Kernels
@@ -18,45 +17,40 @@ _LONGEST = 16  # rows of a run: more would not fit into the first cache beside a
 _SHARES = 3  # of a chunk for each thread, at least: so that they end at about the same time
 
 
-class PagedAttention:
-    """One step's attention, layer by layer. Made anew for every step: it holds the runs."""
+class PagedAttention(Attention):
+    """It holds the step's runs."""
 
     def __init__(self, cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels) -> None:
-        self._cache = cache
-        self._inputs = inputs
+        super().__init__(cache, inputs)
         self._tables = tables
         self._kernels = kernels
         is_shared = any(len(each.rows) > 1 for each in inputs.segments)
         self._sharing = PlainAttention(cache, inputs) if is_shared else None
         self._runs = torch.tensor(self._begins(decodes=not is_shared))
 
-    def __call__(
+    def _attend(
         self,
         layer: int,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        *,
-        scale: float | None = None,
+        scale: float,
     ) -> torch.Tensor:
-        """Queries, keys and values as `[token, head, feature]`; answers as queries are."""
-        inputs = self._inputs
-        self._cache.write(layer, inputs.places, keys, values)
-        scale = scale if scale is not None else 1.0 / math.sqrt(queries.shape[-1])
         out = torch.empty(queries.shape)
         self._kernels.attend(
             queries,
             self._cache.keys[layer],
             self._cache.values[layer],
             self._tables.blocks,
-            inputs.row_slots,
-            inputs.positions,
+            self._inputs.row_slots,
+            self._inputs.positions,
             self._runs,
+            self._inputs.decodes,
             out,
             scale,
         )
         if self._sharing is not None:
-            decodes = slice(inputs.decodes)
+            decodes = slice(self._inputs.decodes)
             out[decodes] = self._sharing.decode(layer, queries[decodes], scale)
         return out
 
@@ -68,9 +62,6 @@ class PagedAttention:
             shares = (chunk.end - chunk.start) * heads // (_SHARES * torch.get_num_threads())
             begins += range(chunk.start, chunk.end, max(1, min(_LONGEST, shares)))
         return [*begins, len(self._inputs.ids)]
-
-
-Attention = PagedAttention | PlainAttention
 
 
 def attention_of(

@@ -11,33 +11,29 @@ import math
 import torch
 import torch.nn.functional as F
 
+from headway.engine.attention.base import Attention
 from headway.engine.cache import KvCache
 from headway.engine.inputs import Chunk, Inputs
 
 
-class PlainAttention:
-    """One step's attention, layer by layer. Made anew for every step: it holds the masks."""
+class PlainAttention(Attention):
+    """It holds the step's masks."""
 
     def __init__(self, cache: KvCache, inputs: Inputs) -> None:
-        self._cache = cache
-        self._inputs = inputs
+        super().__init__(cache, inputs)
         self._decode_mask = self._mask_decodes() if inputs.decodes else None
         self._segments = [(each, torch.tensor(each.rows)) for each in inputs.segments]
         self._chunk_masks = [self._mask_chunk(each) for each in inputs.chunks]
 
-    def __call__(
+    def _attend(
         self,
         layer: int,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        *,
-        scale: float | None = None,
+        scale: float,
     ) -> torch.Tensor:
-        """Queries, keys and values as `[token, head, feature]`; answers as queries are."""
         inputs = self._inputs
-        self._cache.write(layer, inputs.places, keys, values)
-        scale = scale if scale is not None else 1.0 / math.sqrt(queries.shape[-1])
         if not inputs.chunks:
             return self.decode(layer, queries, scale)
         out = torch.empty_like(queries)
@@ -49,7 +45,7 @@ class PlainAttention:
                 context = keys[rows], values[rows]
             else:
                 context = self._gather(layer, chunk.blocks, chunk.context)
-            out[rows] = _attend(queries[rows], *context, mask=mask, scale=scale)
+            out[rows] = _attend_chunk(queries[rows], *context, mask=mask, scale=scale)
         return out
 
     def decode(self, layer: int, queries: torch.Tensor, scale: float) -> torch.Tensor:
@@ -125,7 +121,7 @@ def _weighed(
     return out, weights
 
 
-def _attend(
+def _attend_chunk(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,

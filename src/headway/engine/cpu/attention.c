@@ -14,7 +14,9 @@ struct attention {
     const int64_t *tables, *slots, *positions;  // of each row: its sequence's table, its place there
     const int64_t *runs;                        // where each begins, and where the last one ends
     float *out;
-    long count, heads, group, features, page, stride, columns;  // count: of runs
+    long count;    // of runs
+    long decodes;  // rows, before all others
+    long heads, group, features, page, stride, columns;
     float scale;
     long next;  // the run and head that nobody has taken yet
 };
@@ -120,7 +122,7 @@ static void attend_row(const struct attention *given, struct query *queries, con
 // ---- a prompt's rows: a block of tokens at a time, for all their queries
 //
 // As products of matrices: a block's keys are turned so that a vector holds one feature of eight
-// tokens. A row's sums have the same order however the prompt is cut, but for one that is left alone.
+// tokens. A row's sums have the same order however the prompt is cut.
 
 enum { BLOCK = 32, ACROSS = BLOCK / 8, ABREAST = 3, MOST_FEATURES = 256 };
 
@@ -266,7 +268,7 @@ static void attend_run(const struct attention *given, long first, long rows, lon
                                     given->out + row * given->heads * group * features + at,
                                     -INFINITY, 0.0f};
     }
-    if (rows == 1)
+    if (first < given->decodes)
         attend_row(given, queries, table, start + 1, head);
     else
         attend_rows(given, queries, table, start, rows, head);
@@ -287,11 +289,12 @@ static void attend_on_thread(void *work, long thread, long threads)
 
 void attend(const float *queries, const float *keys, const float *values, const int64_t *tables,
             const int64_t *slots, const int64_t *positions, const int64_t *runs, float *out,
-            long count, long heads, long group, long features, long page, long stride,
+            long count, long decodes, long heads, long group, long features, long page, long stride,
             long columns, float scale, long threads)
 {
-    struct attention given = {queries, keys,  values, tables,   slots, positions, runs,    out, count,
-                              heads,   group, features, page, stride, columns,   scale, 0};
+    struct attention given = {queries, keys,    values, tables, slots,    positions, runs,   out,
+                              count,   decodes, heads,  group,  features, page,      stride, columns,
+                              scale,   0};
     long cost = 0;
     for (long row = runs[0]; row < runs[count]; row++)
         cost += (positions[row] + 1) * heads * group * features / 2;

@@ -11,7 +11,7 @@ _ARGUMENTS = {
     "normalize": [*[_POINTER] * 3, _LONG, _LONG, _FLOAT, _LONG],
     "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
-    "attend": [*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _LONG],
+    "attend": [*[_POINTER] * 8, *[_LONG] * 8, _FLOAT, _LONG],
 }
 _KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
 _LANES = 8  # floats that are computed together
@@ -97,12 +97,14 @@ class Kernels:
         slots: torch.Tensor,
         positions: torch.Tensor,
         runs: torch.Tensor,
+        decodes: int,
         out: torch.Tensor,
         scale: float,
     ) -> None:
         """Rows of queries `[head, feature]` over pages `[page, token, head, feature]` of their
         slots' tables, into `out`. `runs`: where rows begin that follow each other in one
-        sequence, and where the last of them ends; rows before the first are left alone."""
+        sequence, and where the last of them ends; rows before the first are left alone. The
+        first `decodes` rows are decodes, each a run; their sums have an order of their own."""
         if queries.stride()[1:] != (queries.shape[-1], 1):
             queries = queries.contiguous()
         _, heads, features = queries.shape
@@ -117,6 +119,7 @@ class Kernels:
             runs.data_ptr(),
             out.data_ptr(),
             len(runs) - 1,
+            decodes,
             kv_heads,
             heads // kv_heads,
             features,

@@ -11,7 +11,7 @@ import torch
 
 from headway.engine.adapters.peft import Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
-from headway.engine.attention.paged import Attention
+from headway.engine.attention.base import Attention
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels
 from headway.errors import ConfigError

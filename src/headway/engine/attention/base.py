@@ -1,0 +1,43 @@
+"""What a decoder calls, layer by layer; torch and the kernels attend in their own ways."""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+
+from headway.engine.cache import KvCache
+from headway.engine.inputs import Inputs
+
+
+class Attention(ABC):
+    """Of one step. Made anew for every step."""
+
+    def __init__(self, cache: KvCache, inputs: Inputs) -> None:
+        self._cache = cache
+        self._inputs = inputs
+
+    def __call__(
+        self,
+        layer: int,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        scale: float | None = None,
+    ) -> torch.Tensor:
+        """Queries, keys and values as `[token, head, feature]`; answers as queries are."""
+        self._cache.write(layer, self._inputs.places, keys, values)
+        if scale is None:
+            scale = 1.0 / math.sqrt(queries.shape[-1])
+        return self._attend(layer, queries, keys, values, scale)
+
+    @abstractmethod
+    def _attend(
+        self,
+        layer: int,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """The step's keys and values are written; they are given, too."""
