@@ -4,7 +4,6 @@ A typo fails at start, by name: unknown fields are errors, and every field has a
 description, which becomes its `--help`.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, nearest
 
 T = TypeVar("T")
 KEY_HASH = r"^sha256:[0-9a-f]{64}$"
@@ -427,12 +426,6 @@ def _maybe_meant(message: str) -> str:
                 else f"; it belongs to [[{other}]]"
             )
     return nearest(found["name"], table.__struct_fields__)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?`, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 class TypedText(str):

@@ -16,6 +16,8 @@ Errors carry fields, not only text: an error about a limit has `error.limit`, on
 attempt may cure has `error.retry_after_s`.
 """
 
+import difflib
+from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 E = TypeVar("E", bound=BaseException)
@@ -167,3 +169,9 @@ def without_frames(error: E, *, with_causes: bool = True) -> E:
         if with_causes:  # both: an error raised `from` another, while a third was handled, has two
             left += (each.__context__, each.__cause__)
     return error
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """For the end of a message about an unknown name: `; did you mean …?`, or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""

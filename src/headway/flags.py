@@ -16,10 +16,9 @@ from headway.config import (
     ServerConfig,
     TypedText,
     default_of,
-    nearest,
     of_tables,
 )
-from headway.errors import ConfigError
+from headway.errors import ConfigError, nearest
 
 Struct: TypeAlias = type[ModelConfig] | type[ServerConfig]
 PREFIX = "HEADWAY_"

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headway.errors import ConfigError, HeadwayError, NotReady
+from headway.errors import ConfigError, HeadwayError, NotReady, nearest
 from headway.model import ModelHandle
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _read(
     models: Any, name: str | None, settings: Mapping[str, Any]
 ) -> "tuple[Config, Mapping[str, Callable[[], Any]]]":
     """A configuration, and what makes those of its models that are objects."""
-    from headway.config import ModelConfig, ServerConfig, nearest, of_tables, read
+    from headway.config import ModelConfig, ServerConfig, of_tables, read
 
     server = {key: settings[key] for key in settings if key in ServerConfig.__struct_fields__}
     shared = {key: settings[key] for key in settings if key in ModelConfig.__struct_fields__}

@@ -279,3 +279,10 @@ async def test_two_threads_that_touch_a_method_first_share_one_batcher() -> None
 
         first, second = await asyncio.gather(asyncio.to_thread(touch), asyncio.to_thread(touch))
         assert first is second
+
+
+def test_an_option_that_does_not_exist_is_told_where_it_is_typed() -> None:
+    with pytest.raises(TypeError, match=r"no option 'max_batch'; did you mean max_batch_size\?"):
+        headway.batched(max_batch=3)
+    with pytest.raises(TypeError, match=r"no option 'worker_count'"):
+        headway.Batcher(len, worker_count=3)

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from headway.config import nearest
-from headway.errors import ConfigError
+from headway.errors import ConfigError, nearest
 
 # Each is a module with `add_parser`. Only the one that is typed is imported: a server needs no
 # simulator, and a probe starts `headway health` every few seconds.

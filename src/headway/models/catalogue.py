@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from headway.config import nearest
-from headway.errors import ConfigError
+from headway.errors import ConfigError, nearest
 from headway.model import Model, TensorModel
 from headway.models import targets
 from headway.models.chat.model import LanguageModel, is_language_model

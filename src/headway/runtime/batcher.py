@@ -92,7 +92,7 @@ class Batcher(Generic[In, Out]):
 
     @_takes_options(BatcherOptions)
     def __init__(self, model: Target[In, Out], **options: Any) -> None:
-        self._set_up(BatcherParts(model, BatcherOptions(**options)))
+        self._set_up(BatcherParts(model, BatcherOptions.of(options)))
 
     @classmethod
     def from_options(

@@ -28,7 +28,7 @@ class BatchedFunction(Generic[In, Out]):
         self.options = options
         self._attribute: str | None = None  # as a method: what it is called in its class
         self.batcher: Batcher[In, Out] = Batcher.from_options(
-            function, BatcherOptions(**options), is_floating=True
+            function, BatcherOptions.of(options), is_floating=True
         )
 
     async def __call__(self, value: In, **options: Any) -> Out:
@@ -88,6 +88,7 @@ def batched(function: Callable[..., Any] | None = None, /, **options: Any) -> An
 
 class _Decorator:
     def __init__(self, options: dict[str, Any]) -> None:
+        BatcherOptions.of(options)  # a wrong one is told where it is typed
         self._options = options
 
     @overload

@@ -14,7 +14,7 @@ from headway.core import Compose, CostTable, Firing, Order, Policy
 from headway.core.faults.bisecting import MAX_RERUNS
 from headway.core.faults.supervision import MAX_RESTARTS
 from headway.core.policy import choice, read_buckets
-from headway.errors import ConfigError
+from headway.errors import ConfigError, nearest
 from headway.runtime.events import Observer
 
 if TYPE_CHECKING:
@@ -58,6 +58,15 @@ class BatcherOptions:
         if not (isinstance(self.max_reruns, int) and self.max_reruns >= 0):
             raise ConfigError(f"must be at least 0, not {self.max_reruns}", field="max_reruns")
         _seconds(self.execute_timeout_ms, "execute_timeout_ms")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "BatcherOptions":
+        """As a caller typed them. Raises TypeError, naming one that does not exist."""
+        known = cls.__dataclass_fields__
+        for name in given:
+            if name not in known:
+                raise TypeError(f"there is no option {name!r}{nearest(name, known)}")
+        return cls(**given)
 
     @property
     def execute_timeout_s(self) -> float | None:

@@ -302,6 +302,7 @@ class ModelKeeper:
         started = loop.time()
         try:
             async with self._turn:
+                _log.info("%s version %s is loading", self.name, offer.version)
                 with _polite():
                     served = await self._started(id_, offer)
                     await self._check_unchanged(offer)

@@ -96,7 +96,7 @@ def only_one(models: Iterable[ServedModel], tasks: Iterable[Task]) -> ServedMode
         done = " or ".join(_KINDS[task][1] for task in sorted(wanted))
         others = sorted({f"/v1/predict/{each.name}" for each in served})
         there = f"; a model is called by its name: {', '.join(others)}" if others else ""
-        raise InvalidInput(f"no model here can {done}{there}")
+        raise InvalidInput(f"this route is for models that {done}, and none is here{there}")
     raise InvalidInput(
         f"{len(names)} models could answer this ({', '.join(sorted(names))}); "
         "name one in the path: /models/NAME"
