@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelOrigin], ManagedModel]
 _HAND_OVER_S = 0.0005
+_SLOW_LOAD_S = 1.0
 _STATES = {
     State.LOADING: "LOADING",
     State.WARMING: "LOADING",
@@ -302,8 +303,7 @@ class ModelKeeper:
         started = loop.time()
         try:
             async with self._turn:
-                _log.info("%s version %s is loading", self.name, offer.version)
-                with _polite():
+                with _polite(), self._told_if_slow(offer):
                     served = await self._started(id_, offer)
                     await self._check_unchanged(offer)
         except Exception as error:  # noqa: BLE001  the model is user code
@@ -315,6 +315,17 @@ class ModelKeeper:
         took_s = loop.time() - started
         _log.info("%s version %s is ready after %.1f s", self.name, served.version, took_s)
         self._tell()
+
+    @contextmanager
+    def _told_if_slow(self, offer: Offer) -> Iterator[None]:
+        """Who waits in front of a silent terminal is told why; a quick model says only "ready"."""
+        told = asyncio.get_running_loop().call_later(
+            _SLOW_LOAD_S, _log.info, "%s version %s is loading", self.name, offer.version
+        )
+        try:
+            yield
+        finally:
+            told.cancel()
 
     async def _started(self, id_: int, offer: Offer) -> ManagedModel:
         listing = self._listing
