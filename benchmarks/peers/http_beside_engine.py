@@ -46,9 +46,7 @@ def chat_http(quick: bool) -> Report:
             Bar(f"over HTTP ≥ 0.95× of in process, {load}", f"{ratio:.3f}", ratio >= 0.95)
             for load, ratio in ratios.items()
         ],
-        [
-            "streams of `/v1/completions`, token ids in; clients on the same two cores"
-        ],
+        ["streams of `/v1/completions`, token ids in; clients on the same two cores"],
     )
 
 
