@@ -182,6 +182,24 @@ async def test_a_step_that_fails_is_its_own_callers_error(
         assert model.load.blocks_used == 0
 
 
+async def test_callers_are_told_whatever_the_engine_dies_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):
+        """As libraries written in Rust raise: no `except Exception` sees it."""
+
+    def panicking(self: Runner, step: Any) -> Any:
+        raise Panic("out of range")
+
+    async with generator(folder) as model:
+        monkeypatch.setattr(Runner, "run", panicking)
+        with pytest.raises(Closed, match="out of range"):
+            async with asyncio.timeout(60):
+                await model.generate("x", max_tokens=20, **GREEDY)
+        with pytest.raises(Closed):
+            await model.generate("x", max_tokens=20, **GREEDY)
+
+
 async def test_what_cannot_be_loaded_is_told_to_whoever_starts_it(tmp_path: Path) -> None:
     with pytest.raises(headway.ConfigError, match=r"tokenizer\.json"):
         async with headway.Generator(str(tmp_path)):

@@ -167,7 +167,7 @@ class GenerationThread:
         closed = Closed("the generator has stopped")
         try:
             self._loop.run()
-        except Exception as failure:  # noqa: BLE001  all waiting callers are told, below
+        except BaseException as failure:  # noqa: BLE001  all waiting callers are told, below
             _log.exception("the generator's loop has died")
             self._failure = failure
             closed = Closed(f"the generator's loop has died: {failure}")
