@@ -186,6 +186,8 @@ class _Stream:
 class _Sink:
     """Of one call; what goes in is framed."""
 
+    pause = None
+
     def __init__(self, call: Call) -> None:
         self._call = call
         self.write = call.send
