@@ -39,7 +39,7 @@ from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
-from headway.runtime.driving.streams import Direct, OpenStream
+from headway.runtime.driving.streams import Direct, OpenStream, Pause
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import StepRunner
 from headway.runtime.generation.thread import GenerationThread
@@ -399,12 +399,20 @@ class _Texts(OpenStream):
             if self._seen(piece):
                 return piece.text
 
-    def attach(self, reader: Callable[[], None] | None, direct: Direct | None = None) -> None:
-        def take(piece: Piece) -> bool:
+    def attach(
+        self,
+        reader: Callable[[], None] | None,
+        direct: Direct | None = None,
+        pause: Pause | None = None,
+    ) -> None:
+        def take(pieces: Sequence[Piece]) -> bool:
             assert direct is not None
-            return piece.met is None and (not piece.text or direct(piece.text))
+            if any(piece.met is not None for piece in pieces):
+                return False
+            texts = [piece.text for piece in pieces if piece.text]
+            return not texts or direct(texts)
 
-        self._pieces.attach(reader, None if direct is None else take)
+        self._pieces.attach(reader, None if direct is None else take, pause)
 
     def close(self) -> None:
         self._pieces.close()
