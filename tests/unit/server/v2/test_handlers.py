@@ -157,7 +157,7 @@ async def test_a_header_length_that_is_no_number_is_refused(length: str) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"name": "z"}, "input 'x' is missing; the model takes x"),
+        ({"name": "z"}, "input 'z' is unknown, and input 'x' is missing; the model takes x"),
         ({"datatype": "FP64"}, "input 'x': the model takes FP32, not FP64"),
         ({"shape": [2]}, r"input 'x': shape \[2\], the model takes \[rows, 2\]"),
         ({"shape": [2, 1]}, r"input 'x': shape \[2\], the model takes \[rows, 2\]|takes"),

@@ -284,10 +284,11 @@ def _names_differ(
     arrays: Mapping[str, object], wanted: Mapping[str, object], *, only_unknown: bool = False
 ) -> str:
     missing = [repr(name) for name in wanted if name not in arrays]
-    if missing and not only_unknown:
-        return f"input {', '.join(missing)} is missing; the model takes {', '.join(wanted)}"
     unknown = [repr(name) for name in arrays if name not in wanted]
-    return f"input {', '.join(unknown)} is unknown; the model takes {', '.join(wanted)}"
+    told = [f"input {', '.join(unknown)} is unknown"] if unknown else []
+    if missing and not only_unknown:
+        told.append(f"input {', '.join(missing)} is missing")
+    return f"{', and '.join(told)}; the model takes {', '.join(wanted)}"
 
 
 def _check_whole(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:
