@@ -32,8 +32,9 @@ class Doubler:
     """Doubles `x` into `y`; streams the words of a text."""
 
     signature = labels = language = None
-    media_type = ""
-    takes_items = only_streams = is_direct = is_simple = False
+    media_type = unready = ""
+    only_streams = is_direct = is_simple = False
+    items_mean = "several"
 
     def __init__(self, name: str = "m", *, streams: bool = False) -> None:
         self.name = name
@@ -182,7 +183,7 @@ async def test_no_rows_and_uneven_rows_are_refused() -> None:
     model.inputs = [*model.inputs, Tensor("w", "int8", (-1,))]
     body = infer_body()
     body["inputs"].append({"name": "w", "shape": [2], "datatype": "INT8", "data": [1, 2]})
-    with pytest.raises(InvalidInput, match="'w': 2 rows, the input before 1"):
+    with pytest.raises(InvalidInput, match="'w' has 2 rows, the input before it has 1"):
         await serve(model).infer(request(body), "m")
 
 
