@@ -106,7 +106,6 @@ class Generator:
         self._max_context = 0
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._start)
         try:
             for name, folder in self._adapters.items():
@@ -242,7 +241,7 @@ class Generator:
         """In the engine, until it has ended or its caller leaves."""
         assert self._thread is not None
         number = request.sequence.id
-        outputs = self._streams[number] = _Outputs(self._loop)
+        outputs = self._streams[number] = _Outputs(asyncio.get_running_loop())
         try:
             self._thread.submit(request.sequence, request.sampling)
             yield outputs
@@ -265,24 +264,24 @@ class Generator:
     # ---- what comes back
 
     def _report(self, outputs: Sequence[Output]) -> None:
-        """In the engine's thread: one call for all sequences of a step."""
-        if outputs and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._deliver, outputs)
-
-    def _deliver(self, outputs: Sequence[Output]) -> None:
+        """In the engine's thread: one call for all sequences of a step that a loop reads."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Outputs, Output]]] = {}
         for output in outputs:
             stream = self._streams.get(output.sequence)
             if stream is not None:
-                stream.put(output)
+                by_loop.setdefault(stream.loop, []).append((stream, output))
+        for loop, found in by_loop.items():
+            with contextlib.suppress(RuntimeError):  # it is closed: nobody reads there any more
+                loop.call_soon_threadsafe(_deliver, found)
 
 
 class _Outputs:
-    """What has come for one answer, and its reader. In one event loop."""
+    """What has come for one answer, and its reader. In its reader's event loop."""
 
-    __slots__ = ("_come", "_loop", "_waiter")
+    __slots__ = ("_come", "_waiter", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._come: list[Output] = []
         self._waiter: asyncio.Future[None] | None = None
 
@@ -297,10 +296,15 @@ class _Outputs:
     async def wait(self) -> list[Output]:
         """All of it; at least one."""
         while not self._come:
-            self._waiter = self._loop.create_future()
+            self._waiter = self.loop.create_future()
             await self._waiter
         come, self._come = self._come, []
         return come
+
+
+def _deliver(found: Sequence[tuple[_Outputs, Output]]) -> None:
+    for stream, output in found:
+        stream.put(output)
 
 
 class _Request:
