@@ -81,7 +81,7 @@ def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
     instead: str | None = getattr(kind, "UNSUPPORTED", {}).get(name)
     if instead is not None:
         return f"{name}: is not supported" + (f"; {instead}" if instead else "")
-    fields = [each.encode_name for each in msgspec.structs.fields(kind)]  # type: ignore[type-var]
+    fields = [each.encode_name for each in msgspec.structs.fields(kind)]
     return f"{name:.60}: is an unknown field{nearest(name[:60], fields)}"
 
 
