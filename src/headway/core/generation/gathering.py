@@ -30,9 +30,9 @@ class Gathering:
 
     def until(self) -> float:
         """When to begin. In the past where nothing came since the last step."""
-        if self._tokens >= self._step_tokens:
-            return -math.inf
         expected_s = self._pace.expected_s(self._tokens, has_prompts=True)
+        if self._tokens >= self._step_tokens or not expected_s:
+            return -math.inf
         pause_s = min(_MOST_S, _SHARE * expected_s)
         return min(self._last_at + pause_s, self._first_at + _IN_ALL * expected_s)
 
