@@ -183,23 +183,27 @@ async def _over_http(port: int, tokens: int) -> float:
 
 
 async def _in_process(model: ServedGenerator, tokens: int) -> float:
-    """As a reader that is told once a step has it."""
+    """As a sink of the server has it: a call for each piece."""
     wishes = wishes_of({"max_tokens": tokens, "temperature": 0, "ignore_eos": True})
     began, seen = time.process_time(), 0
     ended = asyncio.Semaphore(0)
 
-    def follow(stream: Any) -> Any:
-        def take() -> None:
-            nonlocal seen
-            seen += len(stream.take())
+    def take(pieces: Sequence[Any]) -> bool:
+        nonlocal seen
+        seen += len(pieces)
+        return True
+
+    def follow(stream: Any) -> Callable[[], None]:
+        def look() -> None:
+            take(stream.take())
             if stream.is_at_end():
                 ended.release()
 
-        return take
+        return look
 
     for _ in range(STREAMS):
         stream = await model.open_stream(Generation(((1, 2, 3),), wishes), Ask())
-        stream.attach(follow(stream))
+        stream.attach(follow(stream), take)
     for _ in range(STREAMS):
         await ended.acquire()
     assert seen >= STREAMS * tokens, seen
@@ -240,8 +244,8 @@ def front(quick: bool) -> Report:
             f"by the difference between streams of {FEW} and of {MANY} tokens, the best of "
             f"{ROUNDS} each; all of the server's process counts; the engine (a step a millisecond, "
             "no torch) and the clients are other processes",
-            "`in process`: a reader that is told once a step; `Generator.stream`: a task for each "
-            "stream, with `async for`, whose engine's thread is not counted",
+            "`in process`: a reader as the server's own sinks are; `Generator.stream`: a task for "
+            "each stream, with `async for`, whose engine's thread is not counted",
         ],
     )
 
