@@ -29,7 +29,7 @@ from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
 from headway.hosting.in_use import InUse
-from headway.hosting.registry import Array, Ask, WorkerLine
+from headway.hosting.registry import Array, Ask, ItemsMean, WorkerLine
 from headway.hosting.statistics import ModelStatistics
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside
@@ -67,7 +67,7 @@ class ServedGenerator(InUse):
     streams = True
     only_streams = False
     is_direct = is_simple = False
-    takes_items = False
+    items_mean: ItemsMean = "several"
     media_type = ""
     labels = None
     costs: CostTable | None = None
@@ -229,6 +229,12 @@ class ServedGenerator(InUse):
     def trouble(self) -> str:
         engine = self._engine
         return "" if engine is None or self._is_closed else engine.trouble
+
+    @property
+    def unready(self) -> str:
+        if self.trouble:
+            return "its engine has failed too often"
+        return "its engine is restarting" if self._is_ready else "it is being loaded or unloaded"
 
     @property
     def health(self) -> Health:

@@ -79,7 +79,8 @@ class Tokens:
         language = await self._language(request, asked.model)
         if len(asked.tokens) > _MOST_TOKENS:
             raise InputTooLarge(
-                f"tokens: {len(asked.tokens)}; at most {_MOST_TOKENS}", limit=_MOST_TOKENS
+                f"tokens: {len(asked.tokens)} token ids; at most {_MOST_TOKENS} are allowed",
+                limit=_MOST_TOKENS,
             )
         tokens = asked.tokens
         text = await _large(len(tokens), lambda steps: _text_of(tokens, language, steps))
@@ -90,7 +91,7 @@ class Tokens:
             found = self._inference.models.answering(request.caller)
             names = [each.name for each in found if each.language is not None]
             if len(names) != 1:
-                raise InvalidInput(f"model: say which; {len(names)} language models are served")
+                raise InvalidInput(f"model: {len(names)} language models are served; name one")
             (name,) = names
         return language_of(await find_or_wake(self._inference, request, name))
 
@@ -104,7 +105,9 @@ async def _ids_of(asked: TokenizeRequest, language: Language) -> list[int]:
     if asked.messages is None or asked.prompt is not None:
         raise InvalidInput("prompt: either prompt or messages is expected")
     if asked.add_special_tokens:
-        raise InvalidInput("add_special_tokens: is for a prompt; the template adds a chat's")
+        raise InvalidInput(
+            "add_special_tokens: is for a prompt; the chat template adds those of messages"
+        )
     return await language.encode_chat(
         checked_messages(asked.messages),
         add_generation_prompt=asked.add_generation_prompt is not False,
