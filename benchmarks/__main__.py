@@ -29,6 +29,7 @@ from benchmarks import (
     streams,
     workers,
 )
+from benchmarks.peers import http_beside_engine
 from benchmarks.peers import run as peers
 from benchmarks.report import Benchmark, machine
 
@@ -52,6 +53,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **speech.BENCHMARKS,
     **streams.BENCHMARKS,
     **peers.BENCHMARKS,
+    **http_beside_engine.BENCHMARKS,
     **chat_load.BENCHMARKS,
     **chat_deciding.BENCHMARKS,
     **chat_front.BENCHMARKS,
@@ -61,6 +63,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 # They need an environment of their own, `.venv-llm`.
 ON_DEMAND = {
     *peers.BENCHMARKS,
+    *http_beside_engine.BENCHMARKS,
     *chat_load.BENCHMARKS,
     *chat_front.BENCHMARKS,
     *chat_right.BENCHMARKS,

@@ -6,6 +6,7 @@ chat-fair`; the model is `headway models get chat`.
 """
 
 import itertools
+import math
 import random
 import statistics
 import time
@@ -19,7 +20,7 @@ from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
-from headway.core.items import Priority
+from headway.core.items import Priority, Wait
 
 SYSTEM, QUESTION = 1000, 24  # tokens
 CHATS = 16
@@ -63,8 +64,8 @@ class Driver:
         return number
 
     def step(self) -> Step:
-        step = self.scheduler.next_step(time.perf_counter())
-        assert isinstance(step, Step)
+        while isinstance(step := self.scheduler.next_step(time.perf_counter()), Wait):
+            assert step.until < math.inf  # an idle engine waits a moment for the rest of a burst
         began = time.perf_counter()
         sampled = self._runner.run(step)
         now = time.perf_counter()

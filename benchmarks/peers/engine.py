@@ -49,6 +49,15 @@ class Engine:
         self._runner.add(self._number, prompt, Sampling(temperature=0.0))
 
 
+def make_engine(folder: Path, dtype: str = "auto", quantization: str = "none") -> Engine:
+    from headway.engine.starting import EngineOptions, start
+
+    options = EngineOptions(
+        max_context=2048, dtype=dtype, quantization=quantization, device="cpu", kv_cache_gib=1.0
+    )
+    return Engine(start(folder, options))  # type: ignore[arg-type]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
@@ -57,16 +66,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--static", action="store_true")
     arguments = parser.parse_args()
-    from headway.engine.starting import EngineOptions, start
-
-    options = EngineOptions(
-        max_context=2048,
-        dtype=arguments.dtype,
-        quantization=arguments.quantization,
-        device="cpu",
-        kv_cache_gib=1.0,
-    )
-    engine = Engine(start(arguments.folder, options))  # type: ignore[arg-type]
+    engine = make_engine(arguments.folder, arguments.dtype, arguments.quantization)
     run = engine.run_static if arguments.static else engine.run
     measure("engine", run, rounds=arguments.rounds)
 

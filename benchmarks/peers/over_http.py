@@ -10,7 +10,8 @@ import sys
 import time
 import urllib.request
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from benchmarks.peers.loads import Chat, Load, measure
@@ -72,10 +73,8 @@ def wait_ready(port: int, server: "subprocess.Popen[bytes]") -> None:
     raise RuntimeError("the server is not ready")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1)
-    arguments = parser.parse_args()
+@contextmanager
+def serving() -> Iterator[Clients]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -85,10 +84,18 @@ def main() -> None:
     ) as server:
         try:
             wait_ready(port, server)
-            measure("http", Clients(port).run, rounds=arguments.rounds)
+            yield Clients(port)
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1)
+    arguments = parser.parse_args()
+    with serving() as clients:
+        measure("http", clients.run, rounds=arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -140,12 +140,6 @@ def _bars(ran: Mapping[str, Ran]) -> list[Bar]:
         bars.append(_beside("vLLM", 1.0, ran, ours, load))
     bars.append(_beside("llama.cpp", 0.6, ran, ours, "1"))
     bars.append(_beside("Headway's engine, static batches", 1.5, ran, ours, "mixed"))
-    http = ran["Headway, over HTTP"].tok_s
-    ratios = {load: http[load] / ours[load] for load in LOADS if load in http and load in ours}
-    worst = min(ratios, key=lambda load: ratios[load], default="")
-    said = ", ".join(f"{load}: {ratio:.3f}" for load, ratio in ratios.items()) or "nothing"
-    is_reached = bool(ratios) and ratios[worst] >= 0.95
-    bars.append(Bar("over HTTP ≥ 0.95× of in process", said, is_reached))
     return bars
 
 

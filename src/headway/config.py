@@ -80,7 +80,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         int, _doc("restarts in a row of a worker process before it is given up", ge=0)
     ] = 16
     heartbeat_timeout_s: Annotated[
-        Positive, _doc("kill a worker process that has shown no sign of life for this long")
+        Positive,
+        _doc(
+            "kill a worker process that has run or slept for this long without a sign of life; "
+            "time in which it waits for a CPU does not count"
+        ),
     ] = 10.0
     worker_memory_mb: Annotated[
         Positive | None, _doc("most memory of a worker process; absent: any")

@@ -26,6 +26,8 @@ _NOT_TYPED = frozenset(["name", "target"])  # what is served is the command's ow
 # Kubernetes puts HEADWAY_SERVICE_HOST, HEADWAY_PORT=tcp://… and the like into every container
 # beside a service that is called "headway".
 _KUBERNETES = re.compile(r"HEADWAY_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_\w+)")
+_EXPECTED = re.compile(r"Expected (.+?)(?:, got .+?)?(?: - at .*)?", re.DOTALL)
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def resolve(
@@ -89,7 +91,7 @@ class Flag:
         return None if self.is_switch else _metavar(self.kind)
 
     def parse(self, text: str) -> Any:
-        """The value that this text means. Raises ValueError with the reason."""
+        """The value that this text means. Raises ValueError with what is expected instead."""
         choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
         if choices and text not in choices:
             raise ValueError(f"one of {', '.join(choices)} is expected")
@@ -151,7 +153,18 @@ def _parsed(flag: Flag, text: str, where: str) -> Any:
     try:
         return flag.parse(text)
     except ValueError as error:  # msgspec's are ValueErrors
-        raise ConfigError(f"{error}; it was {text!r}", field=where) from error
+        raise ConfigError(f"{_expected(error)}, not {text!r}", field=where) from error
+
+
+def _expected(error: ValueError) -> str:
+    """msgspec's `Expected …` in a person's words. What it got is always a text here: the message
+    shows that text instead."""
+    found = _EXPECTED.fullmatch(str(error))
+    if found is None:
+        return str(error)
+    kind = found[1].replace(" | null", "").replace("`", "")
+    first, _, limits = kind.partition(" ")
+    return f"{_KINDS.get(first, first)} {limits}".rstrip() + " is expected"
 
 
 def _is_from_kubernetes(variable: str, text: str) -> bool:
@@ -177,7 +190,7 @@ def _split(text: str, kind: Any) -> Any:
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
-            raise ValueError(f"NAME=VALUE is expected, not {part!r}")
+            raise ValueError("NAME=VALUE,… is expected")
         value = value.strip()
         table[key.strip()] = TypedText(value) if get_args(kind)[1] is Any else value
     return table
@@ -187,7 +200,7 @@ def _json_table(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ValueError(f"a JSON object is expected ({error})") from None
+        raise ValueError(f"a JSON object ({error}) is expected") from None
 
 
 def _description(hint: Any) -> str:

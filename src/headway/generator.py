@@ -9,20 +9,21 @@ async with headway.Generator("chat") as generator:
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.sequence import Sequence as Asked
 from headway.core.items import Priority
-from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
+from headway.errors import Closed, ConfigError, DeadlineExceeded, HeadwayError, InvalidInput
 from headway.runtime.adapters import AdapterBook
 from headway.runtime.generating import GenerationLoad, Output, StepRunner
 from headway.runtime.generation.thread import GenerationThread
@@ -42,6 +43,9 @@ class Piece(NamedTuple):
     tokens: tuple[int, ...]
     logprobs: tuple[Any, ...] = ()
     finish_reason: str | None = None  # of the last piece only: stop or length
+
+
+_new_piece = cast("Callable[[tuple[Any, ...]], Piece]", functools.partial(tuple.__new__, Piece))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,6 @@ class Generator:
         self._max_context = 0
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._start)
         try:
             for name, folder in self._adapters.items():
@@ -174,7 +177,8 @@ class Generator:
         logprobs: list[Any] = []
         with self._running(request) as outputs:
             while request.finished is None:
-                for piece in self._pieces(request, await outputs.wait()):
+                await outputs.wait()
+                for piece in self._pieces(request, outputs.take()):
                     texts.append(piece.text)
                     tokens += piece.tokens
                     logprobs += piece.logprobs
@@ -205,7 +209,8 @@ class Generator:
         request = await self._request(prompt, wishes)
         with self._running(request) as outputs:
             while request.finished is None:
-                for piece in self._pieces(request, await outputs.wait()):
+                await outputs.wait()
+                for piece in self._pieces(request, outputs.take()):
                     yield piece
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
@@ -242,7 +247,7 @@ class Generator:
         """In the engine, until it has ended or its caller leaves."""
         assert self._thread is not None
         number = request.sequence.id
-        outputs = self._streams[number] = _Outputs(self._loop)
+        outputs = self._streams[number] = _Outputs(asyncio.get_running_loop())
         try:
             self._thread.submit(request.sequence, request.sampling)
             yield outputs
@@ -252,7 +257,8 @@ class Generator:
                 with contextlib.suppress(Closed):
                     self._thread.cancel(number)
 
-    def _pieces(self, request: "_Request", outputs: list[Output]) -> Iterator[Piece]:
+    def _pieces(self, request: "_Request", outputs: list[Output]) -> list[Piece]:
+        pieces = []
         for output in outputs:
             piece = request.piece_of(output)
             if request.is_alive and request.finish_reason is not None:
@@ -260,31 +266,32 @@ class Generator:
                 self._thread.cancel(request.sequence.id)  # a stop string: the engine knows no text
                 request.is_alive = False
             if piece is not None:
-                yield piece
+                pieces.append(piece)
+        return pieces
 
     # ---- what comes back
 
     def _report(self, outputs: Sequence[Output]) -> None:
-        """In the engine's thread: one call for all sequences of a step."""
-        if outputs and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._deliver, outputs)
-
-    def _deliver(self, outputs: Sequence[Output]) -> None:
+        """In the engine's thread: one call for all sequences of a step that a loop reads."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Outputs, Output]]] = {}
         for output in outputs:
             stream = self._streams.get(output.sequence)
             if stream is not None:
-                stream.put(output)
+                by_loop.setdefault(stream.loop, []).append((stream, output))
+        for loop, found in by_loop.items():
+            with contextlib.suppress(RuntimeError):  # it is closed: nobody reads there any more
+                loop.call_soon_threadsafe(_deliver, found)
 
 
 class _Outputs:
-    """What has come for one answer, and its reader. In one event loop."""
+    """What has come for one answer, and its reader. In its reader's event loop."""
 
-    __slots__ = ("_come", "_loop", "_waiter")
+    __slots__ = ("_come", "_waiter", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._come: list[Output] = []
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None  # while nothing has come
 
     def put(self, output: Output) -> None:
         self._come.append(output)
@@ -294,13 +301,23 @@ class _Outputs:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def wait(self) -> list[Output]:
-        """All of it; at least one."""
-        while not self._come:
-            self._waiter = self._loop.create_future()
-            await self._waiter
+    def wait(self) -> "asyncio.Future[None]":
+        """Done when something has come. No coroutine: that is one more call a token."""
+        waiter = self.loop.create_future()
+        if self._come:
+            waiter.set_result(None)
+        else:
+            self._waiter = waiter
+        return waiter
+
+    def take(self) -> list[Output]:
         come, self._come = self._come, []
         return come
+
+
+def _deliver(found: Sequence[tuple[_Outputs, Output]]) -> None:
+    for stream, output in found:
+        stream.put(output)
 
 
 class _Request:
@@ -348,6 +365,20 @@ class _Request:
     def piece_of(self, output: Output) -> Piece | None:
         """What of it the caller sees. Raises what ended it, if that was an error."""
         _, token, logprobs, finished, error = output
+        is_middle = finished is None and error is None and self.finish_reason is None
+        if is_middle and token is not None and logprobs is None:
+            text = self._detokenizer.known.get(token)
+            if text:  # the hot path
+                return _new_piece((text, (token,), (), None))
+        return self._any_piece_of(token, logprobs, finished, error)
+
+    def _any_piece_of(
+        self,
+        token: int | None,
+        logprobs: Any,
+        finished: Finished | None,
+        error: HeadwayError | None,
+    ) -> Piece | None:
         if error is not None:
             self.is_alive = False
             raise error

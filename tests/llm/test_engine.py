@@ -192,6 +192,31 @@ def test_a_cancelled_sequence_does_not_touch_its_neighbours(
         check(folder, prompt, engine.answers[number].tokens)
 
 
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_a_programs_own_default_dtype_changes_no_answer(
+    folder_of: Callable[[str], Path], has_kernels: bool, default: torch.dtype
+) -> None:
+    bias = {each: each / 97 for each in range(VOCABULARY)}
+    wishes = [
+        Sampling(temperature=0.0),
+        Sampling(temperature=0.7, seed=3, frequency_penalty=0.3, logit_bias=bias),
+    ]
+
+    def answers() -> list[list[int]]:
+        engine = Engine(folder_of("qwen2"), has_kernels=has_kernels)
+        numbers = [engine.submit((*PREFIX, 9), each, max_tokens=30) for each in wishes]
+        engine.run()
+        return [engine.answers[each].tokens for each in numbers]
+
+    expected = answers()
+    torch.set_default_dtype(default)
+    try:
+        assert answers() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> None:
     sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "head_dim": 8}
     config = Gemma2Config(

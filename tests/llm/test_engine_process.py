@@ -136,6 +136,7 @@ def test_it_is_not_ready_while_its_engine_is_away(served: Serving) -> None:
     wait_until(lambda: not served.model.is_ready)
     assert served.model.health is not Health.DEAD
     assert httpx.get(f"{route}/live").status_code == 200
+    assert served.model.unready == "its engine is restarting"
     wait_until(lambda: served.model.is_ready)
     assert httpx.get(f"{route}/ready").status_code == 200
 

@@ -1,8 +1,10 @@
 """`headway.Generator` on a two-layer model: text in, text out, many at once."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -122,6 +124,43 @@ async def test_stopping_leaves_no_stream_waiting(folder: Path) -> None:
         await model.generate("x", **GREEDY)
 
 
+async def test_every_event_loop_reads_its_own_answers(folder: Path) -> None:
+    async with generator(folder) as model:
+        expected = await model.generate("x", max_tokens=40, **GREEDY)
+
+        def elsewhere() -> headway.generator.Answer:
+            return asyncio.run(model.generate("x", max_tokens=40, **GREEDY))
+
+        here = model.generate("x", max_tokens=40, **GREEDY)
+        answers = await asyncio.gather(here, *[asyncio.to_thread(elsewhere) for _ in range(3)])
+    assert {each.tokens for each in answers} == {expected.tokens}
+
+
+async def test_a_child_of_fork_is_told_that_the_generator_is_its_parents(folder: Path) -> None:
+    async with generator(folder) as model:
+        expected = await model.generate("x", max_tokens=2, **GREEDY)
+        child = os.fork()
+        if not child:
+            _end_child(model)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        again = await model.generate("x", max_tokens=2, **GREEDY)
+        assert again.tokens == expected.tokens
+
+
+def _end_child(model: headway.Generator) -> NoReturn:
+    """With 0 if it is refused; a child that hangs is ended by its alarm."""
+    signal.alarm(30)
+    asyncio._set_running_loop(None)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(model.generate("x", max_tokens=2, **GREEDY))
+    except Closed as error:
+        os._exit(0 if "before this process was forked" in str(error) else 1)
+    finally:
+        os._exit(2)
+
+
 async def test_a_step_that_fails_is_its_own_callers_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +180,24 @@ async def test_a_step_that_fails_is_its_own_callers_error(
         again = await model.generate("x", max_tokens=2, **GREEDY)
         assert again.tokens == before.tokens
         assert model.load.blocks_used == 0
+
+
+async def test_callers_are_told_whatever_the_engine_dies_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):
+        """As libraries written in Rust raise: no `except Exception` sees it."""
+
+    def panicking(self: Runner, step: Any) -> Any:
+        raise Panic("out of range")
+
+    async with generator(folder) as model:
+        monkeypatch.setattr(Runner, "run", panicking)
+        with pytest.raises(Closed, match="out of range"):
+            async with asyncio.timeout(60):
+                await model.generate("x", max_tokens=20, **GREEDY)
+        with pytest.raises(Closed):
+            await model.generate("x", max_tokens=20, **GREEDY)
 
 
 async def test_what_cannot_be_loaded_is_told_to_whoever_starts_it(tmp_path: Path) -> None:

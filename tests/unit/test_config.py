@@ -134,15 +134,15 @@ def test_text_becomes_the_settings_type(field: str, text: str, value: object) ->
 @pytest.mark.parametrize(
     ("field", "text", "message"),
     [
-        ("max_batch_size", "-1", "Expected `int` >= 0; it was '-1'"),
-        ("max_batch_size", "many", "it was 'many'"),
-        ("worker", "rocket", "one of auto, inline, thread, process is expected; it was 'rocket'"),
-        ("slo_ms", "-1", "it was '-1'"),
-        ("policy", "fast", "it was 'fast'"),
-        ("tenants", "acme", "NAME=VALUE is expected, not 'acme'"),
-        ("batch_sizes", "1,x", "it was '1,x'"),
-        ("port", "99999", "it was '99999'"),
-        ("warm_up", "maybe", "it was 'maybe'"),
+        ("max_batch_size", "-1", "a whole number >= 0 is expected, not '-1'"),
+        ("max_batch_size", "many", "is expected, not 'many'"),
+        ("worker", "rocket", "one of auto, inline, thread, process is expected, not 'rocket'"),
+        ("slo_ms", "-1", "is expected, not '-1'"),
+        ("policy", "fast", "is expected, not 'fast'"),
+        ("tenants", "acme", "NAME=VALUE,… is expected, not 'acme'"),
+        ("batch_sizes", "1,x", "is expected, not '1,x'"),
+        ("port", "99999", "is expected, not '99999'"),
+        ("warm_up", "maybe", "is expected, not 'maybe'"),
     ],
 )
 def test_a_bad_value_names_its_flag_or_variable(field: str, text: str, message: str) -> None:

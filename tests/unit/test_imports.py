@@ -136,7 +136,7 @@ ROOMS = {
     "driving": "driving calling events",
     "jobs": "jobs driving calling events",
     "workers": "workers jobs driving calling events forking",
-    "generation": "generation generating workers calling events",
+    "generation": "generation generating workers calling events forking",
     "batching": "batching workers jobs driving calling events options fan_out forking",
 }
 

@@ -61,7 +61,7 @@ def greeting(
 def _tries(model: ServedModel, url: str, *, has_keys: bool) -> list[str]:
     lines = [f"  {_curl(model, url, _KEY if has_keys else '')}"]
     if _takes_any_json(model):
-        lines.append("  (replace the last word with any JSON: the model's type hints say no more)")
+        lines.append("  (INPUT: one value as JSON; the model has no type hints that say which)")
     if model.language is not None:
         lines.append(f"  or talk to it: {url}/chat")
     if _embeds(model):
@@ -89,13 +89,16 @@ def _openai(model: ServedModel, url: str, key: str) -> str:
 
 
 def _example(model: ServedModel) -> str:
-    """One value of it, as JSON that it takes."""
+    """One value of it, as JSON that it takes; where that is unknown, a word in its place."""
+    if _takes_any_json(model):
+        return "INPUT"
     return json.dumps(example_of(model.json_schemas()[0]))
 
 
 def _takes_any_json(model: ServedModel) -> bool:
     """Or any object: nothing is known of what must be in it."""
-    return _example(model) in ("null", "{}") and not model.json_schemas()[0].get("properties")
+    schema = model.json_schemas()[0]
+    return example_of(schema) in (None, {}) and not schema.get("properties")
 
 
 def _embeds(model: ServedModel) -> bool:

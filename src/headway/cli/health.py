@@ -16,6 +16,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 def add_parser(commands: "Commands") -> None:
     parser = commands.add_parser(
         "health",
+        usage="%(prog)s [URL] [options]",
         help="is a server ready?",
         description="Asks a server whether it is ready. Ends with 0 where it is, with 1 where it "
         "is not or cannot be reached. Needs no key.",

@@ -47,6 +47,7 @@ def _add_new(kinds: "Commands") -> None:
 
     parser = kinds.add_parser(
         "new",
+        usage="%(prog)s --tenant TEXT [options]",
         help="make a key",
         description=_NEW,
         formatter_class=argparse.RawDescriptionHelpFormatter,

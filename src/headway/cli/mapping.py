@@ -52,6 +52,7 @@ def add_parser(commands: "Commands") -> None:
 
     parser = commands.add_parser(
         "map",
+        usage="%(prog)s MODEL IN OUT [options]",
         help="run a file of JSON lines through a model",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,

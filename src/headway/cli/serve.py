@@ -39,6 +39,40 @@ A setting can be given in three places, and the first of them wins: a flag (--sl
 (HEADWAY_SLO_MS=50), the file (slo_ms = 50). A flag or variable of a model applies to every model of
 the file.
 """
+# Every setting of ModelConfig and ServerConfig, as the help lists them.
+FLAG_GROUPS = {
+    "addresses": ("host", "port", "grpc_port", "grpc_stack", "server_name", "shared_memory"),
+    "how calls are batched": (
+        *("max_batch_size", "max_wait_ms", "max_batch_cost", "slo_ms", "slo_percentile"),
+        *("timeout_ms", "max_queue", "policy", "order", "tenants"),
+        *("compose", "buckets", "pad_sizes", "batch_sizes"),
+    ),
+    "how the model is loaded and run": (
+        *("options", "load", "load_timeout_s", "unload_after_s", "warm_up", "warm_up_s"),
+        *("worker", "workers", "pin", "worker_memory_mb", "execute_timeout_ms"),
+        *("heartbeat_timeout_s", "max_restarts"),
+    ),
+    "language models only": (
+        *("device", "dtype", "quantization", "max_context", "max_sequences", "step_tokens"),
+        *("kv_cache_gib", "share_prefixes", "adapters", "adapter_folder", "adapter_slots"),
+        *("max_adapters", "max_adapter_rank"),
+    ),
+    "a folder of models": ("repository", "watch", "watch_every_s", "cache_dir"),
+    "keys, TLS and browsers": (
+        *("keys_file", "api_keys", "admin_without_key"),
+        *("tls_cert", "tls_key", "tls_client_ca", "cors_origins"),
+    ),
+    "logs, metrics and traces": (
+        *("log_level", "log_format", "access_log", "metrics", "tracing", "debug"),
+    ),
+    "limits on requests and connections": (
+        *("max_body_bytes", "max_held_bytes", "max_request_rows", "max_tensor_elements"),
+        *("max_connections", "max_connections_per_address", "max_handshakes"),
+        *("max_header_bytes", "header_timeout_s", "body_timeout_s", "write_timeout_s"),
+        *("keep_alive_s", "stream_interval_s"),
+    ),
+    "stopping": ("drain_s", "stop_delay_s"),
+}
 
 
 def add_parser(commands: "Commands") -> None:
@@ -47,6 +81,7 @@ def add_parser(commands: "Commands") -> None:
 
     parser = commands.add_parser(
         "serve",
+        usage="%(prog)s [MODEL] [options]",  # there are a hundred: they follow in groups
         help="serve models over HTTP and gRPC",
         description=_DESCRIPTION,
         epilog=_EPILOGUE,
@@ -72,10 +107,11 @@ def add_parser(commands: "Commands") -> None:
         action="store_true",
         help="for development: start again whenever a .py or .toml file here changes",
     )
-    for title, struct in (("the server", ServerConfig), ("the model", ModelConfig)):
+    known = {flag.field: flag for struct in (ModelConfig, ServerConfig) for flag in flags(struct)}
+    for title, fields in FLAG_GROUPS.items():
         group = parser.add_argument_group(title)
-        for flag in flags(struct):
-            add_flag(group, flag)
+        for field in fields:
+            add_flag(group, known[field])
     parser.set_defaults(run=run)
 
 

@@ -114,6 +114,7 @@ examples:
 def add_parser(commands: "Commands") -> None:
     parser = commands.add_parser(
         "simulate",
+        usage="%(prog)s --arrivals SPEC --latency A,B|--profile FILE [options]",
         help="compare batching policies on a workload, without a server",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,

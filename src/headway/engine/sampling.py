@@ -83,14 +83,15 @@ def _adjust(logits: torch.Tensor, row: Row) -> None:
         logits[seen] = torch.where(known > 0, known / penalty, known * penalty)
     if row.generated and (sampling.presence_penalty or sampling.frequency_penalty):
         said, counts = torch.tensor(row.generated).unique(return_counts=True)
-        logits[said] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+        often = counts.to(logits.dtype)
+        logits[said] -= sampling.presence_penalty + sampling.frequency_penalty * often
     if sampling.logit_bias:
         tokens = torch.tensor(list(sampling.logit_bias))
-        logits[tokens] += torch.tensor(list(sampling.logit_bias.values()))
+        logits[tokens] += logits.new_tensor(list(sampling.logit_bias.values()))
 
 
 def _draw(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-    logits = logits / torch.tensor([[row.sampling.temperature] for row in rows])
+    logits = logits / logits.new_tensor([[row.sampling.temperature] for row in rows])
     own = [[chance(row.sampling.seed, row.position)] for row in rows]
     chances = torch.tensor(own, dtype=torch.float64)  # float32 would round some of them up to 1
     chosen = torch.empty(len(rows), dtype=torch.int64)

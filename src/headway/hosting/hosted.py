@@ -36,7 +36,7 @@ from headway.hosting.making import (
     with_decorator,
 )
 from headway.hosting.origin import ModelOrigin
-from headway.hosting.registry import PLAIN, Array, Ask, WorkerLine
+from headway.hosting.registry import PLAIN, Array, Ask, ItemsMean, WorkerLine
 from headway.hosting.rows import as_row, rows_of, samples_for
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside, WarmUp, samples_from
@@ -101,7 +101,7 @@ class Served(InUse):
         self._parameters = ParameterHints.of(self.model)
         check_dtypes([*self.inputs, *self.outputs])
         self.media_type: str = getattr(self.model, "media_type", "")
-        self.takes_items = self._takes_items()
+        self.items_mean = self._items_mean()
         self.labels: Mapping[str, Sequence[str]] | None = getattr(self.model, "labels", None)
         self.streams = overrides(self.model, "stream")
         self.only_streams = self.streams and not overrides(self.model, "predict")
@@ -131,6 +131,13 @@ class Served(InUse):
         return self._is_ready and self.batcher.is_open and not self.batcher.is_stuck
 
     @property
+    def unready(self) -> str:
+        """In our own words only: what the model raised is in the log."""
+        if self.batcher.is_stuck:
+            return "its calls hang"
+        return "it has failed" if self.trouble else "it is being loaded or unloaded"
+
+    @property
     def health(self) -> Health:
         batcher = self.batcher
         return health_of(
@@ -149,11 +156,13 @@ class Served(InUse):
         takes, gives = self._rows_first(self.inputs), self._rows_first(self.outputs)
         return side_of(takes).json_schema(), side_of(gives).json_schema()
 
-    def _takes_items(self) -> bool:
-        """Whether `{"items": […]}` may be one value: then it is no batch on the plain route."""
+    def _items_mean(self) -> ItemsMean:
         if self.signature is None:
-            return any(tensor.name == "items" for tensor in self.inputs)
-        return takes_object_with(self.signature.input.json_schema(), "items")
+            return "one" if any(tensor.name == "items" for tensor in self.inputs) else "several"
+        schema = self.signature.input.json_schema()
+        if not schema:
+            return "unclear"
+        return "one" if takes_object_with(schema, "items") else "several"
 
     def workers(self) -> list[WorkerLine]:
         return lines_of(self.name, self.version, self.batcher)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from headway.hosting.generation.language import Language
 
 Array = numpy.ndarray[Any, Any]
+# What `{"items": […]}` is for a model: one value, as its type hint has a field of that name or
+# takes any object; several; or unclear, as there is no hint.
+ItemsMean: TypeAlias = Literal["one", "several", "unclear"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,13 @@ class ServedModel(Protocol):
         ...
 
     @property
-    def takes_items(self) -> bool:
-        """Whether `{"items": […]}` may be one value."""
+    def unready(self) -> str:
+        """Why it is not ready, for callers."""
+        ...
+
+    @property
+    def items_mean(self) -> ItemsMean:
+        """What `{"items": […]}` is on the plain route."""
         ...
 
     @property
@@ -320,7 +328,7 @@ class Registry:
                 return None
             raise self._why_not(name, version)
         if not model.is_ready:
-            raise NotReady(f"model {name!r} is not ready", retry_after_s=1.0)
+            raise NotReady(f"model {name!r} is not ready: {model.unready}", retry_after_s=1.0)
         return model
 
     async def wait_ready(

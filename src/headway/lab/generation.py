@@ -6,6 +6,7 @@ and static batches: padded prompts, and no new sequence until the longest answer
 
 import csv
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,19 +115,19 @@ def simulate_continuous(
     scheduler = GenerationScheduler(limits)
     record = _Record(conversations)
     arrivals = conversations.arrivals
-    now, coming, steps = 0.0, 0, 0
+    now, ended_at, coming, steps = 0.0, 0.0, 0, 0
     while True:
         while coming < len(arrivals) and arrivals[coming] <= now:
             scheduler.submit(_sequence(conversations, coming, limits))
             coming += 1
         step = scheduler.next_step(now)
         if isinstance(step, Wait):
-            if coming == len(arrivals):
-                return record.outcome(name, now, steps, scheduler.preemptions)
-            now = float(arrivals[coming])
+            now = min(step.until, float(arrivals[coming]) if coming < len(arrivals) else math.inf)
+            if now == math.inf:
+                return record.outcome(name, ended_at, steps, scheduler.preemptions)
             continue
         seconds = cost(step.tokens)
-        now += seconds
+        now = ended_at = now + seconds
         steps += 1
         scheduler.complete(step, [0] * len(step.sampled), seconds)
         for sequence in step.sampled:

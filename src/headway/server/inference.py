@@ -125,7 +125,7 @@ class Inference:
     ) -> Encoded:
         if asked.model_name and asked.model_name != served.name:
             raise InvalidInput(
-                f"model_name is {asked.model_name!r}, the route's is {served.name!r}"
+                f"model_name is {asked.model_name!r}, but the request was sent to {served.name!r}"
             )
         signature = self.signature_of(served)
         inputs = signature.check_inputs(asked.inputs, asked.datatypes)

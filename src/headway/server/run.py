@@ -244,6 +244,7 @@ def make_app(
 def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
     """The table of all routes: each family has its rows, and they say the rest."""
     models = inference.models
+    plain_json = plain.Plain(inference)
     families: list[Family] = [
         v2.V2(inference),
         model_list.ModelList(models),
@@ -257,9 +258,9 @@ def routes_of(inference: Inference, *, has_keys: bool = False) -> list[Route]:
         audio.Audio(inference),
         images.Images(inference),
         cohere.Cohere(inference),
-        huggingface.HuggingFace(inference),
+        huggingface.HuggingFace(inference, plain_json),
         instances.Instances(inference),
-        plain.Plain(inference),
+        plain_json,
         admin.Admin(models),
         draining.Draining(models.registry),
     ]

@@ -44,6 +44,11 @@ class Untyped(headway.Model):  # type: ignore[type-arg]
         return [{"got": item} for item in items]
 
 
+class Counts(headway.Model[Any, int]):
+    def predict(self, items) -> list[int]:  # type: ignore[no-untyped-def]
+        return [len(item) for item in items]
+
+
 class Answers(headway.Model[Question, Any]):
     def predict(self, items: list[Question]) -> list[dict[str, Any]]:
         return [dataclasses.asdict(item) for item in items]
@@ -92,8 +97,6 @@ async def test_any_json_is_served_and_checked_by_its_hints() -> None:
 async def test_a_field_called_items_is_no_batch_and_batches_have_a_route_of_their_own() -> None:
     async with serving(sums=Sums(), untyped=Untyped(), answers=Answers()) as http:
         assert (await http.post("/v1/predict/sums", json={"items": [1, 2]})).json() == 3
-        answer = await http.post("/v1/predict/untyped", json={"items": [1]})
-        assert answer.json() == {"got": {"items": [1]}}
         batch = {"items": [{"items": [1, 2]}, {"items": [3]}, {"item": 1}]}
         answer = await http.post("/v1/predict/sums/batch", json=batch)
         first, second, third = answer.json()["results"]
@@ -103,6 +106,24 @@ async def test_a_field_called_items_is_no_batch_and_batches_have_a_route_of_thei
         assert answer.json()["results"][0]["text"] == "a"
         answer = await http.post("/v1/predict/answers/batch", json={"text": "a"})
         assert (answer.status_code, '{"items": [...]}' in answer.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+async def test_without_hints_items_are_neither_one_value_nor_several(stack: str) -> None:
+    functions = {"rows": model_of(rows, "tests:rows")()}
+    large = {"items": ["a" * 100_000]}  # decoded off the event loop
+    async with serving(stack, untyped=Untyped(), counts=Counts(), **functions) as http:
+        for name in ("untyped", "counts"):  # the second goes the direct way
+            for body in ({"items": [1]}, {"items": 3}, large):
+                answer = await http.post(f"/v1/predict/{name}", json=body)
+                assert answer.status_code == 400
+                assert f"POST them to /v1/predict/{name}/batch" in answer.json()["error"]
+            body = {"items": [[1, 2], {"items": []}]}
+            answer = await http.post(f"/v1/predict/{name}/batch", json=body)
+            assert len(answer.json()["results"]) == 2
+        answer = await http.post("/v1/predict/untyped", json={"items": [1], "more": 2})
+        assert answer.json() == {"got": {"items": [1], "more": 2}}
+        assert (await http.post("/v1/predict/rows", json={"items": [1]})).json() == "items"
 
 
 async def test_v2_carries_what_no_tensor_can_say_as_json_and_says_so() -> None:
@@ -378,6 +399,36 @@ async def test_a_reader_who_leaves_ends_its_stream() -> None:
             break
         await answer.aclose()
         assert await asyncio.to_thread(model.is_over.wait, 20)
+
+
+# ---- /predict, where clients of LitServe and of a FastAPI app of one model post
+
+
+@pytest.mark.parametrize("stack", STACKS)
+async def test_predict_runs_the_only_model_as_its_own_route_does(stack: str) -> None:
+    async with serving(stack, answers=Answers()) as http:
+        for body in ({"text": "a"}, {"txt": "a"}, {"items": [{"text": "a"}, {}]}, 3):
+            plain, own = [
+                await http.post(path, json=body) for path in ("/predict", "/v1/predict/answers")
+            ]
+            assert (plain.status_code, plain.json()) == (own.status_code, own.json())
+        assert (await http.post("/predict", json={"text": "a"})).json()["text"] == "a"
+        answer = await http.post("/predict?loud=1", json={"text": "a"})
+        assert (answer.status_code, "'loud' is unknown" in answer.json()["error"]) == (400, True)
+        document = (await http.get("/openapi.json")).json()
+        described = document["paths"]["/predict"]["post"]["requestBody"]["content"]
+        assert "answers.item" in str(described["application/json"]["schema"])
+    async with serving(stack, shout=Shout()) as http:
+        kind = {"Content-Type": "text/plain"}
+        assert (await http.post("/predict", content=b"ab", headers=kind)).json() == "AB"
+
+
+@pytest.mark.parametrize("stack", STACKS)
+async def test_with_several_models_predict_names_their_routes(stack: str) -> None:
+    async with serving(stack, answers=Answers(), prices=Prices()) as http:
+        answer = await http.post("/predict", json={"text": "a"})
+        told = "call a model by its name: /v1/predict/answers, /v1/predict/prices"
+        assert (answer.status_code, told in answer.json()["error"]) == (400, True)
 
 
 # ---- OpenAI's routes that are not served

@@ -89,7 +89,7 @@ class Spell(headway.Model[Any, Any]):
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("kind", [Bytes, Notes, Tuples, Models, Spell, Anything, Photo])
+@pytest.mark.parametrize("kind", [Bytes, Notes, Tuples, Models, Spell, Photo])
 async def test_the_printed_line_works_when_pasted(kind: Any) -> None:
     registry = Registry()
     served = Served(ModelConfig(name="it", target="x:Y", warm_up=False), model=kind())
@@ -113,10 +113,12 @@ class Rows(headway.Model[Any, Any]):
 
 
 @pytest.mark.parametrize(("kind", "is_said"), [(Anything, True), (Rows, True), (Notes, False)])
-def test_where_hints_say_nothing_the_line_is_only_a_beginning(kind: Any, is_said: bool) -> None:
+def test_where_hints_say_nothing_the_line_asks_for_an_input(kind: Any, is_said: bool) -> None:
     registry = Registry()
     registry.add(Served(ModelConfig(name="it", target="x:Y"), model=kind()))
-    assert ("any JSON" in greeting(registry, "http://host:1", None)) == is_said
+    said = greeting(registry, "http://host:1", None)
+    assert ("/v1/predict/it -d INPUT\n" in said) == is_said
+    assert ("(INPUT: one value as JSON; the model has no type hints" in said) == is_said
 
 
 def test_with_keys_the_line_has_a_place_for_one() -> None:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, Self, TypeAlias, TypedDict
 
+import grpc
 import numpy
 import pydantic
 import pytest
@@ -23,6 +24,9 @@ from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.server.api.v2.dtypes import BYTES
 from headway.server.api.v2.json_data import json_pieces
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc import large
+from headway.server.grpc.server import GrpcServer
 from headway.server.net.background import AT_ONCE, background
 from headway.server.net.messages import Request, Response
 from headway.server.run import make_app
@@ -112,6 +116,14 @@ def calls_here() -> Iterator[Counter[str]]:
         sys.setprofile(None)
 
 
+class Pictures(headway.Model[str, bytes]):
+    inputs = (headway.Tensor("prompt", "object", (-1,)),)
+    outputs = (headway.Tensor("image", "object", (-1,)),)
+
+    def predict(self, items: list[str]) -> list[bytes]:
+        return [b"\x89PNG" * 50_000 for _ in items]
+
+
 class Site:
     """An app over real models, and how often the loop turned while it answered."""
 
@@ -144,6 +156,7 @@ async def serving() -> AsyncIterator[Site]:
         ("traces", Traces()),
         ("long", Long()),
         ("chat", LongChat()),
+        ("pictures", Pictures()),
     ):
         served = Served(ModelConfig(name=name, target="t:t", warm_up=False), model=model)
         await served.start()
@@ -262,6 +275,66 @@ async def test_one_long_answer_of_a_chat_goes_out_in_steps() -> None:
         assert turns > RAN_ON
         choice = json.loads(answer.body)["choices"][0]
         assert choice["message"]["content"] == "a" * (4 * MIB)
+
+
+async def test_images_go_out_in_steps() -> None:
+    async with serving() as site:
+        body = b'{"model":"pictures","prompt":"a","n":2}'
+        answer, background_work, turns = await site.post("/v1/images/generations", body)
+        assert (answer.status, background_work) == (200, 1), answer.body[:200]
+        assert turns > RAN_ON
+        images = json.loads(answer.body)["data"]
+        assert [base64.b64decode(each["b64_json"]) for each in images] == [b"\x89PNG" * 50_000] * 2
+
+
+@pytest.mark.parametrize("stack", ["headway", "grpcio"])
+async def test_a_large_answer_over_grpc_is_not_put_together_in_the_loop(stack: Any) -> None:
+    """Protobuf copied it twice, each time in one go: 86 ms for 60 MiB."""
+    registry, joined_in = Registry(), list[str]()
+    served = Served(ModelConfig(name="double", target="t:t", warm_up=False), model=Double())
+    await served.start()
+    registry.add(served)
+    rows = numpy.arange(2 * MIB, dtype="f4").reshape(1, -1)
+    asked = pb.ModelInferRequest(model_name="double", raw_input_contents=[rows.tobytes()])
+    asked.inputs.add(name="x", datatype="FP32", shape=rows.shape)
+    most = [("grpc.max_receive_message_length", 2**30), ("grpc.max_send_message_length", 2**30)]
+    config = ServerConfig(grpc_port=0, grpc_stack=stack)
+    async with GrpcServer(registry, config) as server:
+        channel = grpc.aio.insecure_channel(server.address, options=most)
+        with serialised_here(joined_in):
+            answer = await method(channel, "ModelInfer", pb.ModelInferResponse)(asked)
+            stream = method(channel, "ModelStreamInfer", pb.ModelStreamInferResponse)
+            [streamed] = [each.infer_response async for each in stream(iter([asked]))]
+        await channel.close()
+    await served.close()
+    for found in (answer, streamed):
+        assert found.raw_output_contents[0] == (rows * 2).tobytes()
+    assert joined_in == ([] if stack == "headway" else ["headway-background"] * 2)
+
+
+def method(channel: Any, name: str, kind: Any) -> Any:
+    made = channel.unary_unary if kind is pb.ModelInferResponse else channel.stream_stream
+    return made(
+        f"/inference.GRPCInferenceService/{name}",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=kind.FromString,
+    )
+
+
+@contextmanager
+def serialised_here(found: list[str]) -> Iterator[None]:
+    """In which threads large messages were made one."""
+    whole = large.joined
+
+    def joined(parts: list[bytes]) -> bytes:
+        found.append(threading.current_thread().name.rpartition("_")[0])
+        return whole(parts)
+
+    large.joined = joined
+    try:
+        yield
+    finally:
+        large.joined = whole
 
 
 @pytest.mark.parametrize("end", [b"\xc3", b"\xff"])

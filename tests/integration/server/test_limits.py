@@ -76,7 +76,7 @@ def test_as_many_rows_as_are_allowed_and_no_more(limited: Server) -> None:
     assert infer(limited, 10).status_code == 200
     answer = infer(limited, 11)
     assert answer.status_code == 413
-    assert answer.json() == {"error": "11 rows in one request; 10 are allowed"}
+    assert answer.json() == {"error": "11 rows in one request; at most 10 are allowed"}
 
 
 def test_a_list_of_items_is_rows_too(limited: Server) -> None:

@@ -196,7 +196,10 @@ def test_every_format_says_the_same(client: Any, beckett: bytes) -> None:
         ({"language": "de"}, "language: 'de' is not one that is heard: en"),
         ({"timestamp_granularities": ["word"]}, "timestamp_granularities: 'word'"),
         ({"model": "upper"}, "'upper' does not transcribe"),
-        ({"timestamp_granularities": ["segment"]}, "timestamp_granularities: is for"),
+        (
+            {"timestamp_granularities": ["segment"]},
+            "timestamp_granularities: needs",
+        ),
         ({"include": ["logprobs"]}, "include: 'logprobs'"),
         ({"chunking_strategy": {"type": "server_vad"}}, "chunking_strategy"),
         ({"extra_body": {"known_speaker_names": ["me"]}}, "known_speaker_names"),
@@ -284,9 +287,9 @@ PART = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nmoonshine\r\
         (FORM, b"", 400, "cannot be read"),
         (FORM, b"nothing", 400, "cannot be read"),
         (FORM, PART, 400, "cannot be read"),  # it does not end
-        (FORM, b"--x--\r\n", 400, "model: it is missing"),
+        (FORM, b"--x--\r\n", 400, "model: is missing"),
         (FORM, PART + b"--x--\r\n", 400, "file: the file is missing"),
-        (FORM, PART * 2 + b"--x--\r\n", 400, "model: it is given 2 times"),
+        (FORM, PART * 2 + b"--x--\r\n", 400, "model: is given 2 times"),
         (FORM, PART.replace(b"moonshine", b"\xff") + b"--x--\r\n", 400, "cannot be read"),
         (FORM, PART.replace(b"moonshine", b"m" * 2**17) + b"--x--\r\n", 413, "at most 65536"),
         (FORM, PART * 100 + b"--x--\r\n", 413, "at most 64 parts"),
@@ -294,7 +297,7 @@ PART = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nmoonshine\r\
             FORM,
             PART + PART.replace(b"model", b"file") + b"--x--\r\n",
             400,
-            "a file is expected, with its name",
+            "a file with a name is expected",
         ),
     ],
     ids=[

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 import openai
 import pytest
-from small_server import serving
+from small_server import STACKS, serving
 
 import headway
 
@@ -80,3 +80,35 @@ async def test_what_it_does_not_take_is_refused_by_name() -> None:
         answer = await http.post("/v1/chat/completions", json=body)
         assert '"server_error"' in answer.text
         assert "[DONE]" not in answer.text
+
+
+@pytest.mark.parametrize("stack", STACKS)
+async def test_a_field_that_openai_knows_is_not_supported_and_any_other_is_unknown(
+    stack: str,
+) -> None:
+    known = {
+        "tools": [{"type": "function"}],
+        **dict.fromkeys(("tool_choice", "reasoning_effort", "verbosity"), "auto"),
+        **{name: ["text"] for name in ("functions", "modalities")},
+        **{name: {} for name in ("audio", "prediction", "web_search_options")},
+        "parallel_tool_calls": True,
+        "function_call": "none",
+    }
+    expected = [(name, value, f"{name}: is not supported") for name, value in known.items()]
+    guided = "guided_json: is not supported; structured_outputs takes json, regex or choice"
+    expected += [
+        ("guided_json", {}, guided),
+        ("temprature", 0.5, "temprature: is an unknown field; did you mean temperature?"),
+        ("colour", "red", "colour: is an unknown field"),
+    ]
+    async with serving(stack, echo=Echo()) as http:
+        for name, value, told in expected:
+            body = {"model": "echo", "messages": asked("a"), name: value}
+            answer = await http.post("/v1/chat/completions", json=body)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["message"], error["param"]) == (400, told, name)
+        body = {"model": "echo", "messages": asked("a"), "tools": None}  # null is absence
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+        body = {"model": "echo", "prompt": "a", "suffix": "b"}
+        answer = await http.post("/v1/completions", json=body)
+        assert answer.json()["error"]["message"] == "suffix: is not supported"

@@ -1,5 +1,7 @@
 """The README as a stranger reads it: each program saved and run, each server started and asked."""
 
+import ast
+import json
 import re
 import subprocess
 import sys
@@ -43,9 +45,16 @@ def test_each_program_runs_by_itself(program: str, tmp_path: Path) -> None:
         assert printed == "HELLO!\n"
 
 
-def curl(server: Server, block: str) -> str:
-    """The block's curl line, as it stands but for the port."""
-    line = next(line for line in block.splitlines() if line.startswith("curl"))
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_importing_a_program_runs_nothing(program: str) -> None:
+    """`headway serve file.py` imports it."""
+    kinds = {type(each) for each in ast.parse(program).body}
+    assert kinds.isdisjoint({ast.Expr, ast.Assert, ast.For, ast.While, ast.With})
+
+
+def curl(server: Server, block: str, number: int = 0) -> str:
+    """One of the block's curl lines, as it stands but for the port."""
+    line = [line for line in block.splitlines() if line.startswith("curl")][number]
     command = line.replace("localhost:8000", server.address).partition("  #")[0]
     return subprocess.run(
         ["sh", "-c", f"{command} -sS"], capture_output=True, text=True, timeout=60, check=True
@@ -61,7 +70,9 @@ def test_the_function_on_the_first_screen_is_served(tmp_path: Path) -> None:
     block = block_with("headway serve shout.py", "sh")
     with served(tmp_path, "shout.py", *ports()) as server:
         assert curl(server, block) == '"HELLO!"'
+        told = json.loads(curl(server, block, 1))["error"]
     assert '"HELLO!"' in block  # and so it says
+    assert f"400: {told}\n" in block
 
 
 def test_the_streaming_model_is_served(tmp_path: Path) -> None:

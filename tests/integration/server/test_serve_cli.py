@@ -1,6 +1,7 @@
 """`headway serve` and `headway models`: what was typed, and what is said about mistakes."""
 
 import argparse
+import itertools
 import json
 import re
 import shlex
@@ -16,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import _parser, main
-from headway.cli.serve import config_of
-from headway.config import Config
+from headway.cli.serve import FLAG_GROUPS, config_of
+from headway.config import Config, ModelConfig, ServerConfig
+from headway.flags import flags
 
 TOML = """
 [[models]]
@@ -77,7 +79,7 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-queue", "0"], "headway: --max-queue: Expected `int` >= 1"),
+        (["--max-queue", "0"], "headway: --max-queue: a whole number >= 1 is expected, not '0'"),
         (
             ["--max-bach-size", "1"],
             "unrecognized arguments: --max-bach-size; did you mean --max-batch-size?",
@@ -85,6 +87,11 @@ def test_a_flag_beats_a_variable_beats_the_file(tmp_path: Path) -> None:
         (["--model", "minilm"], "unrecognized arguments: --model; what is served comes first: he"),
         (["--model-repository=m"], "what is served comes first: headway serve NAME, file.py, ./f"),
         (["minilm", "--served-model-name", "x"], "; here it is --name"),
+        (["--port", "http"], "headway: --port: a whole number is expected, not 'http'"),
+        (["--slo-ms", "fast"], "--slo-ms: a number is expected, not 'fast'"),
+        (["--policy", "x"], "--policy: one of auto, idle, window, static is expected, not 'x'"),
+        (["--options", "a"], "headway: --options: NAME=VALUE,… is expected, not 'a'"),
+        (["--batch-sizes", "1,b"], "--batch-sizes: a whole number is expected, not '1,b'"),
         (["absent.toml"], "absent.toml: No such file"),
         (["empty.toml"], "empty.toml: it has no [[models]]"),
         (["wrong.toml"], "unknown field `slo` - at `$.models[0]`"),
@@ -147,6 +154,23 @@ def test_help_explains_every_flag_to_a_newcomer(capsys: pytest.CaptureFixture[st
     text = capsys.readouterr().out
     for part in ("headway serve app:Sentiment", "--slo-ms X", "HEADWAY_SLO_MS=50", "default: 8000"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    "command", ["serve", "map", "simulate", "health", "models", "models get", "keys", "keys new"]
+)
+def test_the_usage_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    usage, _, _ = capsys.readouterr().out.partition("\n\n")
+    assert usage.startswith(f"usage: headway {command}")
+    assert usage.count("\n") == 0
+    assert len(usage) < 80
+
+
+def test_each_setting_is_in_one_group_of_the_help() -> None:
+    known = [flag.field for struct in (ModelConfig, ServerConfig) for flag in flags(struct)]
+    assert sorted(known) == sorted(itertools.chain(*FLAG_GROUPS.values()))
 
 
 def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,13 @@ def test_static_batches_wait_for_their_longest() -> None:
     assert outcome.tokens == 8
 
 
+def test_the_last_chat_is_answered_however_late_it_comes() -> None:
+    """An idle scheduler waits a moment for the rest of a burst; nothing comes after this one."""
+    found = simulate_continuous(conversations((0.0, 48, 8), (60.0, 48, 8)), limits(), CPU)
+    assert found.tokens == 16
+    assert found.first_token_s.max() < 1.1 * CPU(48)
+
+
 def test_a_full_cache_preempts_and_all_get_their_tokens() -> None:
     asked = conversations(*((0.01 * each, 50, 200) for each in range(12)))
     outcome = simulate_continuous(asked, limits(blocks=60, max_context=400), CPU)

@@ -11,9 +11,11 @@ count the tokens that are on their way. Steps run in the order in which they wer
 
 import math
 from bisect import insort
+from collections import Counter
 from collections.abc import Sequence as Tokens
 
 from headway.core.generation.adapters import AdapterSlots
+from headway.core.generation.gathering import Gathering
 from headway.core.generation.limits import Limits
 from headway.core.generation.pace import Pace
 from headway.core.generation.sequence import Finished, FinishReason, Progress, Sequence
@@ -41,6 +43,7 @@ class GenerationScheduler:
         self._in_flight: dict[int, tuple[int, ...]] = {}  # the sequences that get a token, by step
         self._steps = 0
         self._pace = Pace(limits.max_stretch, limits.late_stretch, limits.tile, limits.late_after)
+        self._gathering = Gathering(limits.step_tokens, self._pace)
         self._is_rest_due = False
         self.preemptions = 0
 
@@ -79,6 +82,7 @@ class GenerationScheduler:
         progress = self._all[sequence.id] = Progress(sequence, root)
         progress.tokens += resumed or ()
         self._waiting.enter(progress)
+        self._gathering.came(sequence.arrived_at, len(progress.tokens))
         if sequence.deadline < math.inf:
             self._deadlines.add(sequence.deadline, sequence.id)
 
@@ -152,6 +156,8 @@ class GenerationScheduler:
 
     def next_step(self, now: float) -> Step | Wait:
         self._expire(now)
+        if not (self._running or self._ended) and self._gathering.until() > now:
+            return Wait(min(self._gathering.until(), self._deadlines.next_at()))
         plan = _Plan(now)
         self._decode(plan)
         if self._waiting.adapters:
@@ -175,6 +181,7 @@ class GenerationScheduler:
         if step.has_work:
             self._in_flight[step.id] = step.sampled
             self._is_rest_due = self.limits.has_rests and bool(step.prefill)
+            self._gathering.begun()
         return step
 
     def _budget(self, plan: "_Plan", now: float) -> int:
@@ -193,10 +200,13 @@ class GenerationScheduler:
         is_urgent = lateness >= 1.0 or (head is not None and head[1] is Priority.HIGH)
         if self._is_rest_due and not is_urgent:
             return 0
-        budget = self._pace.chunk(decodes, left, lateness)
+        # Where more wait than run, they may hold those up in proportion: all wait less in sum.
+        entering = len(self._begun) + min(len(self._waiting), len(self._slots))
+        haste = max(lateness, entering / decodes)
+        budget = self._pace.chunk(decodes, left, haste)
         if plan.bursts:
             at_most = self.limits.burst_stretch
-            plan.reserve = budget - self._pace.chunk(decodes, left, lateness, at_most)
+            plan.reserve = budget - self._pace.chunk(decodes, left, haste, at_most)
         return budget
 
     def _decode(self, plan: "_Plan") -> None:
@@ -366,7 +376,8 @@ class GenerationScheduler:
         lower = [each for (rank, _, _), each in reversed(self._running) if rank > kind]
         if lower or len(self._waiting.tenants) < 2:
             return lower
-        excess = self._excess(progress.sequence.tenant)
+        running = (each for _, each in self._running)
+        excess = _excess(Counter(each.sequence.tenant for each in running), self._waiting, progress)
         victims = []
         for (rank, _, _), each in reversed(self._running):
             tenant = each.sequence.tenant
@@ -374,17 +385,6 @@ class GenerationScheduler:
                 excess[tenant] -= 1
                 victims.append(each)
         return victims
-
-    def _excess(self, candidate: str) -> dict[str, float]:
-        """Running sequences of each tenant above its share; empty if the candidate has its own."""
-        counts: dict[str, int] = {}
-        for _, each in self._running:
-            counts[each.sequence.tenant] = counts.get(each.sequence.tenant, 0) + 1
-        weights = {name: self._waiting.weight(name) for name in self._waiting.tenants}
-        unit = len(self._running) / sum(weights.values())
-        if counts.get(candidate, 0) + 1 > max(1.0, unit * weights[candidate]):
-            return {}
-        return {name: count - max(1.0, unit * weights[name]) for name, count in counts.items()}
 
     # ---- leaving
 
@@ -438,6 +438,16 @@ class _Plan:
 
     def left_for(self, progress: Progress) -> int:
         return self.left - self.reserve if progress.account in self.bursts else self.left
+
+
+def _excess(running: Counter[str], waiting: Waiting, candidate: Progress) -> dict[str, float]:
+    """Running sequences of each tenant above its share; empty if the candidate has its own."""
+    weights = {name: waiting.weight(name) for name in waiting.tenants}
+    unit = running.total() / sum(weights.values())
+    own = candidate.sequence.tenant
+    if running[own] + 1 > max(1.0, unit * weights[own]):
+        return {}
+    return {name: count - max(1.0, unit * weights[name]) for name, count in running.items()}
 
 
 def _prefill_of(progress: Progress, start: int) -> Prefill:

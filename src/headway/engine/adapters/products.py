@@ -28,7 +28,7 @@ def packed(
     for module, columns in modules:
         found = weights.get(module)
         if found is not None:
-            up = torch.zeros(found.down.shape[0], width)
+            up = torch.zeros(found.down.shape[0], width, dtype=found.up.dtype)
             up[:, start : start + columns] = found.up.t()
             downs.append(found.down)
             ups.append(up)

@@ -36,7 +36,7 @@ class PagedAttention(Attention):
         values: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        out = torch.empty(queries.shape)
+        out = torch.empty(queries.shape, dtype=torch.float32)
         self._kernels.attend(
             queries,
             self._cache.keys[layer],

@@ -35,7 +35,7 @@ class Kernels:
         _fits(x.shape[-1] == inputs, "a row has another width than the weights")
         x = x.contiguous()
         rows, outputs = len(x), count * width
-        y = torch.empty((rows, outputs))
+        y = torch.empty((rows, outputs), dtype=torch.float32)
         self._multiply(
             panels.data_ptr(),
             None if scales is None else scales.data_ptr(),
@@ -69,7 +69,7 @@ class Kernels:
     def gate(self, gate_up: torch.Tensor) -> torch.Tensor:
         """silu(gate) × up, the two halves of each row."""
         rows, both = gate_up.shape
-        y = torch.empty((rows, both // 2))
+        y = torch.empty((rows, both // 2), dtype=torch.float32)
         threads = torch.get_num_threads()
         self._gate(gate_up.data_ptr(), y.data_ptr(), rows, both // 2, threads)
         return y

@@ -166,7 +166,7 @@ class _Norm:
         self._weight = weight.to(dtype)
         self._share = 1.0 / weight.shape[-1]
         self._epsilon = epsilon
-        self._added = torch.tensor(epsilon)
+        self._added = torch.tensor(epsilon, dtype=torch.float32)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         if self._kernels is not None:

@@ -40,6 +40,6 @@ class AdaptedModel:
     def _adapted(self, ask: Ask) -> Ask:
         if ask.adapter not in ("", self.name):
             raise InvalidInput(
-                f"Headway-Adapter: {ask.adapter!r} is asked for of the adapter {self.name!r}"
+                f"Headway-Adapter: {ask.adapter!r} cannot be combined with adapter {self.name!r}"
             )
         return dataclasses.replace(ask, adapter=self.name)

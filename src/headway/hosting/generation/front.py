@@ -192,20 +192,18 @@ class Front:
             if answer is None:
                 continue  # its caller has left
             since = answer.since
-            if since is None:
+            text = answer.detokenizer.known.get(token)
+            if since is None or not text:  # its first; or its text needs more than a look
                 self._take(answer, Output(sequence, token), company, now, queued)
                 continue
             gaps[since] = gaps.get(since, 0) + 1
             answer.since = now
+            answer.tokens += 1
+            if answer.batches is not None:
+                answer.batches.append(company)
             call = answer.call
-            try:
-                piece = answer.middle(token, company)
-            except Exception as failure:  # noqa: BLE001  one answer's, not the step's
-                queued.append((call, self._failed(answer, failure)))
-                continue
-            if answer.is_to_cancel:
-                self._stop(answer, sequence)
-            if piece is not None and not call.take_direct(piece):
+            piece = _new_piece((answer.index, text, token, None, None, None, None))
+            if not call.take_direct(piece):
                 queued.append((call, piece))
         for since, count in gaps.items():
             self._recorder.between_tokens.add(now - since, count)
@@ -307,9 +305,8 @@ class _Answer:
     """One sequence on its way."""
 
     __slots__ = (
-        *("_arrived_at", "_batches", "_detokenizer", "_explains", "_first_at", "_index"),
-        *("_is_stopped", "_tokens", "call", "is_over", "is_to_cancel", "request"),
-        *("reservation", "since"),
+        *("_arrived_at", "_first_at", "_is_stopped", "batches", "call", "detokenizer", "index"),
+        *("is_over", "is_to_cancel", "request", "reservation", "since", "tokens"),
     )
 
     def __init__(
@@ -323,15 +320,14 @@ class _Answer:
     ) -> None:
         self.request = request
         self.call = request.call
-        self._index = index
-        self._detokenizer = detokenizer
+        self.index = index
+        self.detokenizer = detokenizer
         self._arrived_at = now
         self._first_at = 0.0
         self.since: float | None = None  # its last token came; None: before, and after a stop
-        self._explains = explains
-        self._batches: list[int] = []
+        self.batches: list[int] | None = [] if explains else None  # of each step: its tokens
         self._is_stopped = False  # by a stop string: what else comes is not shown
-        self._tokens = 0
+        self.tokens = 0
         self.reservation: _Reservation | None = None
         self.is_over = False
         self.is_to_cancel = False
@@ -348,7 +344,7 @@ class _Answer:
         if token is not None and not self._is_stopped:
             self._record(now, recorder)
             if finished is None:
-                return self.middle(token, company, output.logprobs)
+                return self._middle(token, company, output.logprobs)
             self._count(company)
         if finished is None:
             return None  # it was on its way when a stop string was found
@@ -359,7 +355,7 @@ class _Answer:
         has used nothing."""
         if self.reservation is not None:
             allowance, prompt, reserved = self.reservation
-            used = prompt + self._tokens if self._tokens else 0
+            used = prompt + self.tokens if self.tokens else 0
             allowance.refund_tokens(reserved - used, time.monotonic())
 
     def _record(self, now: float, recorder: GenerationRecorder) -> None:
@@ -371,22 +367,19 @@ class _Answer:
         self.since = now
 
     def _count(self, company: int) -> None:
-        self._tokens += 1
-        if self._explains:
-            self._batches.append(company)
+        self.tokens += 1
+        if self.batches is not None:
+            self.batches.append(company)
 
-    def middle(self, token: int, company: int, logprobs: Any = None) -> Piece | None:
-        """A token that is not the last. The hot path."""
-        self._tokens += 1
-        if self._explains:
-            self._batches.append(company)
-        detokenizer = self._detokenizer
-        text = detokenizer.step(token)
-        if detokenizer.is_stopped:
+    def _middle(self, token: int, company: int, logprobs: Any) -> Piece | None:
+        """A token that is not the last."""
+        self._count(company)
+        text = self.detokenizer.step(token)
+        if self.detokenizer.is_stopped:
             self._is_stopped = self.is_to_cancel = True
         if not text and logprobs is None:
             return None
-        return _new_piece((self._index, text, token, logprobs, None, None, None))
+        return Piece(self.index, text, token, logprobs)
 
     def _last(
         self,
@@ -405,10 +398,10 @@ class _Answer:
         is_shown = token is not None and not self._is_stopped and not is_end_id
         if is_shown:
             assert token is not None
-            text = self._detokenizer.step(token)
-        if not self._is_stopped and not self._detokenizer.is_stopped:
-            text += self._detokenizer.finish()
-        is_stop = self._is_stopped or self._detokenizer.is_stopped or is_end_id
+            text = self.detokenizer.step(token)
+        if not self._is_stopped and not self.detokenizer.is_stopped:
+            text += self.detokenizer.finish()
+        is_stop = self._is_stopped or self.detokenizer.is_stopped or is_end_id
         reason = "stop" if is_stop else "length"
         recorder.finished(reason)
         recorder.ended(
@@ -416,12 +409,12 @@ class _Answer:
             queued_s=(finished.admitted_at or now) - self._arrived_at,
             finished=finished,
         )
-        met = self._met(finished, now) if self._explains else None
+        met = None if self.batches is None else self._met(finished, self.batches, now)
         if not is_shown:
             token = logprobs = None
-        return Piece(self._index, text, token, logprobs, reason, finished, met)
+        return Piece(self.index, text, token, logprobs, reason, finished, met)
 
-    def _met(self, finished: Finished, now: float) -> Met:
+    def _met(self, finished: Finished, batches: list[int], now: float) -> Met:
         return Met(
             queued_s=(finished.admitted_at or now) - self._arrived_at,
             first_token_s=(self._first_at or now) - self._arrived_at,
@@ -430,5 +423,5 @@ class _Answer:
             cached_tokens=finished.cached_tokens,
             preemptions=finished.preemptions,
             steps=finished.tokens,
-            batches=tuple(self._batches),
+            batches=tuple(batches),
         )

@@ -76,7 +76,7 @@ class Language:
     async def check_grammar(self, grammar: str, field: str) -> None:
         """Compile it, off the event loop. Raises InvalidInput."""
         if not self._has_grammars:
-            raise InvalidInput(f"{field}: the engine of this model knows no grammars")
+            raise InvalidInput(f"{field}: the engine of this model has no grammars")
         if self._waiting >= _MOST_WAITING:
             raise QueueFull(f"{_MOST_WAITING} grammars wait to be compiled", limit=_MOST_WAITING)
         self._waiting += 1
@@ -102,9 +102,9 @@ class Language:
     def check_ids(self, ids: Sequence[Any], field: str) -> None:
         for each in ids:
             if type(each) is not int:
-                raise InvalidInput(f"{field}: holds {each!r:.40} among token ids")
+                raise InvalidInput(f"{field}: {each!r:.40} is not a token id")
             if not 0 <= each < self.vocabulary:
-                raise InvalidInput(f"{field}: there is no token {each}")
+                raise InvalidInput(f"{field}: the model has no token {each}")
 
     def decode(self, ids: Sequence[int]) -> str:
         found: str = self.text.tokenizer.decode(ids, skip_special_tokens=False)

@@ -29,7 +29,7 @@ from headway.hosting.generation.front import Front
 from headway.hosting.generation.language import Language
 from headway.hosting.generation.pieces import Generation, Piece
 from headway.hosting.in_use import InUse
-from headway.hosting.registry import Array, Ask, WorkerLine
+from headway.hosting.registry import Array, Ask, ItemsMean, WorkerLine
 from headway.hosting.statistics import ModelStatistics
 from headway.hosting.streaming import ServedStream
 from headway.hosting.warm_up import Beside
@@ -39,7 +39,7 @@ from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
-from headway.runtime.driving.streams import Direct, OpenStream
+from headway.runtime.driving.streams import Direct, OpenStream, Pause
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import StepRunner
 from headway.runtime.generation.thread import GenerationThread
@@ -67,7 +67,7 @@ class ServedGenerator(InUse):
     streams = True
     only_streams = False
     is_direct = is_simple = False
-    takes_items = False
+    items_mean: ItemsMean = "several"
     media_type = ""
     labels = None
     costs: CostTable | None = None
@@ -229,6 +229,12 @@ class ServedGenerator(InUse):
     def trouble(self) -> str:
         engine = self._engine
         return "" if engine is None or self._is_closed else engine.trouble
+
+    @property
+    def unready(self) -> str:
+        if self.trouble:
+            return "its engine has failed too often"
+        return "its engine is restarting" if self._is_ready else "it is being loaded or unloaded"
 
     @property
     def health(self) -> Health:
@@ -399,12 +405,20 @@ class _Texts(OpenStream):
             if self._seen(piece):
                 return piece.text
 
-    def attach(self, reader: Callable[[], None] | None, direct: Direct | None = None) -> None:
-        def take(piece: Piece) -> bool:
+    def attach(
+        self,
+        reader: Callable[[], None] | None,
+        direct: Direct | None = None,
+        pause: Pause | None = None,
+    ) -> None:
+        def take(pieces: Sequence[Piece]) -> bool:
             assert direct is not None
-            return piece.met is None and (not piece.text or direct(piece.text))
+            if any(piece.met is not None for piece in pieces):
+                return False
+            texts = [piece.text for piece in pieces if piece.text]
+            return not texts or direct(texts)
 
-        self._pieces.attach(reader, None if direct is None else take)
+        self._pieces.attach(reader, None if direct is None else take, pause)
 
     def close(self) -> None:
         self._pieces.close()

@@ -59,11 +59,15 @@ def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAU
     try:
         _convert(file, unfinished, defaults)
         os.rename(unfinished, folder)
+    except ConfigError:
+        raise
     except KeyError as error:
         raise ConfigError(f"{file}: its metadata has no {error}") from error
     except OSError:
         if not folder.is_dir():  # else another process was first
             raise
+    except Exception as error:  # whoever made the file may have written anything into it
+        raise ConfigError(f"{file} is no GGUF file that can be read: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
@@ -160,9 +164,11 @@ def _tokenizer(fields: dict[str, Any], file: Path) -> Any:
         raise ConfigError(f"{file}: only byte-level BPE tokenizers are read from GGUF files")
     tokens = fields["tokenizer.ggml.tokens"]
     merges = [tuple(each.split(" ")) for each in fields.get("tokenizer.ggml.merges", [])]
-    tokenizer = Tokenizer(
-        models.BPE(vocab={each: i for i, each in enumerate(tokens)}, merges=merges)
-    )
+    vocabulary = {each: index for index, each in enumerate(tokens)}
+    for merge in merges:
+        if len(merge) != 2 or "".join(merge) not in vocabulary:  # `tokenizers` would panic
+            raise ConfigError(f"{file}: its tokenizer merges {' '.join(merge)!r:.80} to no token")
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if fields.get("tokenizer.ggml.pre") == "smollm":
         digits = pre_tokenizers.Digits(individual_digits=True)

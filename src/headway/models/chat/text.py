@@ -112,14 +112,15 @@ class Detokenizer:
     def __init__(self, text: ChatText, stops: Sequence[str] = ()) -> None:
         self._tokenizer = text.tokenizer
         self._pieces = text.pieces
-        self._known = _NOTHING if text.pieces is None else text.pieces
         self._stream: Any = None  # while a character is not whole
         self._stops = StopStrings(stops) if stops else None
+        # Texts of tokens for which `step` would do no more than look here.
+        self.known = _NOTHING if stops or text.pieces is None else text.pieces
         self.is_stopped = False  # by a stop string
 
     def step(self, token: int) -> str:
         """The text that can be shown now."""
-        text = self._known.get(token)
+        text = self.known.get(token)
         if text is None:
             text = self._decode(token)
         return text if self._stops is None else self._cut(text, self._stops)
@@ -133,17 +134,20 @@ class Detokenizer:
         """Of a token that is new, or no text by itself."""
         pieces = self._pieces
         if pieces is not None and self._stream is None:
-            piece: str = self._tokenizer.decode([token], skip_special_tokens=True)
+            piece = pieces.get(token)
+            if piece is None:
+                piece = str(self._tokenizer.decode([token], skip_special_tokens=True))
+                if _NO_CHARACTER not in piece:
+                    pieces[token] = piece
             if _NO_CHARACTER not in piece:
-                pieces[token] = piece
                 return piece
         if self._stream is None:
             from tokenizers.decoders import DecodeStream
 
-            self._stream, self._known = DecodeStream(skip_special_tokens=True), _NOTHING
+            self._stream, self.known = DecodeStream(skip_special_tokens=True), _NOTHING
         text: str = self._stream.step(self._tokenizer, token) or ""
         if text and pieces is not None:  # whole again
-            self._stream, self._known = None, pieces
+            self._stream, self.known = None, pieces if self._stops is None else _NOTHING
         return text
 
     def finish(self) -> str:

@@ -401,7 +401,8 @@ class TensorRunner(_Caller):
 
 
 class BrokenContract(ModelFailed):
-    """The model answered with the wrong number or kind of results: no item is to blame."""
+    """The model answered with the wrong number or kind of results: no item is to blame. For the
+    runtime, which does not run such a batch again; callers get ModelFailed with its words."""
 
 
 def is_async_function(function: Callable[..., Any]) -> bool:

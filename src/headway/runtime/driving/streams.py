@@ -6,8 +6,9 @@ told once for all streams of a step (`deliver_step`), and wakes each reader once
 
 import asyncio
 import math
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeAlias
 
 from headway.errors import ModelFailed, Shed
@@ -18,10 +19,12 @@ from headway.runtime.driving.digests import Trail
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
 _OTHER_BYTES = 256  # what a chunk counts for that is no text, no bytes and no array
+_QUIET_CHUNKS = 64  # that may wait for the end of a pause …
+_QUIET_BYTES = 4096  # … and what they may take
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
-# Called in the reader's loop with a chunk. False: not now, and the chunk is to be put.
-Direct: TypeAlias = Callable[[Any], bool]
+# Called in the reader's loop with chunks. False: not now, they are to be put.
+Direct: TypeAlias = Callable[[Sequence[Any]], bool]
 
 
 class StreamCall:
@@ -42,6 +45,7 @@ class StreamCall:
         "is_abandoned",
         "item_ids",
         "loop",
+        "pause",
         "ran",
         "reader",
         "value",
@@ -55,6 +59,7 @@ class StreamCall:
         self.loop = loop
         self.reader: Callable[[], None] | None = None  # told in place of a waiting task
         self.direct: Direct | None = None  # takes a chunk past the queue
+        self.pause: Pause | None = None  # in which the reader is told of nothing
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
@@ -87,26 +92,37 @@ class StreamCall:
         loop is to be told that there is something to read, and does not know yet."""
         if entry is None or self.has_ended or self.is_abandoned:
             return False
-        if entry is END or isinstance(entry, Exception):
+        if type(entry) is str and self._retrace is None:  # the commonest
+            self._push(entry, len(entry))
+        elif entry is END or isinstance(entry, Exception):
             self._end(self._retraced() if entry is END else entry)
         elif self._retrace is not None:
             self._follow(self._retrace, entry)
             if not self.has_ended:
                 return False
         else:
-            self._push(entry)
+            self._push(entry, _bytes_of(entry))
         if self._is_told:
             return False
         self._is_told = True
         return True
 
-    def _push(self, chunk: Any) -> None:
-        size, waiting = _bytes_of(chunk), len(self._chunks)
+    def must_be_told(self) -> bool:
+        """Whatever pause there is: of its end, and of much that waits."""
         unread_bytes = self._pushed_bytes - self._taken_bytes
-        is_much = unread_bytes + size > MAX_BACKLOG_BYTES and waiting > 0  # one may be larger
-        if waiting >= MAX_BACKLOG or is_much:
-            self._end(self._too_far_behind())
-            return
+        is_much = len(self._chunks) > _QUIET_CHUNKS or unread_bytes > _QUIET_BYTES
+        return is_much or self.has_ended
+
+    def hold_back(self) -> None:
+        """Its reader is not told now, but at the end of the pause."""
+        self._is_told = False
+
+    def _push(self, chunk: Any, size: int) -> None:
+        if waiting := len(self._chunks):  # one may be larger
+            unread_bytes = self._pushed_bytes - self._taken_bytes
+            if waiting >= MAX_BACKLOG or unread_bytes + size > MAX_BACKLOG_BYTES:
+                self._end(self._too_far_behind())
+                return
         self._pushed += 1
         self._pushed_bytes += size
         if self._trail is not None:
@@ -160,7 +176,7 @@ class StreamCall:
 
     def wake(self) -> None:
         self._is_told = False  # first: what comes from now on is told anew
-        if self.direct is not None and self._pass_one(self.direct):
+        if self.direct is not None and self._pass_some(self.direct):
             return
         if self.reader is not None:
             self.reader()
@@ -169,21 +185,21 @@ class StreamCall:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _pass_one(self, direct: Direct) -> bool:
-        """The hot path: the one chunk of a step, while there are more to come."""
+    def _pass_some(self, direct: Direct) -> bool:
+        """The hot path: the few chunks that have come, while there are more to come."""
         pushed_bytes, chunks = self._pushed_bytes, self._chunks
-        if len(chunks) != 1 or self.has_ended:
+        if not chunks or self.has_ended or pushed_bytes - self._taken_bytes > AT_ONCE_BYTES:
             return False
-        chunk = chunks.popleft()
-        if direct(chunk):
-            self._taken_bytes = pushed_bytes
-            return True
-        chunks.appendleft(chunk)
-        return False
+        taken = [chunks.popleft() for _ in range(len(chunks))]
+        if not direct(taken):
+            chunks.extendleft(reversed(taken))
+            return False
+        self._taken_bytes = pushed_bytes
+        return True
 
     def take_direct(self, chunk: Any) -> bool:
         """Whether the reader took it past the queue. What waits there goes first."""
-        return self.direct is not None and not self._chunks and self.direct(chunk)
+        return self.direct is not None and not self._chunks and self.direct((chunk,))
 
     def take(self, most_bytes: float = math.inf) -> list[Any]:
         """The chunks that are there; the one that goes beyond `most_bytes` is the last."""
@@ -254,11 +270,22 @@ class OpenStream:
             raise StopAsyncIteration
         return chunk
 
-    def attach(self, reader: Callable[[], None] | None, direct: Direct | None = None) -> None:
-        """Call this, in the loop, whenever there may be something to take, or the end. A model that
-        makes its chunks in that loop may hand them to `direct` instead."""
-        self._call.reader = reader
-        self._call.direct = direct
+    def attach(
+        self,
+        reader: Callable[[], None] | None,
+        direct: Direct | None = None,
+        pause: "Pause | None" = None,
+    ) -> None:
+        """Call this, in the loop, whenever there may be something to take, or the end; but not in
+        the `pause`. A model that makes its chunks in that loop may hand them to `direct`."""
+        call = self._call
+        call.reader = reader
+        call.direct = direct
+        if call.pause is not None:
+            call.pause.leave(call)
+        call.pause = pause
+        if pause is not None:
+            pause.join(call)
 
     def close(self) -> None:
         if self._deadline is not None:
@@ -267,6 +294,58 @@ class OpenStream:
         if not call.is_done:
             call.is_abandoned = True
             self._withdraw(call)
+
+
+class Pause:
+    """Of readers in one event loop who write together: in the pause after it that loop is not woken
+    for what can wait. Whoever begins a pause ends it, a while after its time or before."""
+
+    __slots__ = ("_calls", "_clock", "_has_held", "_until")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: may be read from any thread."""
+        self._clock = clock
+        self._calls: set[StreamCall] = set()
+        self._until = 0.0
+        self._has_held = False  # something was put and not told
+
+    # In the readers' loop.
+
+    def join(self, call: StreamCall) -> None:
+        self._calls.add(call)
+
+    def leave(self, call: StreamCall) -> None:
+        self._calls.discard(call)
+
+    def begin(self, until: float) -> None:
+        self._until = until
+
+    def end(self) -> None:
+        """Tell what was held back, if anything was."""
+        self._until = 0.0  # first: what is not told from now on …
+        if self._has_held:  # … was marked here before
+            self._has_held = False
+            _wake_all([call for call in self._calls if call.has_chunks()])
+
+    def is_on(self) -> bool:
+        return self._clock() < self._until
+
+    # From any thread.
+
+    def hold_back(self, told: list[StreamCall]) -> list[StreamCall]:
+        """Those that must be told now."""
+        if not self.is_on():
+            return told
+        self._has_held = True
+        if not self.is_on():  # it has ended meanwhile, perhaps without a look at these
+            return told
+        urgent = []
+        for call in told:
+            if call.pause is not self or call.must_be_told():
+                urgent.append(call)
+            else:
+                call.hold_back()
+        return urgent
 
 
 def _bytes_of(chunk: Any) -> int:
@@ -289,6 +368,9 @@ def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
 
 
 def _wake(told: list[StreamCall]) -> None:
+    pause = told[0].pause
+    if pause is not None and not (told := pause.hold_back(told)):
+        return
     loop = told[0].loop
     if any(call.loop is not loop for call in told):
         for other in {call.loop for call in told}:

@@ -14,6 +14,7 @@ from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import Sequence as Asked
 from headway.errors import Closed
+from headway.runtime.forking import tell_when_forked
 from headway.runtime.generating import (
     Cancel,
     Command,
@@ -39,6 +40,7 @@ class GenerationThread:
         self._changed = threading.Condition()
         self._commands: list[Command] = []
         self._is_closing = False
+        self._refusal = "the generator has stopped"
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._tell_end: Callable[[BaseException | None], None] = lambda failure: None
@@ -49,9 +51,19 @@ class GenerationThread:
     def start(self) -> None:
         """Load the engine. Raises what loading raised."""
         self._thread.start()
+        tell_when_forked(self)
         self._ready.wait()
         if self._failure is not None:
             raise self._failure
+
+    def after_fork(self) -> None:
+        """In the child: the thread is the parent's, and may have held the lock."""
+        self._changed = threading.Condition()
+        self._is_closing = True
+        self._refusal = (
+            "the generator was opened before this process was forked, and works in its parent "
+            "only: open it in the child, after the fork"
+        )
 
     @property
     def is_open(self) -> bool:
@@ -126,7 +138,7 @@ class GenerationThread:
     def _tell(self, command: Command) -> None:
         with self._changed:
             if self._is_closing or self._failure is not None:
-                raise Closed("the generator has stopped")
+                raise Closed(self._refusal)
             self._commands.append(command)
             self._changed.notify()
 
@@ -155,7 +167,7 @@ class GenerationThread:
         closed = Closed("the generator has stopped")
         try:
             self._loop.run()
-        except Exception as failure:  # noqa: BLE001  all waiting callers are told, below
+        except BaseException as failure:  # noqa: BLE001  all waiting callers are told, below
             _log.exception("the generator's loop has died")
             self._failure = failure
             closed = Closed(f"the generator's loop has died: {failure}")

@@ -218,9 +218,10 @@ def own_error(name: str, error: BaseException, *, is_alone: bool) -> HeadwayErro
 
 
 def model_failed(name: str, error: BaseException) -> ModelFailed:
-    """One caller's own exception: a shared instance would collect all callers' tracebacks."""
+    """One caller's own exception: a shared instance would collect all callers' tracebacks. Callers
+    know one kind: that the contract was broken is in its words."""
     if isinstance(error, BrokenContract):
-        return BrokenContract(str(error))
+        return ModelFailed(str(error))
     text = text_of(error)
     failure = ModelFailed(f"{name} raised {type(error).__name__}: {text}{_advice(error, text)}")
     failure.__cause__ = error

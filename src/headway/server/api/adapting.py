@@ -19,7 +19,7 @@ def model_of(models: Models, caller: Caller | None, name: str) -> ServedModel:
     if not found:
         raise UnknownModel("no language model is served")
     names = ", ".join(each.name for each in found)
-    raise InvalidInput(f"model: several take adapters: {names}")
+    raise InvalidInput(f"model: several models take adapters ({names}); name one of them")
 
 
 def book_of(model: ServedModel) -> AdapterBook:
@@ -35,9 +35,9 @@ async def load_adapter(
     """Answers when requests may name it. Raises InvalidInput for a folder that cannot be used."""
     parent = models.registry.adapters().get(name, model.name)
     if name in models.registry.names():
-        raise InvalidInput(f"adapter: a model is called {name!r}")
+        raise InvalidInput(f"adapter: the name {name!r} is taken by a model")
     if parent != model.name:
-        raise InvalidInput(f"adapter: model {parent!r} has one called {name!r}")
+        raise InvalidInput(f"adapter: the name {name!r} is taken by an adapter of model {parent!r}")
     book = book_of(model)
     try:
         await book.load(name, folder, replaces=replaces)

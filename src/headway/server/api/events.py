@@ -4,12 +4,12 @@ What an event looks like is the route's; when one is written, and what closes, i
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
-from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
+from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct, Pause
 from headway.server.net.messages import Sink
 
 
@@ -98,15 +98,17 @@ class Pumping:
         stream: ServedStream,
         take: Callable[[list[Any]], None],
         direct: Direct | None = None,
+        pause: Pause | None = None,
     ) -> None:
         self._stream = stream
         self._take = take
         self._direct = direct
+        self._pause = pause
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait_done(self) -> None:
         """Raises what went wrong."""
-        self._stream.attach(self.advance, self._direct)
+        self._stream.attach(self.advance, self._direct, self._pause)
         try:
             self.advance()  # what has come meanwhile
             await self.done
@@ -138,7 +140,7 @@ class ToSink(Pumping):
     """Writes what comes as events, as long as the sink has room."""
 
     def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
-        super().__init__(stream, self._write, self._write_one)
+        super().__init__(stream, self._write, self._write_direct, sink.pause)
         self._event_of = event_of
         self._sink = sink
         self._is_held_up = False
@@ -160,21 +162,22 @@ class ToSink(Pumping):
         self._is_held_up = False
         self.advance()
 
-    def _write_one(self, chunk: Any) -> bool:
-        """The hot path: a chunk goes to the sink without a stay in the stream."""
+    def _write_direct(self, chunks: Sequence[Any]) -> bool:
+        """The hot path: chunks go to the sink without a stay in the stream."""
         if not self._is_clear or self._sink.writable is not None:
-            self._is_clear = False  # this one waits now, and the next ones behind it
+            self._is_clear = False  # they wait now, and the next ones behind them
             return False
         try:
-            event = self._event_of(chunk)
-            if event:  # an empty chunk would end the answer
+            if len(chunks) > 1:
+                self._write(chunks)
+            elif event := self._event_of(chunks[0]):  # an empty one would end the answer
                 self._sink.write(event)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._is_clear = False
             self._fail(error)
         return True
 
-    def _write(self, chunks: list[Any]) -> None:
+    def _write(self, chunks: Sequence[Any]) -> None:
         events: list[bytes] = []
         try:
             for chunk in chunks:

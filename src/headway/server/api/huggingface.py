@@ -18,13 +18,14 @@ from headway.errors import InvalidInput, NotReady
 from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.kinds import Task, check_does, only_one, task_of
 from headway.server.api.openai.rerank import Reranking
+from headway.server.api.plain.handlers import Plain
 from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import MAX_INPUTS, check_ids, shortened, texts_of
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
-from headway.server.json.body import decode_json, fields_of
+from headway.server.json.body import decode_json, fields_of, mistake_of
 from headway.server.json.encoding import encode_json
-from headway.server.net.messages import Request, Response
+from headway.server.net.messages import Answer, Request, Response
 from headway.server.net.plain_json import plain_of
 from headway.server.routes import Route
 
@@ -110,8 +111,9 @@ class ModelInfo(TypedDict):
 class HuggingFace:
     """Its routes and their handlers, over one service."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, plain: Plain) -> None:
         self._inference = inference
+        self._plain = plain
         self._reranking = Reranking(inference)
 
     def routes(self) -> list[Route]:
@@ -156,8 +158,15 @@ class HuggingFace:
         served = await self._find(request, model, "feature-extraction", "text-ranking")
         return await _similarity(request, served)
 
-    async def predict(self, request: Request, model: str = "") -> Response:
-        """TEI's: one text has one list of classes, several have one each."""
+    async def predict(self, request: Request, model: str = "") -> Answer:
+        """TEI's: one text has one list of classes, several have one each. LitServe's clients post
+        here, too: if the server's only model does not classify texts, the request is answered as
+        on `/v1/predict/NAME`."""
+        names = self._inference.models.names(request.caller)
+        if not model and len(names) == 1:
+            only = await find_or_wake(self._inference, request, names[0])
+            if task_of(only) != "text-classification":
+                return await self._plain.predict(request, names[0])
         served = await self._find(request, model, "text-classification")
         check_does(served, "text-classification")
         asked = await _asked(request, ClassifyRequest)
@@ -221,7 +230,9 @@ async def _embed(request: Request, served: ServedModel) -> Response:
     check_does(served, "feature-extraction")
     asked = _converted(body, EmbedRequest)
     if asked.normalize is False:
-        raise InvalidInput("normalize: vectors are of length 1 here; false is not served")
+        raise InvalidInput(
+            "normalize: false is not supported; this server gives vectors of length 1"
+        )
     ask = ask_of(_truncating(asked, served), request)
     texts = texts_of(asked.inputs, "inputs")
     check_ids(texts, served, "inputs")
@@ -342,7 +353,9 @@ def _truncating(
     """For the model. One that knows nothing of it never cuts, so it need not be told not to."""
     direction = asked.truncation_direction
     if direction is not None and direction.lower() != "right":
-        raise InvalidInput(f"truncation_direction: {direction!r}; texts are cut on the right")
+        raise InvalidInput(
+            f"truncation_direction: {direction!r} is not supported; texts are cut on the right"
+        )
     if asked.truncate is None or (not asked.truncate and not served.takes_parameter("truncate")):
         return {}
     return {"truncate": asked.truncate}
@@ -351,7 +364,7 @@ def _truncating(
 def _unpacked(given: Any) -> Any:
     """TEI has each text of several in a list of its own."""
     if isinstance(given, list) and len(given) == 2:
-        raise InvalidInput("inputs: pairs are not classified here; /rerank compares two texts")
+        raise InvalidInput("inputs: pairs of texts are not supported; /rerank compares two texts")
     return given[0] if isinstance(given, list) and len(given) == 1 else given
 
 
@@ -377,7 +390,7 @@ async def _body(request: Request) -> dict[str, Any]:
     if not isinstance(inner, dict):
         raise InvalidInput("parameters: an object is expected")
     for name in inner.keys() & body.keys():
-        raise InvalidInput(f"{name}: it is given twice, in parameters and beside them")
+        raise InvalidInput(f"{name}: is given twice, in parameters and beside them")
     return body | inner
 
 
@@ -385,7 +398,7 @@ def _converted(body: dict[str, Any], kind: type[Fields]) -> Fields:
     try:
         return fields_of(body, kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(str(error)) from error
+        raise InvalidInput(mistake_of(error, kind)) from error
 
 
 async def _file(request: Request, kind: type[Fields]) -> tuple[Fields | None, bytes]:

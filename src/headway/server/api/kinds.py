@@ -80,7 +80,9 @@ def task_of(model: ServedModel) -> Task | None:
 def check_does(model: ServedModel, task: Task) -> None:
     does, what = _KINDS[task]
     if not does(model):
-        raise InvalidInput(f"model {model.name!r} does not {what}")
+        raise InvalidInput(
+            f"model {model.name!r} does not {what}; POST /v1/predict/{model.name} runs it"
+        )
 
 
 def only_one(models: Iterable[ServedModel], tasks: Iterable[Task]) -> ServedModel:
@@ -94,9 +96,9 @@ def only_one(models: Iterable[ServedModel], tasks: Iterable[Task]) -> ServedMode
         return next(iter(names.values()))
     if not names:
         done = " or ".join(_KINDS[task][1] for task in sorted(wanted))
-        others = sorted({f"/v1/predict/{each.name}" for each in served})
-        there = f"; a model is called by its name: {', '.join(others)}" if others else ""
-        raise InvalidInput(f"this route is for models that {done}, and none is here{there}")
+        routes = sorted({f"/v1/predict/{each.name}" for each in served})
+        instead = f"; call a model by its name: {', '.join(routes)}" if routes else ""
+        raise InvalidInput(f"no model that is served here can {done}{instead}")
     raise InvalidInput(
         f"{len(names)} models could answer this ({', '.join(sorted(names))}); "
         "name one in the path: /models/NAME"

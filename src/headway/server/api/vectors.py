@@ -50,7 +50,7 @@ def shortened(vector: Any, dimensions: int | None, field: str) -> Array:
     if dimensions is None:
         return values
     if dimensions > len(values):
-        raise InvalidInput(f"{field}: {dimensions}; the model has {len(values)}")
+        raise InvalidInput(f"{field}: {dimensions} is more than the model gives: {len(values)}")
     cut = values[:dimensions]
     length = float(numpy.linalg.norm(cut))
     return cut / length if length else cut

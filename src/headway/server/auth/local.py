@@ -34,7 +34,7 @@ def check_local(headers: Mapping[str, str]) -> None:
     """Raises Forbidden unless the request names this machine and comes from no page or proxy."""
     named = _HOST.fullmatch(headers.get("host", ""))
     if named is None or not is_loopback(named["bracketed"] or named["name"]):
-        raise Forbidden(f"{NEEDS_KEY}, and a call to 127.0.0.1 or localhost by that name")
+        raise Forbidden(f"{NEEDS_KEY}; the request must name 127.0.0.1 or localhost as its host")
     check_no_proxy(headers)
     check_no_page(headers)
 

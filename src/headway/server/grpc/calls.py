@@ -16,6 +16,7 @@ from headway.server.auth.access import Access, access_of_method
 from headway.server.auth.gates import Gate
 from headway.server.errors import is_asked_to_stop, retry_after_s, tell
 from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc.large import sendable, serialise
 from headway.server.grpc.measuring import Size, measure
 from headway.server.grpc.standard.serving import streaming_of
 from headway.server.net.background import background
@@ -107,7 +108,7 @@ class Calls:
             handlers[method.name] = made(
                 self._wrapped(method.name, self._watched(gated)),
                 request_deserializer=self._reader(method.name, getattr(pb, method.input_type.name)),
-                response_serializer=getattr(pb, method.output_type.name).SerializeToString,
+                response_serializer=serialise,
             )
         return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
@@ -185,8 +186,8 @@ class Calls:
                     raise request.error()
                 if type(request) is Unparsed:
                     async with self.parsed(request) as request:
-                        return await method(request, context)
-                return await method(request, context)
+                        return await sendable(await method(request, context), context)
+                return await sendable(await method(request, context), context)
             except grpc.aio.AbortError:
                 raise
             except asyncio.CancelledError as error:

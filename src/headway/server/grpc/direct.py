@@ -16,6 +16,7 @@ from headway.server.api.v2.tensors import Array, TensorSignature, to_raw
 from headway.server.direct import DirectPath, DirectRequest, of_rows
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, Refusal
+from headway.server.grpc.large import RAW, varint
 from headway.server.inference import Inference
 from headway.server.net.background import AT_ONCE, Steps
 from headway.server.routes import Pending
@@ -25,7 +26,6 @@ _MOST_KNOWN = 1024  # beginnings of messages, likewise …
 _MOST_BYTES = 1024  # … of so many bytes
 _OTHER = bytes(reversed(range(256)))  # for each byte another one
 _ID = b"\x1a"  # tags: the field's number, and that a length follows
-_RAW = b"\x32"
 
 
 class KnownMessage(NamedTuple):
@@ -94,12 +94,12 @@ class DirectMessages:
         raws: list[bytes] = []
         if request_id:
             data = request_id.encode()
-            parts += (_ID, _varint(len(data)), data)
+            parts += (_ID, varint(len(data)), data)
         for name, array in outputs.items():
             output, datatype = self._output_of(name, array)
             parts.append(output)
             raw = to_raw(array, datatype, steps)
-            raws += (_RAW, _varint(len(raw)), raw)
+            raws += (RAW, varint(len(raw)), raw)
         return b"".join((*parts, *raws))
 
     def _output_of(self, name: str, array: Array) -> tuple[bytes, Datatype]:
@@ -215,14 +215,3 @@ def _rows_of(signature: TensorSignature) -> list[tuple[str, Datatype, tuple[int,
 def _size_bytes(datatype: Datatype, shape: tuple[int, ...]) -> int:
     """Negative where the shape varies."""
     return -1 if -1 in shape else math.prod(shape) * datatype.wire.itemsize
-
-
-def _varint(size: int) -> bytes:
-    if size < 128:
-        return bytes((size,))
-    out = bytearray()
-    while size >= 128:
-        out.append(size & 127 | 128)
-        size >>= 7
-    out.append(size)
-    return bytes(out)

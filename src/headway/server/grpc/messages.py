@@ -35,6 +35,7 @@ from headway.server.api.v2.tensors import (
     to_raw,
 )
 from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc.large import LargeResponse
 from headway.server.net.background import AT_ONCE, Steps
 
 _NO_PARAMETERS: Parameters = {}
@@ -133,8 +134,10 @@ def encode(
     labels: Mapping[str, Sequence[str]] | None = None,
     regions: Regions | None = None,
     steps: Steps = AT_ONCE,
-) -> pb.ModelInferResponse:
-    """Raw, as clients read them by position; in shared memory's place stands an empty one."""
+) -> pb.ModelInferResponse | LargeResponse:
+    """Raw, as clients read them by position; in shared memory's place stands an empty one. What is
+    made in steps is large."""
+    raws: list[bytes] = []
     response = pb.ModelInferResponse(model_name=model_name, model_version=version, id=request.id)
     for want in request.outputs or [RequestedOutput(name) for name in outputs]:
         array, datatype = take_output(want, outputs, signature, labels)
@@ -143,8 +146,11 @@ def encode(
             share(want, want.shared, raw, regions)
             raw = b""
         response.outputs.add(name=want.name, datatype=datatype.name, shape=array.shape)
-        response.raw_output_contents.append(raw)
+        raws.append(raw)
         steps.rest()
+    if steps is not AT_ONCE:
+        return LargeResponse(response, raws)
+    response.raw_output_contents.extend(raws)
     return response
 
 

@@ -29,6 +29,7 @@ from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
+from headway.server.grpc.large import LargeResponse
 from headway.server.grpc.spelling import ChunkEncoder
 from headway.server.grpc.streams import Asked, Chunks, Streams
 from headway.server.inference import Inference
@@ -80,13 +81,13 @@ class Methods:
         except HeadwayError:  # said when it is answered
             return False
 
-    async def answer(self, asked: Asked) -> pb.ModelInferResponse:
+    async def answer(self, asked: Asked) -> pb.ModelInferResponse | LargeResponse:
         if asked.caller is None:
             return await self._answer(asked)
         with asked.caller.allowance.running_one(time.monotonic()):
             return await self._answer(asked)
 
-    async def _answer(self, asked: Asked) -> pb.ModelInferResponse:
+    async def _answer(self, asked: Asked) -> pb.ModelInferResponse | LargeResponse:
         request, context, caller = asked
         served = self._models.find_ready(caller, request.model_name, request.model_version)
         if served is None:
@@ -103,7 +104,7 @@ class Methods:
 
     async def _infer(
         self, served: ServedModel, decoded: InferRequest, ask: Ask, context: Any
-    ) -> pb.ModelInferResponse:
+    ) -> pb.ModelInferResponse | LargeResponse:
         response = await self._inference.infer(served, decoded, ask, messages.encode)
         if ask.story is not None:
             _tell(ask.story, response, context)
@@ -131,7 +132,9 @@ class Methods:
         arrays = cast(Any, served).signature.output.arrays
 
         def encode(chunk: Any) -> pb.ModelInferResponse:
-            return self._inference.encode(served, decoded, arrays([chunk]), messages.encode)
+            response = self._inference.encode(served, decoded, arrays([chunk]), messages.encode)
+            assert isinstance(response, pb.ModelInferResponse), "made at once"
+            return response
 
         async with aclosing(cast(Any, stream)):
             yield Chunks(stream, ChunkEncoder(encode))
@@ -305,7 +308,7 @@ class Methods:
         return response
 
 
-def _tell(story: Story, response: pb.ModelInferResponse, context: Any) -> None:
+def _tell(story: Story, response: Any, context: Any) -> None:
     """As the call's metadata, and in the response itself: a stream has many, one call."""
     text = story.text()
     if text:

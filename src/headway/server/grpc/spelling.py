@@ -10,14 +10,12 @@ from typing import Any
 
 from headway.errors import ModelFailed
 from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc.large import ANSWER, RAW, varint
 from headway.server.net.http2.inbox import framed
 
 IS_END = "triton_final_response"
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct(">BI")
-# Fields as protobuf writes them: `raw_output_contents` is the last one of an answer.
-_RAW = b"%c" % (pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2)
-_ANSWER = b"%c" % (pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | 2)
 
 
 class ChunkEncoder:
@@ -46,11 +44,11 @@ class ChunkEncoder:
         if not start or type(chunk) is not str:
             return framed(self.message_of(chunk).SerializeToString())
         raw = _raw(chunk)
-        raw_size = _varint(len(raw))
+        raw_size = varint(len(raw))
         answer_bytes = len(start) + 1 + len(raw_size) + len(raw)
-        answer_size = _varint(answer_bytes)
+        answer_size = varint(answer_bytes)
         frame = _FRAME.pack(0, 1 + len(answer_size) + answer_bytes)
-        return b"".join((frame, _ANSWER, answer_size, start, _RAW, raw_size, raw))
+        return b"".join((frame, ANSWER, answer_size, start, RAW, raw_size, raw))
 
 
 def _raw(text: str) -> bytes:
@@ -65,19 +63,5 @@ def _raw(text: str) -> bytes:
 def _without_text(response: pb.ModelInferResponse, text: str) -> bytes:
     """Its bytes before the text's; empty: protobuf has written them in another order."""
     raw, data = _raw(text), response.SerializeToString()
-    end = _RAW + _varint(len(raw)) + raw
+    end = RAW + varint(len(raw)) + raw
     return data[: -len(end)] if data.endswith(end) else b""
-
-
-def _varint(number: int) -> bytes:
-    if number < 128:
-        return _SHORT[number]
-    parts = bytearray()
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
-
-
-_SHORT = [bytes((number,)) for number in range(128)]

@@ -13,6 +13,7 @@ from headway.server.auth.keys import Caller
 from headway.server.errors import is_asked_to_stop
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import Calls, TooLarge, Unparsed
+from headway.server.grpc.large import LargeResponse, LargeStreamResponse, sendable
 from headway.server.grpc.spelling import IS_END, ChunkEncoder
 from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2.call import Call
@@ -44,7 +45,7 @@ class Answers(Protocol):
         """Wakes the model: only one that is there can tell."""
         ...
 
-    async def answer(self, asked: Asked) -> pb.ModelInferResponse: ...
+    async def answer(self, asked: Asked) -> pb.ModelInferResponse | LargeResponse: ...
 
     def stream(self, asked: Asked) -> AbstractAsyncContextManager[Chunks]: ...
 
@@ -122,7 +123,10 @@ class _Stream:
                 with self._held(asked.request):
                     response = await self._service.answer(asked)
                 response.parameters[IS_END].bool_param = True
-                message = pb.ModelStreamInferResponse(infer_response=response)
+                if isinstance(response, LargeResponse):
+                    message = await sendable(LargeStreamResponse(response), self._context)
+                else:
+                    message = pb.ModelStreamInferResponse(infer_response=response)
             except BaseException as error:  # noqa: BLE001 - user code; every caller is answered
                 message = self._refused(asked.request, error)
             await before.wait()
@@ -168,7 +172,7 @@ class _Stream:
         finally:
             self._room.give_back(size_bytes)
 
-    async def _write(self, message: pb.ModelStreamInferResponse) -> None:
+    async def _write(self, message: Any) -> None:
         async with self._writing:
             await self._context.write(message)
 
@@ -185,6 +189,8 @@ class _Stream:
 
 class _Sink:
     """Of one call; what goes in is framed."""
+
+    pause = None
 
     def __init__(self, call: Call) -> None:
         self._call = call

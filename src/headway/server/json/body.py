@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headway.errors import InvalidInput
+from headway.errors import InvalidInput, nearest
 from headway.server.json.pieces import decode_in_pieces
 from headway.server.net.background import Steps, background
 from headway.server.net.headers import DEADLINE, timeout_s
@@ -17,6 +17,7 @@ from headway.server.net.messages import Request
 
 Fields = TypeVar("Fields")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, or both
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)  # at the top
 SMALL_BYTES = 64 * 2**10  # decoded in the event loop: two milliseconds, whatever is in it
 
 
@@ -63,9 +64,25 @@ async def decode_fields(
             fields: Fields = await decode_json(request, kind, default=default, read=read)
         except msgspec.ValidationError:  # rarely: then it is read once more
             fields = fields_of(await decode_json(request, dict[str, Any], default=default), kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(mistake_of(error, kind)) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(_said_of(request.body, error)) from error
     return fields
+
+
+def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
+    """For a field that `kind` does not have: that it is not supported, where `kind` names it in
+    UNSUPPORTED (with what there is instead, if anything), or which one may have been meant."""
+    found = _UNKNOWN.fullmatch(str(error))
+    if found is None:
+        return str(error)
+    name = found[1]
+    instead: str | None = getattr(kind, "UNSUPPORTED", {}).get(name)
+    if instead is not None:
+        return f"{name}: is not supported" + (f"; {instead}" if instead else "")
+    fields = [each.encode_name for each in msgspec.structs.fields(kind)]
+    return f"{name:.60}: is an unknown field{nearest(name[:60], fields)}"
 
 
 def _said_of(body: bytes, error: Exception) -> str:

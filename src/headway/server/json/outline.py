@@ -43,7 +43,7 @@ def outline_of(text: Text, level: int, steps: Steps) -> tuple[bytes, dict[bytes,
     size += len(view) - left
     if size > MAX_BYTES:
         raise InputTooLarge(
-            f"beside its long lists the JSON has more than {MAX_BYTES} bytes", limit=MAX_BYTES
+            f"outside of its long lists the JSON has more than {MAX_BYTES} bytes", limit=MAX_BYTES
         )
     return b"".join((*parts, view[left:])), lists
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from headway.runtime.driving.streams import Pause
+
 if TYPE_CHECKING:
     from headway.server.auth.keys import Caller
 
@@ -64,6 +66,11 @@ class Sink(Protocol):
     @property
     def writable(self) -> "asyncio.Future[None] | None":
         """None: now; else done when there is room again."""
+        ...
+
+    @property
+    def pause(self) -> Pause | None:
+        """In which nothing would be written."""
         ...
 
     async def wait_writable(self) -> None: ...

@@ -382,10 +382,10 @@ class Rested(World):
         return step
 
 
-def rested() -> Rested:
+def rested(**limits: Any) -> Rested:
     """With one sequence that decodes."""
-    world = Rested(blocks=400, max_stretch=2.0, has_rests=True)
-    world.submit(1, 10, max_tokens=100)
+    world = Rested(**{"blocks": 4000, "max_stretch": 2.0, "has_rests": True, **limits})
+    world.submit(1, 10, max_tokens=1000)
     for _ in range(10):
         world.step()
     return world
@@ -440,3 +440,73 @@ def test_a_tenant_alone_has_no_bursts() -> None:
     for number in range(10, 30):
         world.submit(number, 150, max_tokens=1)
     assert world.step().tokens > 250
+
+
+def test_where_more_wait_than_run_their_prompts_take_longer_steps() -> None:
+    chunks = {}
+    for waiting in (1, 8):
+        world = rested(has_rests=False)
+        for number in range(50, 55):  # so that the time of larger steps is known
+            world.submit(number, 10 * number, max_tokens=1)
+            while world.scheduler.running > 1 or world.scheduler.waiting:
+                world.step()
+        for number in range(2, 2 + waiting):
+            world.submit(number, 300)
+        chunks[waiting] = sum(counts(world.step())[1].values())
+    assert 2 * chunks[1] < chunks[8]
+
+
+def test_only_those_count_that_find_a_slot() -> None:
+    world = rested(has_rests=False, max_sequences=2)
+    for number in range(2, 20):
+        world.submit(number, 300)
+    alone = rested(has_rests=False, max_sequences=2)
+    alone.submit(2, 300)
+    assert world.step().tokens == alone.step().tokens
+
+
+class Idle(Rested):
+    """It has run one prompt, so it knows how long steps take, and is idle."""
+
+    def __init__(self) -> None:
+        super().__init__(blocks=400, step_tokens=512)
+        self.submit(1, 190, max_tokens=1)  # 29 ms
+        self.step()
+        self.now = 1.0
+
+
+def test_an_idle_engine_begins_when_no_more_come() -> None:
+    world = Idle()
+    for number in (2, 3, 4):
+        world.submit(number, 150)
+        wait = world.scheduler.next_step(world.now)
+        assert isinstance(wait, Wait)
+        assert world.now < wait.until < world.now + 0.002
+        world.now += 0.0004
+    world.now = wait.until
+    assert counts(world.step())[1] == {2: 150, 3: 150, 4: 150}
+
+
+def test_an_idle_engine_begins_at_once_where_the_step_is_full() -> None:
+    world = Idle()
+    world.submit(2, 600)
+    assert counts(world.step())[1] == {2: 512}
+
+
+def test_however_many_come_an_idle_engine_begins_soon() -> None:
+    world, number = Idle(), 2
+    world.submit(number, 4)
+    while isinstance(world.scheduler.next_step(world.now), Wait):
+        number, world.now = number + 1, world.now + 0.0001
+        world.submit(number, 4)
+    assert world.now < 1.002
+
+
+def test_who_waits_for_others_still_has_a_deadline() -> None:
+    world = Idle()
+    world.submit(2, 190, deadline=world.now + 0.0001)
+    assert world.scheduler.next_step(world.now) == Wait(world.now + 0.0001)
+    world.now += 0.0001
+    step = world.scheduler.next_step(world.now)
+    assert isinstance(step, Step)
+    assert [each.reason for each in step.finished] == [FinishReason.DEADLINE]

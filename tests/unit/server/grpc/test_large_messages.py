@@ -7,9 +7,11 @@ import pytest
 
 from headway.errors import InputTooLarge, InvalidInput
 from headway.model import Tensor
+from headway.server.api.v2.requests import InferRequest
 from headway.server.api.v2.tensors import Limits, TensorSignature
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
+from headway.server.grpc.large import LargeResponse, LargeStreamResponse
 from headway.server.grpc.measuring import Size, measure
 from headway.server.net.background import Steps
 
@@ -108,3 +110,20 @@ def test_and_no_longer_than_it_is_allowed_to_be() -> None:
     assert 15 <= steps.count <= 16
     with pytest.raises(InputTooLarge, match="1000 fields"):
         measure(data, pb.ModelInferRequest, Size(10**9, 1000, 10**9))
+
+
+@pytest.mark.parametrize("count", [0, 1, 200, 2**18])
+def test_a_large_answer_is_the_same_message(count: int) -> None:
+    outputs = {"x": numpy.arange(count, dtype="f4").reshape(1, -1), "z": numpy.ones((1, 3), "i8")}
+    signature = TensorSignature(
+        [], [Tensor("x", "float32", (-1, -1)), Tensor("z", "int64", (-1, 3))]
+    )
+    asked = InferRequest("an id", {}, {}, (), {}, is_binary=True)
+    usual = messages.encode("m", "1", asked, outputs, signature=signature)
+    large = messages.encode("m", "1", asked, outputs, signature=signature, steps=CountedSteps())
+    assert isinstance(large, LargeResponse)
+    for each in (usual, large):
+        each.parameters["a"].bool_param = True
+    assert pb.ModelInferResponse.FromString(b"".join(large.parts())) == usual
+    streamed = b"".join(LargeStreamResponse(large).parts())
+    assert pb.ModelStreamInferResponse.FromString(streamed).infer_response == usual

@@ -20,6 +20,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.writable: asyncio.Future[None] | None = None
+        self.pause = None
         self.written: list[bytes] = []
 
     async def wait_writable(self) -> None:

@@ -11,6 +11,7 @@ from headway.server.api.events import ToSink
 
 class Sink:
     writable: "asyncio.Future[None] | None" = None
+    pause = None
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

@@ -1,9 +1,14 @@
 """Parts of many streams are written together: in their turn, or after a short pause."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from headway.model import END
+from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
+from headway.server.api.events import ToSink
 from headway.server.net.writes import Writes
 
 MOST_PAUSE_S = 0.005
@@ -12,8 +17,11 @@ MOST_PAUSE_S = 0.005
 class Connection:
     """Holds parts as a connection does."""
 
+    writable = None
+
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
+        self.pause = writes.pause
         self._held = b""
         self.written: list[tuple[float, bytes]] = []
 
@@ -21,8 +29,13 @@ class Connection:
         if not self._held:
             self._writes.add(self)
         self._held += part
-        if not self._writes.is_due:
-            self._writes.look()
+        if not self._writes.is_due and self._writes.clock() >= self._writes.next_at:
+            self._writes.come_due()
+
+    async def wait_writable(self) -> None: ...
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        raise AssertionError("there is little to write")
 
     def flush(self) -> None:
         held, self._held = self._held, b""
@@ -31,7 +44,7 @@ class Connection:
 
 
 def streams(count: int, most_pause_s: float = MOST_PAUSE_S) -> list[Connection]:
-    writes = Writes(most_pause_s)
+    writes = Writes(most_pause_s, asyncio.get_running_loop().time)
     return [Connection(writes) for _ in range(count)]
 
 
@@ -82,3 +95,117 @@ async def test_parts_of_one_turn_are_one_write() -> None:
     assert not connection.written  # nothing is written while events are made
     await asyncio.sleep(0)
     assert [held for _, held in connection.written] == [b"ab"]
+
+
+class Model:
+    """In a thread: it puts a chunk of each stream, and the readers' loop is told, or not."""
+
+    def __init__(self, count: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.told_at: list[float] = []
+        self.connections = streams(count)
+        self.readers_loop: Any = _Loop(self._loop, self.told_at)
+        self.calls = [StreamCall(number, None, self.readers_loop) for number in range(count)]
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        for call, connection in zip(self.calls, self.connections, strict=True):
+            call.start(may_rerun=False)
+            stream: Any = OpenStream(call, lambda call: None)
+            reader = ToSink(stream, str.encode, connection)
+            self._readers.append(asyncio.create_task(reader.wait_done()))
+        await asyncio.sleep(0)
+
+    async def run(self, *steps: tuple[float, Any]) -> None:
+        """At each of these times, in milliseconds, this entry for all, or these for some."""
+        began = self._loop.time()
+        for at_ms, entry in steps:
+            await asyncio.sleep(began + at_ms / 1e3 - self._loop.time())
+            of = entry if isinstance(entry, dict) else dict.fromkeys(range(len(self.calls)), entry)
+            deliver_step([(self.calls[number], each) for number, each in of.items()])
+        await asyncio.sleep(1.0)
+        self.told_at[:] = [round((at - began) * 1e3, 3) for at in self.told_at]
+
+    def written(self, number: int) -> list[tuple[float, bytes]]:
+        return self.connections[number].written
+
+    async def end(self) -> None:
+        deliver_step([(call, END) for call in self.calls if not call.has_ended])
+        await asyncio.gather(*self._readers)
+
+
+class _Loop:
+    """The readers', as seen from another thread: nothing is done there before it is told."""
+
+    def __init__(self, loop: Any, told_at: list[float]) -> None:
+        self._loop = loop
+        self._told_at = told_at
+        self.call_soon = loop.call_soon
+        self.create_future = loop.create_future
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *arguments: Any) -> None:
+        self._told_at.append(self._loop.time())
+        self._loop.call_soon(callback, *arguments)
+
+
+async def test_a_model_does_not_wake_the_loop_in_the_pause() -> None:
+    model = Model(64)
+    await model.begin()
+    await model.run(*((at_ms, str(at_ms)) for at_ms in (0, 2, 4, 6, 8, 10, 12)))
+    assert model.told_at == [0, 6, 12]
+    assert [held for _, held in model.written(63)] == [b"0", b"246", b"81012"]
+    await model.end()
+
+
+async def test_what_came_in_the_pause_leaves_though_nothing_follows() -> None:
+    """By the loop's own clock: nobody tells it."""
+    model = Model(64)
+    await model.begin()
+    await model.run((0, "a"), (1, "b"))
+    assert model.told_at == [0]
+    assert [held for _, held in model.written(7)] == [b"a", b"b"]
+    [at, later] = [at for at, _ in model.written(7)]
+    assert later == at + 10
+    await model.end()
+
+
+async def test_what_came_in_the_pause_leaves_with_another_streams_part() -> None:
+    """That stream's write ends the pause, and its own is too short to be one."""
+    model = Model(64)
+    await model.begin()
+    await model.run((0, "a"), (1, {0: "b"}), (6, {1: "c"}))
+    assert model.told_at == [0, 6]
+    [(_, first), (at, second)] = model.written(0)
+    assert (first, second) == (b"a", b"b")
+    assert at == model.written(1)[1][0]
+    await model.end()
+
+
+async def test_an_end_is_told_in_the_pause() -> None:
+    model = Model(64)
+    await model.begin()
+    await model.run((0, "a"), (1, "b"), (2, {3: END}))
+    assert model.told_at == [0, 2]
+    assert b"".join(held for _, held in model.written(3)) == b"ab"
+    await model.end()
+
+
+@pytest.mark.parametrize("chunks", [["b" * 5000], ["b"] * 65], ids=["long", "many"])
+async def test_much_is_told_in_the_pause(chunks: list[str]) -> None:
+    model = Model(64)
+    await model.begin()
+    await model.run((0, "a"), *((1, {3: chunk}) for chunk in chunks))
+    assert model.told_at == [0, 1]
+    await model.end()
+
+
+async def test_streams_that_nobody_writes_together_are_told_at_once() -> None:
+    """Another reader of the same model, in process."""
+    model = Model(64)
+    await model.begin()
+    call = StreamCall(64, None, model.readers_loop)
+    model.calls.append(call)
+    await model.run((0, "a"), (1, "b"), (2, "c"))
+    assert model.told_at == [0, 1, 2]
+    assert call.take() == ["a", "b", "c"]
+    await model.end()

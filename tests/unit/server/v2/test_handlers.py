@@ -32,8 +32,9 @@ class Doubler:
     """Doubles `x` into `y`; streams the words of a text."""
 
     signature = labels = language = None
-    media_type = ""
-    takes_items = only_streams = is_direct = is_simple = False
+    media_type = unready = ""
+    only_streams = is_direct = is_simple = False
+    items_mean = "several"
 
     def __init__(self, name: str = "m", *, streams: bool = False) -> None:
         self.name = name
@@ -157,7 +158,7 @@ async def test_a_header_length_that_is_no_number_is_refused(length: str) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"name": "z"}, "input 'x' is missing; the model takes x"),
+        ({"name": "z"}, "input 'z' is unknown, and input 'x' is missing; the model takes x"),
         ({"datatype": "FP64"}, "input 'x': the model takes FP32, not FP64"),
         ({"shape": [2]}, r"input 'x': shape \[2\], the model takes \[rows, 2\]"),
         ({"shape": [2, 1]}, r"input 'x': shape \[2\], the model takes \[rows, 2\]|takes"),
@@ -182,7 +183,7 @@ async def test_no_rows_and_uneven_rows_are_refused() -> None:
     model.inputs = [*model.inputs, Tensor("w", "int8", (-1,))]
     body = infer_body()
     body["inputs"].append({"name": "w", "shape": [2], "datatype": "INT8", "data": [1, 2]})
-    with pytest.raises(InvalidInput, match="'w': 2 rows, the input before 1"):
+    with pytest.raises(InvalidInput, match="'w' has 2 rows, the input before it has 1"):
         await serve(model).infer(request(body), "m")
 
 

@@ -4,6 +4,7 @@ Calls come from one thread. A second thread watches: it logs what the process pr
 its heart stops, and reaps it; it ends with the process.
 """
 
+import functools
 import logging
 import os
 import pickle
@@ -28,13 +29,12 @@ from headway.runtime.workers.process.channel import (
     Unsendable,
 )
 from headway.runtime.workers.process.failures import Failure, error_of
+from headway.runtime.workers.process.heart import TICK_S, Heart, vitals_of
 from headway.runtime.workers.process.output import Output
 from headway.runtime.workers.process.protocol import Kind, WorkerSpec
 from headway.runtime.workers.process.spawning import Spawned
 
 _log = logging.getLogger(__name__)
-_TICK_S = 0.5  # between two looks at the heart; the child beats twice as often
-_STOPPED_TICKS = 2  # without a beat, when the process was stopped by a signal
 _REAP_S = 5.0  # from the end of the line to the end of the process
 _MOST_CALLS = 2**32 - 1  # their numbers have four bytes, and 0 is no call
 _OOM_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
@@ -62,7 +62,7 @@ class ModelProcess:
         self._channel = spawned.channel
         self._page = spawned.page
         self._limit_s = execute_timeout_s
-        self._most_ticks = max(_STOPPED_TICKS, round(heartbeat_timeout_s / _TICK_S))
+        self._heart = Heart(heartbeat_timeout_s)
         self.has_answered = False  # a call
         self.jobs = 0  # that it was given, this one included
         self._is_ready = False
@@ -269,9 +269,8 @@ class ModelProcess:
         poller = select.poll()
         for fd in (self._pidfd, *outputs):
             poller.register(fd, select.POLLIN)
-        heart = _Heart(self)
         try:
-            while not self._attend(poller, outputs, heart):
+            while not self._attend(poller, outputs):
                 pass
             for output in outputs.values():
                 output.finish()
@@ -291,47 +290,19 @@ class ModelProcess:
         self._channel.shut_down()
         self._ended()
 
-    def _attend(self, poller: Any, outputs: dict[int, Output], heart: "_Heart") -> bool:
+    def _attend(self, poller: Any, outputs: dict[int, Output]) -> bool:
         """True: the process has ended."""
-        for fd, _ in poller.poll(_TICK_S * 1e3):
+        for fd, _ in poller.poll(TICK_S * 1e3):
             if fd == self._pidfd:
                 return True
             if not outputs[fd].read():
                 poller.unregister(fd)
         if self._is_ready:
-            heart.listen(self._page.beats, self._most_ticks)
+            look = functools.partial(vitals_of, self.pid)
+            reason = self._heart.listen(time.monotonic(), self._page.beats, look)
+            if reason is not None:
+                self.kill(reason)
         return False
-
-
-class _Heart:
-    """Counts how often in a row no beat was heard. Ticks, not seconds: when this process itself
-    was held up, it cannot say anything about another."""
-
-    def __init__(self, process: ModelProcess) -> None:
-        self._process = process
-        self._beats = 0
-        self._missed = 0
-        self._heard_at = 0.0
-
-    def listen(self, beats: int, most_ticks: int) -> None:
-        now = time.monotonic()
-        if now - self._heard_at < 0.9 * _TICK_S:
-            return  # woken by output
-        self._heard_at = now
-        if beats != self._beats:
-            self._beats, self._missed = beats, 0
-            return
-        self._missed += 1
-        if self._missed >= _STOPPED_TICKS and _is_stopped(self._process.pid):
-            self._process.kill("was stopped by a signal")
-        elif self._missed >= most_ticks:
-            self._process.kill(f"showed no sign of life for {self._missed * _TICK_S:g} s")
-
-
-def _is_stopped(pid: int) -> bool:
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    return False
 
 
 def _oom_kills() -> int:

@@ -1,6 +1,7 @@
 """What OpenAI's two generating routes have in common: their fields, read and checked by name."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +22,19 @@ _NOT_SAMPLING = frozenset(
 )
 
 
+_STRUCTURED = "structured_outputs takes json, regex or choice"
+# Fields that OpenAI or vLLM knows and that are not served here, with what there is instead.
+_UNSUPPORTED = {
+    **dict.fromkeys(("best_of", "use_beam_search", "length_penalty", "prompt_logprobs"), ""),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice"), _STRUCTURED),
+    "guided_grammar": _STRUCTURED,
+    **dict.fromkeys(("include_stop_str_in_output", "skip_special_tokens"), ""),
+    "truncate_prompt_tokens": "",
+    **dict.fromkeys(("safety_identifier", "prompt_cache_key", "prompt_cache_retention"), ""),
+    "priority": "the header Headway-Priority takes high, normal or low",
+}
+
+
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # we never pad events; asking for none is fine
@@ -28,6 +42,8 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`user`, `metadata`, `store` and `service_tier` change nothing; everything else counts."""
+
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = _UNSUPPORTED
 
     model: str
     temperature: float | None = None
@@ -97,7 +113,7 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:
-        raise InvalidInput("logit_bias: its keys are token ids") from None
+        raise InvalidInput("logit_bias: keys must be token ids") from None
 
 
 def language_of(served: ServedModel) -> Language:

@@ -42,15 +42,17 @@ class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     def check(self) -> None:
         self._check_format()
         if self.temperature != 0:
-            raise InvalidInput("temperature: only 0 is served: the likeliest text")
+            raise InvalidInput("temperature: only 0 is supported: models give the likeliest text")
         if self.prompt:
-            raise InvalidInput("prompt: it is not served; leave it out")
+            raise InvalidInput("prompt: is not supported")
         for each in self.include:
             raise InvalidInput(
-                f"include: {each!r} is not served: models do not say how sure they were"
+                f"include: {each!r} is not supported: there are no log-probabilities"
             )
         if self.chunking_strategy != "auto":
-            raise InvalidInput("chunking_strategy: only 'auto' is served: clips are cut at pauses")
+            raise InvalidInput(
+                "chunking_strategy: only 'auto' is supported: clips are cut at pauses"
+            )
 
     def _check_format(self) -> None:
         if self.response_format not in _FORMATS:
@@ -62,9 +64,11 @@ class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             )
         for each in self.granularities:
             if each != "segment":
-                raise InvalidInput(f"timestamp_granularities: {each!r}; only 'segment' is served")
+                raise InvalidInput(
+                    f"timestamp_granularities: {each!r} is not supported; only 'segment' is"
+                )
             if self.response_format != "verbose_json":
-                raise InvalidInput("timestamp_granularities: is for response_format=verbose_json")
+                raise InvalidInput("timestamp_granularities: needs response_format = verbose_json")
 
 
 class AudioUsage(TypedDict):

@@ -1,7 +1,7 @@
 """`/v1/chat/completions`: messages in, an answer out, whole or as it comes."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -35,7 +35,19 @@ _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant"
 _encode = msgspec.json.Encoder().encode
 
 
+_UNSUPPORTED = (
+    *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
+    *("reasoning_effort", "verbosity", "modalities", "audio", "prediction", "web_search_options"),
+    *("chat_template", "chat_template_kwargs", "add_generation_prompt", "documents"),
+)
+
+
 class ChatRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = {
+        **Generating.UNSUPPORTED,
+        **dict.fromkeys(_UNSUPPORTED, ""),
+    }
+
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None  # goes before max_tokens, its older name
     logprobs: bool = False
@@ -94,7 +106,7 @@ def _most(asked: ChatRequest) -> int:
     most = asked.max_completion_tokens
     assert most is not None
     if most < 1:
-        raise InvalidInput(f"max_completion_tokens: must be a whole number from 1 on, not {most}")
+        raise InvalidInput(f"max_completion_tokens: must be at least 1, not {most}")
     return most
 
 
@@ -107,7 +119,7 @@ def checked_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         raise InvalidInput("messages: at least one is expected")
     if len(messages) > MOST_MESSAGES:
         raise InvalidInput(
-            f"messages: {len(messages)} of them; at most {MOST_MESSAGES} are allowed"
+            f"messages: {len(messages)} messages; at most {MOST_MESSAGES} are allowed"
         )
     return [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
@@ -116,7 +128,10 @@ def _checked(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     role = message.get("role")
     known = _ROLES.get(role) if isinstance(role, str) else None
     if known is None:
-        raise InvalidInput(f"{where}.role: {role!r:.40} is none of {', '.join(_ROLES)}")
+        served = ", ".join(_ROLES)
+        if role in ("tool", "function"):
+            raise InvalidInput(f"{where}.role: {role!r} is not supported; there are {served}")
+        raise InvalidInput(f"{where}.role: {role!r:.40} is unknown; there are {served}")
     for name, value in message.items():
         if name not in ("role", "content", "name") and value is not None:
             raise InvalidInput(f"{where}.{name}: is not supported")
@@ -143,7 +158,7 @@ def _part(part: Any, where: str) -> str:
     if not isinstance(part, dict):
         raise InvalidInput(f"{where}: an object with a type is expected")
     if part.get("type") != "text":
-        raise InvalidInput(f"{where}.type: {part.get('type')!r:.40} is not supported; text is")
+        raise InvalidInput(f"{where}.type: {part.get('type')!r:.40} is not supported; only text is")
     for name in part.keys() - {"type", "text"}:
         raise InvalidInput(f"{where}.{name}: is an unknown field")
     text = part.get("text")

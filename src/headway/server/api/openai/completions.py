@@ -2,7 +2,8 @@
 
 import time
 import uuid
-from typing import Annotated, Any, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -35,6 +36,8 @@ _MAX_TOKENS = 16  # as OpenAI has it, where nothing is said
 
 
 class CompletionRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = {**Generating.UNSUPPORTED, "suffix": ""}
+
     prompt: str | list[Any]
     echo: bool = False  # the prompt stands before its continuation
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
@@ -75,7 +78,8 @@ async def _generation(asked: CompletionRequest, language: Language) -> Generatio
     given = _prompts(asked.prompt)
     if len(given) * asked.n > MOST_CHOICES:
         raise InvalidInput(
-            f"prompt: {len(given)} prompts with n = {asked.n}; at most {MOST_CHOICES} answers"
+            f"prompt: {len(given)} prompts with n = {asked.n}; at most {MOST_CHOICES} answers are "
+            "allowed"
         )
     wishes = await asked.wishes(language, logprobs=asked.logprobs)
     prompts = []

@@ -25,7 +25,7 @@ class Form:
         known = {each.encode_name: each for each in msgspec.structs.fields(kind)}
         for name in (*self.fields, *self.files):
             if name not in known:
-                raise InvalidInput(f"{name}: it is unknown; there are {', '.join(known)}")
+                raise InvalidInput(f"{name}: is an unknown field; there are {', '.join(known)}")
         given = {name: self._given(name, field) for name, field in known.items()}
         given = {name: value for name, value in given.items() if value is not None}
         try:
@@ -43,17 +43,17 @@ class Form:
         if get_origin(field.type) is list:
             return texts
         if len(texts) > 1:
-            raise InvalidInput(f"{name}: it is given {len(texts)} times")
+            raise InvalidInput(f"{name}: is given {len(texts)} times")
         text = texts[0] if texts else ""
         if field.required and not text:
-            raise InvalidInput(f"{name}: it is missing")
+            raise InvalidInput(f"{name}: is missing")
         return text or None
 
     def _file(self, name: str) -> bytes:
         if name in self.files:
             return self.files[name]
         if name in self.fields:
-            raise InvalidInput(f"{name}: a file is expected, with its name; this is a field")
+            raise InvalidInput(f"{name}: a file with a name is expected, not a field")
         raise InvalidInput(f"{name}: the file is missing")
 
 

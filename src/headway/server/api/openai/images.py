@@ -5,6 +5,7 @@ Any model with one input `prompt` and one output `image`, the bytes of a PNG, ca
 
 import base64
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,10 +16,14 @@ from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
+from headway.server.json.encoding import encode_in_steps
+from headway.server.net.background import AT_ONCE, Steps, background
 from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
 from headway.server.routes import Errors, Route
 
 MAX_IMAGES = 10  # in one request, as OpenAI has it
+_AT_ONCE_BYTES = 2**16  # of images that are spelled in the event loop
 _MAX_SEED = 2**63 - 1 - MAX_IMAGES
 
 
@@ -71,9 +76,20 @@ class Images:
         check_does(served, "text-to-image")
         asks = [ask_of(_parameters(asked, number), request) for number in _numbers(asked)]
         images = await served.predict_many([asked.prompt] * len(asks), asks)
-        data = [Image(base64.b64encode(image).decode("ascii")) for image in images]
-        answer = ImagesAnswer(int(time.time()), data)
-        return Response(msgspec.json.encode(answer), headers=asks[0].headers())
+        if sum(map(len, images)) > _AT_ONCE_BYTES:
+            body = await background.run(lambda steps: _spelled(images, steps))
+        else:
+            body = _spelled(images, AT_ONCE)
+        return Response(body, headers=asks[0].headers())
+
+
+def _spelled(images: Sequence[bytes], steps: Steps) -> bytes:
+    data = []
+    for image in images:
+        data.append(Image(base64.b64encode(image).decode("ascii")))
+        steps.rest()
+    answer = ImagesAnswer(int(time.time()), data)
+    return encode_in_steps(msgspec.to_builtins(answer), plain_of, steps)
 
 
 def _numbers(asked: ImagesRequest) -> range:

@@ -93,12 +93,12 @@ class Reranking:
 def _texts(asked: RerankRequest) -> list[str]:
     """What is read of each document."""
     if not asked.query:
-        raise InvalidInput("query: a text is expected, not nothing")
+        raise InvalidInput("query: the text is empty")
     if not asked.documents:
         raise InvalidInput("documents: at least one is expected")
     if len(asked.documents) > MAX_DOCUMENTS:
         raise InvalidInput(
-            f"documents: {len(asked.documents)} of them; at most {MAX_DOCUMENTS} are allowed"
+            f"documents: {len(asked.documents)} documents; at most {MAX_DOCUMENTS} are allowed"
         )
     fields = asked.rank_fields or ["text"]
     return [

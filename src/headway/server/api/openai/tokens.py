@@ -1,6 +1,7 @@
 """`/tokenize` and `/detokenize`, as vLLM has them."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,10 +13,15 @@ from headway.server.api.v2.asking import find_or_wake, no_query
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
+from headway.server.json.encoding import encode_json
+from headway.server.net.background import AT_ONCE, Steps, background
 from headway.server.net.messages import Request, Response
+from headway.server.net.plain_json import plain_of
 from headway.server.routes import Errors, Route
 
 _MOST_TOKENS = 2**20
+_AT_ONCE = 2**12  # tokens: about a millisecond
+T = TypeVar("T")
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -62,8 +68,10 @@ class Tokens:
         asked = await decode_fields(request, TokenizeRequest)
         language = await self._language(request, asked.model)
         ids = await _ids_of(asked, language)
-        strings = [language.name_of(each) for each in ids] if asked.return_token_strs else None
-        return _json(Tokenized(len(ids), language.max_context, ids, strings))
+        strings = None
+        if asked.return_token_strs:
+            strings = await _large(len(ids), lambda steps: _names(ids, language, steps))
+        return await _json(Tokenized(len(ids), language.max_context, ids, strings))
 
     async def detokenize(self, request: Request) -> Response:
         no_query(request)
@@ -71,17 +79,19 @@ class Tokens:
         language = await self._language(request, asked.model)
         if len(asked.tokens) > _MOST_TOKENS:
             raise InputTooLarge(
-                f"tokens: {len(asked.tokens)}; at most {_MOST_TOKENS}", limit=_MOST_TOKENS
+                f"tokens: {len(asked.tokens)} token ids; at most {_MOST_TOKENS} are allowed",
+                limit=_MOST_TOKENS,
             )
-        language.check_ids(asked.tokens, "tokens")
-        return _json(Detokenized(language.decode(asked.tokens)))
+        tokens = asked.tokens
+        text = await _large(len(tokens), lambda steps: _text_of(tokens, language, steps))
+        return await _json(Detokenized(text))
 
     async def _language(self, request: Request, name: str | None) -> Language:
         if name is None:
             found = self._inference.models.answering(request.caller)
             names = [each.name for each in found if each.language is not None]
             if len(names) != 1:
-                raise InvalidInput(f"model: say which; {len(names)} language models are served")
+                raise InvalidInput(f"model: {len(names)} language models are served; name one")
             (name,) = names
         return language_of(await find_or_wake(self._inference, request, name))
 
@@ -95,12 +105,34 @@ async def _ids_of(asked: TokenizeRequest, language: Language) -> list[int]:
     if asked.messages is None or asked.prompt is not None:
         raise InvalidInput("prompt: either prompt or messages is expected")
     if asked.add_special_tokens:
-        raise InvalidInput("add_special_tokens: is for a prompt; the template adds a chat's")
+        raise InvalidInput(
+            "add_special_tokens: is for a prompt; the chat template adds those of messages"
+        )
     return await language.encode_chat(
         checked_messages(asked.messages),
         add_generation_prompt=asked.add_generation_prompt is not False,
     )
 
 
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value))
+async def _large(count: int, work: Callable[[Steps], T]) -> T:
+    """So many tokens: in the event loop, or off it."""
+    return work(AT_ONCE) if count <= _AT_ONCE else await background.run(work)
+
+
+def _names(ids: Sequence[int], language: Language, steps: Steps) -> list[str]:
+    names: list[str] = []
+    for start in range(0, len(ids), _AT_ONCE):
+        names += [language.name_of(each) for each in ids[start : start + _AT_ONCE]]
+        steps.rest()
+    return names
+
+
+def _text_of(ids: Sequence[int], language: Language, steps: Steps) -> str:
+    for start in range(0, len(ids), _AT_ONCE):
+        language.check_ids(ids[start : start + _AT_ONCE], "tokens")
+        steps.rest()
+    return language.decode(ids)
+
+
+async def _json(value: msgspec.Struct) -> Response:
+    return Response(await encode_json(msgspec.to_builtins(value), plain_of))

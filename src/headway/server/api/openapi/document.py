@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headway.hosting.registry import ServedModel
+from headway.hosting.registry import ItemsMean, ServedModel
 from headway.model import Tensor
 from headway.server.api import kinds
 from headway.server.api.openai.adapters import LoadLoraRequest, UnloadLoraRequest
@@ -93,6 +93,9 @@ def document_of(
         paths |= {path: {"post": operation} for path, operation in of_model.items()}
         components |= own
     paths |= _openai(served) | _rerank(served) | compatible(_named(served), _URGENCY) | _v2(served)
+    if len(served) == 1 and not kinds.classifies_texts(served[0]):
+        only = paths[f"/v1/predict/{served[0].name}"]["post"]
+        paths["/predict"] = {"post": {**only, "operationId": "predict_only"}}
     mark_unanswered(paths, served)
     _tell_rows(paths, rows, has_keys=has_keys)
     document: dict[str, Any] = {
@@ -186,13 +189,13 @@ def _predict(
     components[result] = _hoisted(_as_written(gives), model.name, components)
     batch = closed(items=schemas.ITEMS)
     results = closed(results=array({"anyOf": [ref(result), ref("Error")]}))
-    has_short_form = _answers(model) and not model.takes_items
+    has_short_form = _answers(model) and model.items_mean == "several"
     taken = {"anyOf": [ref(item), batch]} if has_short_form else ref(item)
     given = {"anyOf": [ref(result), results]} if has_short_form else ref(result)
     one = operation_of(
         *("plain", f"predict_{model.name}", f"One value through {model.name}"),
         *(_answered(model, gives, given), RUNNING),
-        description=_ONE_OR_SEVERAL if has_short_form else "The body is one item.",
+        description=_BODY[model.items_mean] if _answers(model) else "The body is one item.",
         parameters=_URGENCY,
         body=body_of(taken, example=example_of(takes)),
     )
@@ -209,9 +212,13 @@ def _predict(
     return operations, components
 
 
-_ONE_OR_SEVERAL = (
-    "The body is one item; or several as `items`, each answered by a result or its own error."
-)
+_BODY: dict[ItemsMean, str] = {
+    "one": "The body is one item.",
+    "several": "The body is one item; or several as `items`, each answered by a result or its own "
+    "error.",
+    "unclear": "The body is one item. The model has no type hint, so an object whose only field is "
+    "`items` is refused: several items have a route of their own, `/batch`.",
+}
 
 
 def _answered(model: ServedModel, gives: Schema, schema: Schema) -> dict[str, Any]:

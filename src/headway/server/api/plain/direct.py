@@ -69,10 +69,10 @@ class ValueCodec:
 
     def __init__(self, side: Side, served: ServedModel) -> None:
         self._read = side.codec.read
-        self._takes_items = served.takes_items
+        self._may_be_several = served.items_mean != "one"
 
     def decode(self, message: bytes) -> DirectRequest | None:
-        if len(message) > SMALL_BYTES or (not self._takes_items and b'"items"' in message):
+        if len(message) > SMALL_BYTES or (self._may_be_several and b'"items"' in message):
             return None
         try:
             return "", self._read(message)

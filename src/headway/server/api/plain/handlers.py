@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
-from headway.hosting.registry import Ask, ServedModel
+from headway.hosting.registry import Ask, ItemsMean, ServedModel
 from headway.server.api.plain.answers import (
     NOT_JSON,
     answer_of,
@@ -65,11 +65,12 @@ class Plain:
             ask = ask_of(parameters, request)
             with served.held():  # it comes to the queue later
                 return await _answer(request, served, await read_upload(request, served), ask)
-        has_items = not served.takes_items
         with held_for(request, served):
-            value = await self._json(request, served, has_items=has_items)
+            value = await self._json(request, served, served.items_mean)
             ask = ask_of(parameters, request)
-            if has_items and _is_batch(value):
+            if served.items_mean != "one" and _is_batch(value):
+                if served.items_mean == "unclear":
+                    raise _unclear(served.name)
                 return await self._answer_items(served, value["items"], ask)
             try:
                 return await _answer(request, served, value, ask)
@@ -83,20 +84,21 @@ class Plain:
         served = await find_or_wake(self._inference, request, model)
         parameters = _parameters(request.query)
         with held_for(request, served):
-            value = await self._json(request, served, has_items=True)
+            value = await self._json(request, served, "several")
             if not _is_batch(value):
                 raise InvalidInput('an object with one field is expected: {"items": [...]}')
             return await self._answer_items(served, value["items"], ask_of(parameters, request))
 
-    async def _json(self, request: Request, served: ServedModel, *, has_items: bool) -> Any:
+    async def _json(self, request: Request, served: ServedModel, items_mean: ItemsMean) -> Any:
         """A value, or `{"items": …}`; of a large body already as the model takes it."""
         most = self._inference.limits.rows
 
         def read(value: Any, steps: Steps) -> Any:
-            if not has_items or not _is_batch(value):
+            if items_mean == "one" or not _is_batch(value):
                 return read_all(served, [value], steps)[0]
             items = value["items"]
-            is_fit = isinstance(items, list) and len(items) <= most  # or it is refused
+            is_fit = isinstance(items, list) and len(items) <= most and items_mean == "several"
+            # What is not is refused.
             return {"items": read_all(served, items, steps)} if is_fit else value
 
         return await _decoded(request, read)
@@ -112,6 +114,14 @@ class Plain:
         return Response(body, headers=ask.headers())
 
 
+def _unclear(name: str) -> InvalidInput:
+    return InvalidInput(
+        f'{{"items": ...}} may be one value or several, and model {name!r} has no type hint that '
+        f"tells. Several values: POST them to /v1/predict/{name}/batch. One value: annotate the "
+        "model's input, as dict for example"
+    )
+
+
 def _is_batch(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"items"}
 
@@ -123,7 +133,7 @@ async def _decoded(request: Request, read: Callable[[Any, Steps], Any]) -> Any:
         if not request.body:
             raise InvalidInput("the body is empty: JSON is expected") from error
         raise InvalidInput(
-            f"the body is not JSON: {error}. A file or a text as it is needs its type: "
+            f"the body is not JSON: {error}. To send a file or a text as it is, name its type: "
             "-H 'Content-Type: image/png', audio/wav, text/plain, …"
         ) from error
 

@@ -107,7 +107,7 @@ def _explains(headers: Mapping[str, str]) -> bool:
     if value is None:
         return False
     if not is_asked_for(value) and value.strip().lower() not in _NO:
-        raise InvalidInput(f"Headway-Explain is {value!r}, neither 1 nor 0")
+        raise InvalidInput(f"Headway-Explain must be 1 or 0, not {value!r}")
     return is_asked_for(value)
 
 
@@ -135,7 +135,7 @@ def _tenant(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -> str
     if tenant is None:
         return headers.get("headway-tenant", "")
     if not isinstance(tenant, str):
-        raise InvalidInput(f"parameter 'tenant' is a text, not {tenant!r}")
+        raise InvalidInput(f"parameter 'tenant' must be a text, not {tenant!r}")
     return tenant
 
 
@@ -175,7 +175,7 @@ def level_of(number: int) -> Literal["high", "normal", "low"]:
 def _level(text: str) -> Literal["high", "normal", "low"]:
     level = _LEVELS.get(text.strip().lower())
     if level is None:
-        raise InvalidInput(f"Headway-Priority is {text!r}, not high, normal or low")
+        raise InvalidInput(f"Headway-Priority must be high, normal or low, not {text!r}")
     return level
 
 
@@ -185,7 +185,7 @@ def _milliseconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e12:
-        raise InvalidInput(f"Headway-Timeout-Ms is {text!r}, not a number of milliseconds over 0")
+        raise InvalidInput(f"Headway-Timeout-Ms must be milliseconds above 0, not {text!r}")
     return value
 
 
@@ -194,5 +194,5 @@ def _count(value: Scalar, name: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidInput(f"parameter {name!r} is a whole number from 0, not {value!r}")
+        raise InvalidInput(f"parameter {name!r} must be a whole number >= 0, not {value!r}")
     return value

@@ -133,7 +133,7 @@ class _EventEncoder:
     def event_of(self, chunk: Any) -> bytes:
         if type(chunk) is str:
             try:
-                return b"%b%b}\n\n" % (self._start, _encode(chunk))
+                return self._start + _encode(chunk) + b"}\n\n"
             except UnicodeError:
                 pass  # half of a surrogate pair: said below
         return _event(_message(self._model, self._body, chunk))

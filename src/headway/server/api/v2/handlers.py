@@ -366,7 +366,7 @@ async def _fixed(request: Request, settings: dict[str, Any]) -> Response:
     if request.method == "POST":
         for key, value in (await _parse(request, dict[str, Any])).items():
             if key not in settings:
-                raise InvalidInput(f"{key!r} is no setting; there are {', '.join(settings)}")
+                raise InvalidInput(f"{key!r} is not a setting; there are {', '.join(settings)}")
             known = settings[key]
             if value is not None and (value != known or type(value) is not type(known)):
                 raise InvalidInput(f"{key!r} cannot be changed here")

@@ -215,7 +215,7 @@ def flag_of(parameters: Parameters, key: str, what: str, *, default: bool) -> bo
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise InvalidInput(f"{what}: parameter {key!r} is true or false, not {value!r}")
+        raise InvalidInput(f"{what}: parameter {key!r} must be true or false, not {value!r}")
     return value
 
 
@@ -224,7 +224,7 @@ def count_of(parameters: Parameters, key: str, what: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidInput(f"{what}: parameter {key!r} is a whole number from 0, not {value!r}")
+        raise InvalidInput(f"{what}: parameter {key!r} must be a whole number >= 0, not {value!r}")
     return value
 
 

@@ -47,10 +47,13 @@ class SharedRegions:
             raise InvalidInput(f"shared memory region {name!r} is already registered")
         if len(self._regions) >= MAX_REGIONS:
             raise InvalidInput(
-                f"there are {MAX_REGIONS} shared memory regions, no more are allowed"
+                f"{MAX_REGIONS} shared memory regions are registered; no more are allowed"
             )
         if offset < 0 or byte_size <= 0:
-            raise InvalidInput(f"region {name!r}: offset {offset} and byte_size {byte_size}")
+            raise InvalidInput(
+                f"region {name!r}: offset must be at least 0 and byte_size at least 1, not "
+                f"{offset} and {byte_size}"
+            )
         descriptor = self._open(name, key)
         if offset + byte_size > os.fstat(descriptor).st_size:
             held = os.fstat(descriptor).st_size

@@ -38,7 +38,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def too_many_rows(rows: int, limit: int) -> InputTooLarge:
-    return InputTooLarge(f"{rows} rows in one request; {limit} are allowed", limit=limit)
+    return InputTooLarge(f"{rows} rows in one request; at most {limit} are allowed", limit=limit)
 
 
 def datatype_named(name: str, datatype: str) -> Datatype:
@@ -199,12 +199,16 @@ class TensorSignature:
         counts = [count_elements(each.name, each.shape) for each in promised]
         self.check_elements(map(max, counts, (each.commas for each in promised)))
         if shared_bytes > (limit := self.max_elements * _LARGEST_ELEMENT):
-            raise InputTooLarge(f"more than {limit} bytes of shared memory", limit=limit)
+            raise InputTooLarge(
+                f"the request uses more than {limit} bytes of shared memory", limit=limit
+            )
         texts = (
             count for count, each in zip(counts, promised, strict=True) if each.datatype is BYTES
         )
         if sum(texts) > MAX_TEXTS:
-            raise InputTooLarge(f"more than {MAX_TEXTS} BYTES elements", limit=MAX_TEXTS)
+            raise InputTooLarge(
+                f"the request has more than {MAX_TEXTS} BYTES elements", limit=MAX_TEXTS
+            )
         if self.inputs:
             for each in promised:
                 self._check_fits(each)
@@ -244,7 +248,9 @@ class TensorSignature:
         rows = -1
         for name, array in fitted.items():
             if rows not in (-1, len(array)):
-                raise InvalidInput(f"{called(name)}: {len(array)} rows, the input before {rows}")
+                raise InvalidInput(
+                    f"{called(name)} has {len(array)} rows, the input before it has {rows}"
+                )
             rows = len(array)
         if not rows:
             raise InvalidInput(f"{called(name)}: there are no rows")
@@ -284,10 +290,11 @@ def _names_differ(
     arrays: Mapping[str, object], wanted: Mapping[str, object], *, only_unknown: bool = False
 ) -> str:
     missing = [repr(name) for name in wanted if name not in arrays]
-    if missing and not only_unknown:
-        return f"input {', '.join(missing)} is missing; the model takes {', '.join(wanted)}"
     unknown = [repr(name) for name in arrays if name not in wanted]
-    return f"input {', '.join(unknown)} is unknown; the model takes {', '.join(wanted)}"
+    told = [f"input {', '.join(unknown)} is unknown"] if unknown else []
+    if missing and not only_unknown:
+        told.append(f"input {', '.join(missing)} is missing")
+    return f"{', and '.join(told)}; the model takes {', '.join(wanted)}"
 
 
 def _check_whole(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from headway.config import ServerConfig
 from headway.runtime.calling.threads import whose
+from headway.runtime.driving.streams import Pause
 from headway.server.app import WISHES, App
 from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
@@ -41,6 +42,10 @@ class Answering(Lifetime):
 
     # As a stream's sink.
 
+    @property
+    def pause(self) -> Pause:
+        return self._owner.writes.pause
+
     async def wait_writable(self) -> None:
         if self.writable is not None:
             await self.writable
@@ -50,23 +55,21 @@ class Answering(Lifetime):
             self.flush()
             self._transport.writelines(wire.parts_of_chunk(part, is_chunked=self._is_chunked))
             return
-        if self._is_chunked:  # as wire.encode_chunk has it, without a call for every token
-            part = b"%x\r\n%b\r\n" % (len(part), part)
         writes = self._owner.writes
         if self._held:
             self._held += part
         else:
             self._held = part
             writes.add(self)
-        if not writes.is_due:
-            writes.look()
         if len(self._held) > SMALL_BYTES:
             self.flush()
+        elif not writes.is_due and writes.clock() >= writes.next_at:
+            writes.come_due()
 
     def flush(self) -> None:
         held, self._held = self._held, b""
         if held and not self._transport.is_closing():
-            self._transport.write(held)
+            self._transport.write(wire.encode_chunk(held) if self._is_chunked else held)
 
     @property
     def client(self) -> str:
@@ -239,7 +242,9 @@ class Answering(Lifetime):
             chunk = await anext(response.chunks, None)
         self._comment = None
         held, self._held = self._held, b""
-        self._transport.write(held + head + (wire.LAST_CHUNK if is_chunked else b""))
+        if held:
+            head += wire.encode_chunk(held) if is_chunked else held
+        self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))
 
     def _write_chunk(self, head: bytes, chunk: bytes, *, is_chunked: bool) -> None:
         if len(chunk) > SMALL:

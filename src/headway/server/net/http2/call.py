@@ -3,7 +3,7 @@ that the method sees, with the face of grpc.aio's. It knows no frames and no win
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, NoReturn, Self
 
@@ -17,7 +17,7 @@ from headway.server.net.http2 import heads
 from headway.server.net.http2.call_state import WINDOW, CallState, Status, wake
 from headway.server.net.http2.frames import Code, StreamFailed
 from headway.server.net.http2.heads import Metadata, Value
-from headway.server.net.http2.inbox import Broken, Message, TooLong, framed, prefix_of, whole
+from headway.server.net.http2.inbox import Broken, Message, TooLong, prefix_of, whole
 
 _log = logging.getLogger(__name__)
 ENCODINGS = frozenset(["identity", "gzip", "deflate"])
@@ -26,6 +26,7 @@ _SMALL = 2**10  # bytes of a whole message that are not counted
 
 class Call(CallState):
     __slots__ = ()
+    takes_parts = True  # of a message; grpc.aio's has no such attribute
 
     # ---- the connection calls
 
@@ -175,19 +176,25 @@ class Call(CallState):
         else:
             response = await result
             if not method.gives_stream:
-                self._answer_once(method.serialise(response))
+                self._answer_once(*self._parts_of(response))
                 return
         self.end(self._code, self._details)
 
-    def _answer_once(self, body: bytes) -> None:
+    def _answer_once(self, *parts: bytes) -> None:
         if self.is_over:
             return
-        if self._code is Status.OK and not self._trailing and self.head_block is heads.HEAD_BLOCK:
+        is_plain = len(parts) == 1 and self._code is Status.OK and not self._trailing
+        if is_plain and self.head_block is heads.HEAD_BLOCK:
             self.is_over = True
-            self._wire.send_answer(self, body)
+            self._wire.send_answer(self, parts[0])
         else:
-            self._wire.send(self, prefix_of(body), body)
+            self._wire.send(self, prefix_of(*parts), *parts)
             self.end(self._code, self._details)
+
+    def _parts_of(self, message: Any) -> Sequence[bytes]:
+        """A large one is not put together: see `server/grpc/large.py`."""
+        parts = getattr(message, "parts", None)
+        return (self.method.serialise(message),) if parts is None else parts()
 
     def _expire(self) -> None:
         if self.is_over:
@@ -229,14 +236,13 @@ class Call(CallState):
 
     async def write(self, message: Any) -> None:
         """Waits until there is room for more."""
-        self.send(self.frame(message))
+        if not self.is_over:  # the client has left
+            parts = self._parts_of(message)
+            self._wire.send(self, prefix_of(*parts), *parts)
         while (writable := self.writable) is not None:
             await writable
 
     # ---- the same, in steps
-
-    def frame(self, message: Any) -> bytes:
-        return framed(self.method.serialise(message))
 
     def send(self, data: bytes) -> None:
         """Framed messages; where there is no room, they wait."""

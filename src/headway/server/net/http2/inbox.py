@@ -25,9 +25,9 @@ def framed(data: bytes) -> bytes:
     return prefix_of(data) + data
 
 
-def prefix_of(data: bytes) -> bytes:
+def prefix_of(*parts: bytes) -> bytes:
     """Of a message that is not packed."""
-    return b"\0" + len(data).to_bytes(4, "big")
+    return b"\0" + sum(map(len, parts)).to_bytes(4, "big")
 
 
 class Inbox:
