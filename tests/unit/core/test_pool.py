@@ -7,12 +7,12 @@ SECONDS = 0.010
 FLAT = CostTable((1, 8), None, ((SECONDS,), (0.011,)))
 
 
-def taught(scheduler: Scheduler, batches: int) -> float:
+def taught(scheduler: Scheduler, batches: int, times: tuple[float, float] = TIMES) -> float:
     """Two at once, again and again: each runs on a worker of its own."""
     now, number = 0.0, 0
     for _ in range(batches):
         running: list[Batch] = []
-        for _ in TIMES:
+        for _ in times:
             scheduler.submit(Item(number, now))
             number += 1
             while not isinstance(action := scheduler.next_action(now), Run):
@@ -20,8 +20,8 @@ def taught(scheduler: Scheduler, batches: int) -> float:
                 now = action.until
             running.append(action.batch)
         assert sorted(batch.worker for batch in running) == [0, 1]
-        for batch in sorted(running, key=lambda batch: TIMES[batch.worker]):
-            ran_s = SECONDS * TIMES[batch.worker]
+        for batch in sorted(running, key=lambda batch: times[batch.worker]):
+            ran_s = SECONDS * times[batch.worker]
             scheduler.finish(batch, now + ran_s, ran_s=ran_s)
         now += 0.100
     return now
@@ -68,3 +68,29 @@ def test_a_fast_worker_that_is_a_little_overdue_is_still_waited_for() -> None:
     action = scheduler.next_action(now + 0.0115)
     assert isinstance(action, Wait)
     assert now + 0.0115 < action.until < now + 0.014
+
+
+def test_the_oldest_are_not_given_to_a_slow_worker_because_one_more_came() -> None:
+    """Pinned: nine rows are two batches of eight, and the second would have been done sooner by the
+    slow worker; but it is the first batch that leaves, just before the fast one is free."""
+    scheduler = Scheduler(Policy(workers=2, max_batch_size=8), FLAT)
+    now = taught(scheduler, 40, (1.0, 2.0))
+    scheduler.submit(Item(10_000, now))
+    assert isinstance(scheduler.next_action(now), Run)
+    for number in range(9):
+        scheduler.submit(Item(10_001 + number, now + 0.001))
+    action = scheduler.next_action(now + 0.008)
+    assert isinstance(action, Wait)
+    assert action.until < now + 0.015
+
+
+def test_a_slow_worker_helps_with_a_queue_that_takes_the_fast_one_longer() -> None:
+    scheduler = Scheduler(Policy(workers=2, max_batch_size=8), FLAT)
+    now = taught(scheduler, 40)
+    scheduler.submit(Item(10_000, now))
+    assert isinstance(scheduler.next_action(now), Run)
+    for number in range(40):
+        scheduler.submit(Item(10_001 + number, now + 0.001))
+    action = scheduler.next_action(now + 0.001)
+    assert isinstance(action, Run)
+    assert action.batch.worker == 1

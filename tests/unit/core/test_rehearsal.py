@@ -1,6 +1,5 @@
 """The window and the batch size that would have served the latest arrivals best."""
 
-import math
 import random
 from collections.abc import Callable
 
@@ -9,7 +8,7 @@ import pytest
 from headway.core import CostTable, Policy, probe_rows
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal, Setting
-from headway.core.batching.replay import LATELY, Sustained
+from headway.core.batching.replay import Surge, Sustained
 from headway.core.batching.sizing import Sizing
 from headway.core.costs import Costs
 
@@ -190,7 +189,7 @@ def test_a_model_that_nobody_has_timed_is_not_rehearsed_with() -> None:
 
 @pytest.mark.parametrize("waiting", range(1, 200, 7))
 def test_one_worker_takes_half_of_a_queue_that_has_outgrown_its_cap(waiting: int) -> None:
-    taken = Sustained(is_alone=True).rows_to_take(waiting, 8, math.inf)
+    taken = Surge(Sustained(is_alone=True)).rows_to_take(waiting, 8, [], 0)
     assert taken == (waiting if waiting <= 8 else max(8, waiting // 2 // 8 * 8))
 
 
@@ -200,7 +199,7 @@ def test_several_workers_share_a_queue_so_that_its_last_row_is_answered_soonest(
     waiting: int, curve: Curve
 ) -> None:
     sizes = [(rows, 4 * rows / curve(rows), curve(rows)) for rows in (8, 16, 32, 48, 64)]
-    taken = Sustained(sizes).rows_to_take(waiting, 16, math.inf)
+    taken = Surge(Sustained(sizes)).rows_to_take(waiting, 16, [], 0)
     assert min(16, waiting) <= taken <= waiting
     if curve is gpu:
         assert taken >= min(64, waiting) // 2, "a row more costs hardly anything"
@@ -210,26 +209,50 @@ def test_several_workers_share_a_queue_so_that_its_last_row_is_answered_soonest(
         assert taken == waiting or taken % 16 == 0
 
 
-def test_a_cap_that_does_not_keep_up_with_what_comes_is_lifted() -> None:
+CPU_SIZES = [(rows, 8 * rows / cpu(rows), cpu(rows)) for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
+
+
+def test_the_size_that_is_lifted_to_is_the_one_with_the_soonest_answers() -> None:
     """`1 + 0.8 b` ms on eight workers: 8 rows serve 8,650 a second, 32 rows 9,620."""
-    sizes = [(rows, 8 * rows / cpu(rows), cpu(rows)) for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
-    sustained = Sustained(sizes)
+    sustained = Sustained(CPU_SIZES)
+    assert sustained.cap_for(1, 8_600) in (6, 8)
+    assert sustained.cap_for(8, 8_600) == 8
+    assert sustained.cap_for(4, 11_000) <= 12, "twice the batch for little is not worth it"
 
-    def cap_for(rate_rps: float, cap_rows: int) -> int:
-        return sustained.cap_for(cap_rows, LATELY / rate_rps)
 
-    assert cap_for(4_600, 1) == 1, "a little more than it serves may be chance"
-    assert cap_for(8_600, 1) in (6, 8)
-    assert cap_for(9_400, 8) == 8
-    assert cap_for(11_000, 4) <= 12, "twice the batch for a few percent more would not be worth it"
+def steadily(rate_rps: float, count: int = 300) -> list[float]:
+    return [number / rate_rps for number in range(count)]
+
+
+def test_a_cap_is_lifted_while_more_come_and_a_queue_says_so() -> None:
+    surge, fast, slow = Surge(Sustained(CPU_SIZES)), steadily(8_600), steadily(3_000)
+    assert surge.cap_for(1, fast, 300) == 1, "that many come in a moment may be chance"
+    assert surge.rows_to_take(60, 1, fast, 300) >= 6
+    assert surge.cap_for(1, fast, 300) in (6, 8), "now it is known, and stays so …"
+    assert surge.cap_for(1, slow, 300) == 1, "… until as few come as it serves"
+    assert surge.cap_for(1, fast, 300) == 1
+
+
+def test_a_queue_alone_lifts_no_cap() -> None:
+    """It is taken in larger batches, and leaves no trace."""
+    surge, slow = Surge(Sustained(CPU_SIZES)), steadily(3_000)
+    assert surge.rows_to_take(60, 1, slow, 300) > 1
+    assert surge.cap_for(1, slow, 300) == 1
 
 
 def test_sizes_that_serve_no_more_than_smaller_ones_sustain_nothing() -> None:
     """Where rows are computed in tiles of 16, 24 of them serve fewer a second than 16."""
     sizes = [(rows, 4 * rows / tiles(rows), tiles(rows)) for rows in (16, 24, 32, 48, 64)]
-    sustained = Sustained(sizes)
     for rate_rps in (29_000, 31_000, 40_000):
-        assert sustained.cap_for(16, LATELY / rate_rps) % 16 == 0
+        assert Sustained(sizes).cap_for(16, rate_rps) % 16 == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_size_that_serves_a_little_more_than_comes_is_kept(seed: int) -> None:
+    """Tiles of 16 on eight workers at 98 % of what batches of 16 serve: they fill up so evenly that
+    hardly anybody waits, and 32 rows would take 1.6 times as long."""
+    chosen = rehearsed(tiles, poisson(0.98 * 8 * 16 / (tiles(16) + 5e-5), 6_000, seed), workers=8)
+    assert chosen.cap_rows == 16
 
 
 def test_what_takes_microseconds_is_not_cut() -> None:

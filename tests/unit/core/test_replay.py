@@ -49,8 +49,7 @@ def plainly(given: Traffic, window_s: float, cap: int, speeds: Sequence[float]) 
         start = max(start, min(free))
         here = sum(at <= start for at in waiting)
         arrived = [at for at in times if at <= start]
-        lately_s = arrived[-1] - arrived[-96] if len(arrived) >= 96 else NO_SLO
-        items = here if here <= cap else share.take(here, lately_s)
+        items = here if here <= cap else share.take(here, arrived, len(arrived))
         ends = [
             max(start, at) + SECONDS[items] * speed for at, speed in zip(free, speeds, strict=True)
         ]

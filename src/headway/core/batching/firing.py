@@ -214,7 +214,8 @@ class AutoRule:
         batch_s = self._costs.predict(rows, lane.mean_size) or 0.0
         oldest = lane.oldest()
         assert oldest is not None
-        faster_at = self._pool.better_at(now, batch_s, -(-lane.rows // rows))
+        waited_s = now - oldest.arrived_at
+        faster_at = self._pool.better_at(now, batch_s, -(-lane.rows // rows), waited_s)
         return min(faster_at, now + self._slack_s(queue, lane, oldest, now))
 
     def _hold_for_returns(

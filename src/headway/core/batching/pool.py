@@ -15,6 +15,7 @@ _KNOWN = 4  # batches on every worker before they are told apart, …
 _KNOWN_STEADY = 1  # … and where batches of one size always take the same
 _OUTLIER = 2.0  # one batch counts as if it were no further off than this factor
 _OVERDUE = 0.1  # of the time it has run: how much longer a batch that is overdue is given
+_FAR = 2  # batches a worker: of a longer queue, every worker takes its part
 _UNEQUAL = 1.3  # between the slowest and the fastest: less is noise, and all count as alike
 
 
@@ -79,19 +80,25 @@ class Pool:
         times = (self.times(number) for number in self._numbers)
         return sum(1.0 / each for each in times if each * _UNEQUAL < slow)
 
-    def better_at(self, now: float, batch_s: float, batches: int) -> float:
-        """When a faster worker will be free that is done with the first of so many waiting batches
-        sooner than one that is free now; in the past where one of them belongs to a free one."""
-        running = {batch.worker: _end(batch, now) for batch in self._running.values()}
-        free_at = {number: running.get(number, now) for number in self._numbers}
-        first_at = math.inf
-        for _ in range(min(batches, len(free_at))):
-            worker = min(free_at, key=lambda each: free_at[each] + self.times(each) * batch_s)
-            if worker not in running:
-                return -math.inf
-            first_at = min(first_at, free_at[worker])
-            free_at[worker] += self.times(worker) * batch_s
-        return first_at
+    def better_at(self, now: float, batch_s: float, batches: int, waited_s: float) -> float:
+        """When to ask again, where so many waiting batches are better left to those workers that
+        run something now; in the past where a free one should take the first of them.
+
+        It should where the longest that anybody waits gets shorter: the first batch has waited so
+        long and is done when the free worker is; without its help, the last batch is done when the
+        others are done with all of them.
+        """
+        ends = {batch.worker: _end(batch, now) for batch in self._running.values()}
+        if not ends:
+            return -math.inf
+        first_at, first_end, end = min(ends.values()), math.inf, now
+        for _ in range(min(batches, _FAR * len(self._numbers))):
+            worker = min(ends, key=lambda each: ends[each] + self.times(each) * batch_s)
+            end = ends[worker] = ends[worker] + self.times(worker) * batch_s
+            first_end = min(first_end, end)
+        longest_s = max(waited_s + first_end - now, end - now)
+        alone_s = waited_s + self.times(self.next_worker()) * batch_s
+        return -math.inf if alone_s < longest_s else first_at
 
 
 def _end(batch: Batch, now: float) -> float:

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from headway.core.batching.replay import (
-    LATELY,
     Capped,
     Replayed,
     Share,
     Sized,
+    Surge,
     Sustained,
     Traffic,
     replay,
@@ -43,7 +43,10 @@ _LENT_S = 0.1  # … and so much at the start
 _WINDOWS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0)  # times what one item takes
 _BETTER = math.log(0.98)  # of the present score: less is chance
 _BAR = 0.8  # of the best tail so far: a better one need not be known exactly
-_HEADROOM = 1.0  # times what comes: what a batch size must be able to serve
+# Standard deviations of a Poisson count: a size may serve so much less than the rate that was seen.
+# That rate may be chance; a size that is too large costs every request, one that is too small only
+# those of the queue that grows, and it is lifted then.
+_CHANCE = 0.5
 _NO_LONGER = 1.002  # times what a smaller batch takes
 _CAPPED = math.log(0.97)  # a cap must be this much better than none, as it is worse when more come
 _BUSY = 0.8  # of the time
@@ -102,7 +105,7 @@ class Rehearsal:
         self._settled = (0.0, 0.0)  # … if as many come, and batches take as long, as then
         self._round: Iterator[int] | None = None
         self.setting: Setting | None = None  # None: nothing is known yet
-        self._sustained = Sustained()
+        self._surge = Surge(Sustained())
 
     def arrived(self, times: Sequence[float]) -> None:
         recent = self._recent
@@ -113,16 +116,11 @@ class Rehearsal:
 
     def cap_now(self, cap_rows: int) -> int:
         """So many rows at once, or what several workers take instead while more come."""
-        return self._sustained.cap_for(cap_rows, self._lately_s())
+        return self._surge.cap_for(cap_rows, self._recent, len(self._recent))
 
     def rows_to_take(self, waiting: int, cap_rows: int) -> int:
         """Of so many waiting rows, where so many at once are usual."""
-        return self._sustained.rows_to_take(waiting, cap_rows, self._lately_s())
-
-    def _lately_s(self) -> float:
-        """The time in which the latest came."""
-        recent = self._recent
-        return recent[-1] - recent[-LATELY] if len(recent) >= LATELY else math.inf
+        return self._surge.rows_to_take(waiting, cap_rows, self._recent, len(self._recent))
 
     def start_over(self) -> None:
         """The workers are not what they seemed to be: rehearse at once, and try all settings."""
@@ -279,7 +277,7 @@ class Rehearsal:
             return round_.sized
         most = self._items(self._costs.best_rows(self._size))
         cap = self._items(min(setting.cap_rows, self._max_rows))
-        return Capped(cap, most, self._sustained, self._item_rows)
+        return Capped(cap, most, self._surge.sustained, self._item_rows)
 
     def _items(self, rows: int) -> int:
         return max(1, int(rows / self._item_rows))
@@ -300,10 +298,11 @@ class Rehearsal:
         for rows in _cap_sizes(self._max_rows, best, self._costs.by_rows(self._size)[0]):
             rps = round_.capacity_rps(self._items(rows), power)
             sizes.append((rows, rps, self._items(rows) * power / rps))
-        self._sustained = Sustained(
+        self._surge.sustained = Sustained(
             [each for each in sizes if each[0] <= best], is_alone=len(self.speeds) == 1
         )
-        needed_rps = _HEADROOM * round_.rate_rps
+        seen = min(len(self._recent), _MOST)
+        needed_rps = round_.rate_rps * (1.0 - _CHANCE / math.sqrt(seen))
         return [rows for rows, rps, _ in sizes if rows >= best or rps >= needed_rps]
 
 

@@ -13,10 +13,11 @@ from typing import NamedTuple, Protocol
 
 from headway.core.batching.sizing import Sizing
 
-LATELY = 96  # arrivals: their rate is the rate of now
-# Arrivals outrun a batch size only if they are so many times what it serves: less may be chance.
-_SURELY = 1.15
-_SURELY_ALONE = 1.25  # with one worker, whose batches are longer
+# Spans of so many of the latest arrivals, and how many of them are surely no chance: one standard
+# deviation less. Few tell a burst from its beginning on, many tell a little more from chance.
+_SPANS = tuple((span, span - math.sqrt(span)) for span in (32, 96, 288, 864))
+# With one worker, whose batches are longer, it is two and a half deviations less.
+_SPAN_ALONE = ((96, 96 / 1.25),)
 _SPELL = 20  # batches of one item: how long such arrivals are expected to go on
 _SLICE = 24  # batches between two pauses
 # The work of a replay is counted in batches:
@@ -84,7 +85,7 @@ def replay(
         here = bisect_right(times, start, first + 1)
         items = here - first
         if items > all_up_to:
-            items = known.get(items) or share.take(items, _lately_s(times, here))
+            items = known.get(items) or share.take(items, times, here)
         if is_equal:
             end = start + seconds[items]
             heapq.heapreplace(free, end)
@@ -145,9 +146,16 @@ class _Tail:
         return Replayed(tail_s, mean_s, late / count, largest)
 
 
-def _lately_s(times: Sequence[float], here: int) -> float:
-    """The time in which the latest of so many came."""
-    return times[here - 1] - times[here - LATELY] if here >= LATELY else math.inf
+def _rate_rps(
+    times: Sequence[float], here: int, spans: Sequence[tuple[int, float]] = _SPANS
+) -> float:
+    """What comes a second just now, after so many arrivals: the most of what any span says."""
+    rate_rps = 0.0
+    for span, count in spans:
+        if here < span:
+            break
+        rate_rps = max(rate_rps, count / max(times[here - 1] - times[here - span], _SHORTEST_S))
+    return rate_rps
 
 
 def _first_done(free: list[float], speeds: Sequence[float], start: float, ran_s: float) -> float:
@@ -167,8 +175,8 @@ class Share(Protocol):
     all_up_to: int  # so many or fewer leave together
     known: dict[int, int]  # how many of so many leave, as far as that has been asked
 
-    def take(self, waiting: int, lately_s: float) -> int:
-        """`lately_s`: the time in which the latest came."""
+    def take(self, waiting: int, times: Sequence[float], here: int) -> int:
+        """After so many of these arrivals."""
         ...
 
     def looked_up(self) -> int:
@@ -184,11 +192,11 @@ class Capped:
         self.known: dict[int, int] = {}
         self._cap_rows = round(cap * item_rows)
         self._most = most
-        self._sustained, self._item_rows = sustained, item_rows
+        self._surge, self._item_rows = Surge(sustained), item_rows
 
-    def take(self, waiting: int, lately_s: float) -> int:
+    def take(self, waiting: int, times: Sequence[float], here: int) -> int:
         rows = round(waiting * self._item_rows)
-        rows = self._sustained.rows_to_take(rows, self._cap_rows, lately_s)
+        rows = self._surge.rows_to_take(rows, self._cap_rows, times, here)
         return max(1, min(int(rows / self._item_rows), self._most, waiting))
 
     def looked_up(self) -> int:
@@ -206,7 +214,7 @@ class Sized:
         self.known: dict[int, int] = {}
         self._before = 0
 
-    def take(self, waiting: int, lately_s: float) -> int:
+    def take(self, waiting: int, times: Sequence[float], here: int) -> int:
         rows = self._sizing.rows_to_take(round(waiting * self._item_rows), self._size)
         taken = self.known[waiting] = max(1, min(waiting, int(rows / self._item_rows)))
         return taken
@@ -217,31 +225,32 @@ class Sized:
 
 
 class Sustained:
-    """Which batch size to use while more come than was rehearsed."""
+    """What each batch size serves, and which to use while more come than was rehearsed."""
 
     def __init__(
         self, sizes: Sequence[tuple[int, float, float]] = (), *, is_alone: bool = False
     ) -> None:
         """Rows, what they serve a second, and what a batch of them takes; ascending in rows.
         `is_alone`: there is one worker."""
-        self._is_alone = is_alone
+        self.is_alone = is_alone
         self._sizes: list[tuple[int, float, float]] = []
         for size in sizes:
             if not self._sizes or size[1] > self._sizes[-1][1]:  # a begun tile serves fewer
                 self._sizes.append(size)
-        self._least_s = {rows: LATELY / (_SURELY * rps) for rows, rps, _ in sizes}
+        self._served_rps = {rows: rps for rows, rps, _ in sizes}
+        self._long = {rows: rows + rps * batch_s for rows, rps, batch_s in sizes}
         self._shared: dict[tuple[int, int], int] = {}
 
-    def cap_for(self, cap_rows: int, lately_s: float) -> int:
-        """So many rows at once, or what several workers take instead while the latest arrivals,
-        which came in that time, are surely more than these serve.
+    def serves(self, cap_rows: int, rate_rps: float) -> bool:
+        return rate_rps <= self._served_rps.get(cap_rows, math.inf)
 
-        That is the size with which the items that come at the end of a spell of such arrivals are
-        answered soonest: they wait for the queue that has grown until then, and for their batch.
-        """
-        if self._is_alone or lately_s >= self._least_s.get(cap_rows, 0.0):
+    def cap_for(self, cap_rows: int, rate_rps: float) -> int:
+        """With so many rows at once, or more, the items that come at the end of a spell of such
+        arrivals are answered soonest: they wait for the queue that has grown until then, and for
+        their batch."""
+        if not self._sizes:
             return cap_rows
-        rate_rps, spell_s = LATELY / max(lately_s, _SHORTEST_S), _SPELL * self._sizes[0][2]
+        spell_s = _SPELL * self._sizes[0][2]
         soonest_s, best = math.inf, cap_rows
         for rows, rps, batch_s in self._sizes:
             answer_s = batch_s + max(0.0, rate_rps / rps - 1.0) * spell_s
@@ -249,35 +258,67 @@ class Sustained:
                 soonest_s, best = answer_s, rows
         return best
 
-    def rows_to_take(self, waiting: int, cap_rows: int, lately_s: float) -> int:
-        """So many as the cap says, or more of a queue that has outgrown it."""
-        if waiting <= cap_rows:
-            return waiting
-        if self._is_alone:
-            return min(waiting, self._half(waiting, cap_rows, lately_s))
-        cap_rows = self.cap_for(cap_rows, lately_s)
-        key = waiting, cap_rows
-        rows = self._shared.get(key)
-        if rows is None:
-            rows = self._shared[key] = self._share(waiting, cap_rows)
-        return rows
+    def long_queue(self, cap_rows: int) -> float:
+        """So many rows that the last of them waits as long for its batch as in it."""
+        return self._long.get(cap_rows, math.inf)
 
-    def _half(self, waiting: int, cap_rows: int, lately_s: float) -> int:
+    def half(self, waiting: int, cap_rows: int, rate_rps: float) -> int:
         """In whole caps: where rows are computed in tiles, the cap is full tiles. As many as keep
         up with what surely comes, if more than two caps wait."""
         half = waiting // 2
         rows = max(cap_rows, half - half % cap_rows)
         if waiting <= 2 * cap_rows or not self._sizes:
             return rows
-        rate_rps = LATELY / (_SURELY_ALONE * max(lately_s, _SHORTEST_S))
         keeping_up = (size for size, rps, _ in self._sizes if rps >= rate_rps)
         return max(rows, next(keeping_up, self._sizes[-1][0]))
 
-    def _share(self, waiting: int, cap_rows: int) -> int:
+    def share(self, waiting: int, cap_rows: int) -> int:
         """Of a queue that several workers share: as many as answer its last row soonest."""
+        key = waiting, cap_rows
+        rows = self._shared.get(key)
+        if rows is None:
+            rows = self._shared[key] = self._share(waiting, cap_rows)
+        return rows
+
+    def _share(self, waiting: int, cap_rows: int) -> int:
         soonest_s, best = math.inf, cap_rows
         for rows, rps, batch_s in self._sizes:
             end_s = batch_s + max(0, waiting - rows) / rps
             if rows >= cap_rows and end_s < soonest_s:
                 soonest_s, best = end_s, rows
         return min(best, waiting)
+
+
+class Surge:
+    """Several workers take more at once while more come than was rehearsed.
+
+    That a rate is higher for a moment may be chance, and so may be a queue; a queue that is better
+    served in larger batches, and a rate that made it, are not.
+    """
+
+    def __init__(self, sustained: Sustained) -> None:
+        self.sustained = sustained
+        self._is_on = False
+
+    def cap_for(self, cap_rows: int, times: Sequence[float], here: int) -> int:
+        """So many rows at once, or more."""
+        if not self._is_on:
+            return cap_rows
+        rate = _rate_rps(times, here)
+        self._is_on = not self.sustained.serves(cap_rows, rate)
+        return self.sustained.cap_for(cap_rows, rate) if self._is_on else cap_rows
+
+    def rows_to_take(self, waiting: int, cap_rows: int, times: Sequence[float], here: int) -> int:
+        """So many as the cap says, or more of a queue that has outgrown it."""
+        if waiting <= cap_rows:
+            return waiting
+        sustained = self.sustained
+        if sustained.is_alone:
+            rate = _rate_rps(times, here, _SPAN_ALONE) if waiting > 2 * cap_rows else 0.0
+            return min(waiting, sustained.half(waiting, cap_rows, rate))
+        rows = sustained.share(waiting, cap_rows)
+        self._is_on |= rows > cap_rows or waiting > sustained.long_queue(cap_rows)
+        if self._is_on:
+            cap_rows = self.cap_for(cap_rows, times, here)
+            rows = sustained.share(waiting, cap_rows)
+        return rows
