@@ -13,7 +13,7 @@ from benchmarks.peers.loads import Load, loads
 from benchmarks.peers.over_http import serving
 from benchmarks.report import Bar, Benchmark, Report
 
-ROUNDS = 7
+ROUNDS = 5
 
 
 def chat_http(quick: bool) -> Report:
@@ -23,12 +23,13 @@ def chat_http(quick: bool) -> Report:
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with serving() as clients:
         ways = (engine.run, clients.run)
-        for number in range(1 if quick else ROUNDS + 1):
+        for way in ways:
+            way(loads(0)[1])  # to warm up
+        for number in range(1, 2 if quick else ROUNDS + 1):
             for own, other in zip(loads(2 * number), loads(2 * number + 1), strict=True):
                 turns = list(zip(ways, (own, other), strict=True))
                 rates = {way: _tok_s(way, load) for way, load in turns[:: -1 if number % 2 else 1]}
-                if number or quick:  # the first round warms both up
-                    pairs[own.name].append((rates[engine.run], rates[clients.run]))
+                pairs[own.name].append((rates[engine.run], rates[clients.run]))
     ratios = {load: _ratio(each) for load, each in pairs.items()}
     return Report(
         "The chat over HTTP beside the same engine in process",
