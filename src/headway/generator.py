@@ -178,10 +178,12 @@ class Generator:
         with self._running(request) as outputs:
             while request.finished is None:
                 await outputs.wait()
-                for piece in self._pieces(request, outputs.take()):
-                    texts.append(piece.text)
-                    tokens += piece.tokens
-                    logprobs += piece.logprobs
+                for output in outputs.take():
+                    piece = self._piece_of(request, output)
+                    if piece is not None:
+                        texts.append(piece.text)
+                        tokens += piece.tokens
+                        logprobs += piece.logprobs
         assert request.finish_reason is not None
         return Answer(
             text="".join(texts),
@@ -210,8 +212,10 @@ class Generator:
         with self._running(request) as outputs:
             while request.finished is None:
                 await outputs.wait()
-                for piece in self._pieces(request, outputs.take()):
-                    yield piece
+                for output in outputs.take():
+                    piece = self._piece_of(request, output)
+                    if piece is not None:
+                        yield piece
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
         """The token ids that a prompt becomes."""
@@ -257,17 +261,13 @@ class Generator:
                 with contextlib.suppress(Closed):
                     self._thread.cancel(number)
 
-    def _pieces(self, request: "_Request", outputs: list[Output]) -> list[Piece]:
-        pieces = []
-        for output in outputs:
-            piece = request.piece_of(output)
-            if request.is_alive and request.finish_reason is not None:
-                assert self._thread is not None
-                self._thread.cancel(request.sequence.id)  # a stop string: the engine knows no text
-                request.is_alive = False
-            if piece is not None:
-                pieces.append(piece)
-        return pieces
+    def _piece_of(self, request: "_Request", output: Output) -> Piece | None:
+        piece = request.piece_of(output)
+        if request.is_alive and request.finish_reason is not None:
+            assert self._thread is not None
+            self._thread.cancel(request.sequence.id)  # a stop string: the engine knows no text
+            request.is_alive = False
+        return piece
 
     # ---- what comes back
 

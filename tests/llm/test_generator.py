@@ -1,8 +1,10 @@
 """`headway.Generator` on a two-layer model: text in, text out, many at once."""
 
 import asyncio
+import itertools
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -122,6 +124,33 @@ async def test_stopping_leaves_no_stream_waiting(folder: Path) -> None:
         await task
     with pytest.raises(Closed):
         await model.generate("x", **GREEDY)
+
+
+async def test_a_slow_reader_gets_what_came_before_the_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, steps = Runner.run, itertools.count(1)
+    has_failed = threading.Event()
+
+    def broken(self: Runner, step: Any) -> Any:
+        if next(steps) == 6:
+            has_failed.set()
+            raise RuntimeError("out of luck")
+        return run(self, step)
+
+    monkeypatch.setattr(Runner, "run", broken)
+    tokens: list[int] = []
+    async with generator(folder) as model:
+        stream = model.stream("x", max_tokens=20, **GREEDY)
+        tokens += (await anext(stream)).tokens
+        await asyncio.to_thread(has_failed.wait)
+        await asyncio.to_thread(model.tokens_of, "y")  # after which what has come was delivered
+        try:
+            async for piece in stream:
+                tokens += piece.tokens
+        except ModelFailed as error:
+            assert "out of luck" in str(error)  # noqa: PT017  it is what ends the loop
+    assert len(tokens) == 5
 
 
 async def test_every_event_loop_reads_its_own_answers(folder: Path) -> None:

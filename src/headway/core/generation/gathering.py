@@ -3,16 +3,17 @@
 Callers that ask together arrive one after the other, a fraction of a millisecond apart. If the step
 began with the first of them, that one would decode beside the prompts of all others, which would be
 computed in small chunks for its sake. So the step begins once no prompt has come for a moment. That
-moment is a hundredth of the step's own time, so a caller who is alone does not notice it.
+moment is a fiftieth of the step's own time, so a caller who is alone does not notice it.
 """
 
 import math
 
 from headway.core.generation.pace import Pace
 
-_SHARE = 0.02  # of the step's expected time: since the last arrival
-_MOST_S = 0.002
-_IN_ALL = 0.05  # since the first arrival
+# Parts of the step's expected time.
+_SINCE_LAST = 0.02
+_SINCE_FIRST = 0.05
+_MOST_SINCE_LAST_S = 0.002
 
 
 class Gathering:
@@ -23,18 +24,20 @@ class Gathering:
         self._last_at = -math.inf
         self._tokens = 0  # of the prompts that came since the last step began
 
-    def came(self, at: float, tokens: int) -> None:
+    def add(self, at: float, tokens: int) -> None:
+        """A prompt came."""
         self._first_at = min(self._first_at, at)
         self._last_at = max(self._last_at, at)
         self._tokens += tokens
 
-    def until(self) -> float:
-        """When to begin. In the past where nothing came since the last step."""
+    def begins_at(self) -> float:
+        """In the past where nothing came since the last step."""
         expected_s = self._pace.expected_s(self._tokens, has_prompts=True)
         if self._tokens >= self._step_tokens or not expected_s:
             return -math.inf
-        pause_s = min(_MOST_S, _SHARE * expected_s)
-        return min(self._last_at + pause_s, self._first_at + _IN_ALL * expected_s)
+        pause_s = min(_MOST_SINCE_LAST_S, _SINCE_LAST * expected_s)
+        return min(self._last_at + pause_s, self._first_at + _SINCE_FIRST * expected_s)
 
-    def begun(self) -> None:
-        self._first_at, self._tokens = math.inf, 0
+    def reset(self) -> None:
+        """A step begins, or nobody waits any more."""
+        self._first_at, self._last_at, self._tokens = math.inf, -math.inf, 0

@@ -3,7 +3,8 @@
 A chunk makes a step at most `max_stretch` times as long, as long as prompts get done in reasonable
 time: a few times what each would take by itself. A prompt that is later than that may stretch steps
 in proportion, so that under load prompts and decodes slow down together; where `late_stretch` ends
-that, prompts wait instead. Decodes and a chunk together fill whole tiles of the device.
+that, prompts wait instead. Prompts that outnumber the decodes may stretch steps likewise. Decodes
+and a chunk together fill whole tiles of the device.
 
 The time of a step is learned from steps: for each class of sizes (powers of two) a mean size and a
 mean time; between them it is a straight line. Beyond the largest size seen, twice as much is tried.
@@ -70,14 +71,12 @@ class Pace:
         alone_s = tokens * seconds / size
         return waited_s / (self._late_after * alone_s) if alone_s else 0.0
 
-    def chunk(
-        self, decodes: int, most: int, lateness: float = 0.0, at_most: float = math.inf
-    ) -> int:
+    def chunk(self, decodes: int, most: int, haste: float = 0.0, at_most: float = math.inf) -> int:
         """Tokens of prompts that may be computed beside so many decodes, at most `most`; with a
         stretch of `at_most`, however late one is."""
         if not decodes or not self._points:
             return most
-        stretch = min(self._late_stretch, self._max_stretch * max(1.0, lateness), at_most)
+        stretch = min(self._late_stretch, self._max_stretch * max(1.0, haste), at_most)
         together = int(self._largest(self._seconds(decodes) * stretch) + 1e-6)
         # Beyond what is known the last tile is filled up: else that would never be known.
         is_known = together <= self._points[-1][0]

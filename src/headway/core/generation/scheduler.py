@@ -82,7 +82,7 @@ class GenerationScheduler:
         progress = self._all[sequence.id] = Progress(sequence, root)
         progress.tokens += resumed or ()
         self._waiting.enter(progress)
-        self._gathering.came(sequence.arrived_at, len(progress.tokens))
+        self._gathering.add(sequence.arrived_at, len(progress.tokens))
         if sequence.deadline < math.inf:
             self._deadlines.add(sequence.deadline, sequence.id)
 
@@ -156,8 +156,9 @@ class GenerationScheduler:
 
     def next_step(self, now: float) -> Step | Wait:
         self._expire(now)
-        if not (self._running or self._ended) and self._gathering.until() > now:
-            return Wait(min(self._gathering.until(), self._deadlines.next_at()))
+        begins_at = self._gathering.begins_at()
+        if begins_at > now and not (self._running or self._ended):
+            return Wait(min(begins_at, self._deadlines.next_at()))
         plan = _Plan(now)
         self._decode(plan)
         if self._waiting.adapters:
@@ -181,7 +182,8 @@ class GenerationScheduler:
         if step.has_work:
             self._in_flight[step.id] = step.sampled
             self._is_rest_due = self.limits.has_rests and bool(step.prefill)
-            self._gathering.begun()
+        if step.has_work or not len(self._waiting):
+            self._gathering.reset()
         return step
 
     def _budget(self, plan: "_Plan", now: float) -> int:
@@ -200,7 +202,7 @@ class GenerationScheduler:
         is_urgent = lateness >= 1.0 or (head is not None and head[1] is Priority.HIGH)
         if self._is_rest_due and not is_urgent:
             return 0
-        # Where more wait than run, they may hold those up in proportion: all wait less in sum.
+        # Where more sequences wait than decode, a longer step costs few and serves many.
         entering = len(self._begun) + min(len(self._waiting), len(self._slots))
         haste = max(lateness, entering / decodes)
         budget = self._pace.chunk(decodes, left, haste)

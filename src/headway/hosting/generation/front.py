@@ -198,7 +198,7 @@ class Front:
                 continue
             gaps[since] = gaps.get(since, 0) + 1
             answer.since = now
-            answer.tokens += 1
+            answer.tokens += 1  # as `_count` has it, without a call for every token
             if answer.batches is not None:
                 answer.batches.append(company)
             call = answer.call
@@ -224,7 +224,8 @@ class Front:
             entry = self._failed(answer, failure)
         if answer.is_to_cancel:
             self._stop(answer, output.sequence)
-        if entry is not None:
+        is_middle = type(entry) is Piece and not answer.is_over
+        if entry is not None and not (is_middle and answer.call.take_direct(entry)):
             queued.append((answer.call, entry))
         if answer.is_over and self._end(output.sequence, answer):
             queued.append((answer.call, END))

@@ -135,11 +135,11 @@ class Detokenizer:
         pieces = self._pieces
         if pieces is not None and self._stream is None:
             piece = pieces.get(token)
-            if piece is None:
-                piece = str(self._tokenizer.decode([token], skip_special_tokens=True))
-                if _NO_CHARACTER not in piece:
-                    pieces[token] = piece
+            if piece is not None:
+                return piece
+            piece = str(self._tokenizer.decode([token], skip_special_tokens=True))
             if _NO_CHARACTER not in piece:
+                pieces[token] = piece
                 return piece
         if self._stream is None:
             from tokenizers.decoders import DecodeStream

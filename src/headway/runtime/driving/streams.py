@@ -107,15 +107,16 @@ class StreamCall:
         self._is_told = True
         return True
 
-    def must_be_told(self) -> bool:
-        """Whatever pause there is: of its end, and of much that waits."""
+    def can_wait(self) -> bool:
+        """Its reader is not told now, but at the end of the pause. False: its end and much that
+        waits are told at once."""
+        self._is_told = False  # first: who ends it from now on sees that nobody was told, and tells
         unread_bytes = self._pushed_bytes - self._taken_bytes
         is_much = len(self._chunks) > _QUIET_CHUNKS or unread_bytes > _QUIET_BYTES
-        return is_much or self.has_ended
-
-    def hold_back(self) -> None:
-        """Its reader is not told now, but at the end of the pause."""
-        self._is_told = False
+        if is_much or self.has_ended:
+            self._is_told = True
+            return False
+        return True
 
     def _push(self, chunk: Any, size: int) -> None:
         if waiting := len(self._chunks):  # one may be larger
@@ -297,8 +298,8 @@ class OpenStream:
 
 
 class Pause:
-    """Of readers in one event loop who write together: in the pause after it that loop is not woken
-    for what can wait. Whoever begins a pause ends it, a while after its time or before."""
+    """Between two rounds of writes of one event loop. While it is on, models in other threads do
+    not wake that loop for chunks that can wait. `Writes` begins it, and ends it in any case."""
 
     __slots__ = ("_calls", "_clock", "_has_held", "_until")
 
@@ -322,8 +323,8 @@ class Pause:
 
     def end(self) -> None:
         """Tell what was held back, if anything was."""
-        self._until = 0.0  # first: what is not told from now on …
-        if self._has_held:  # … was marked here before
+        self._until = 0.0  # first: who puts a chunk from now on tells it
+        if self._has_held:
             self._has_held = False
             _wake_all([call for call in self._calls if call.has_chunks()])
 
@@ -339,13 +340,7 @@ class Pause:
         self._has_held = True
         if not self.is_on():  # it has ended meanwhile, perhaps without a look at these
             return told
-        urgent = []
-        for call in told:
-            if call.pause is not self or call.must_be_told():
-                urgent.append(call)
-            else:
-                call.hold_back()
-        return urgent
+        return [call for call in told if call.pause is not self or not call.can_wait()]
 
 
 def _bytes_of(chunk: Any) -> int:

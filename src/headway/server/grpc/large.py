@@ -1,5 +1,5 @@
 """Large answers: protobuf never sees their data. It would copy them twice, each time in one go in
-which no other thread runs. Written in parts, nothing is copied."""
+which no other thread runs. Written in parts, it is copied a frame at a time."""
 
 from typing import Any
 

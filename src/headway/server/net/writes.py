@@ -58,8 +58,10 @@ class Writes:
             self._timer.cancel()
             self._timer = None
         self.is_due, self.next_at = True, 0.0
-        self.pause.end()  # what was held back leaves with the rest
-        self.is_due = False
+        try:
+            self.pause.end()  # what was held back leaves with the rest
+        finally:
+            self.is_due = False
         waiting, self._waiting = self._waiting, []
         pause_s = min(len(waiting) * _STREAM_S, self._most_pause_s)
         if pause_s >= _SHORT_S:

@@ -510,3 +510,13 @@ def test_who_waits_for_others_still_has_a_deadline() -> None:
     step = world.scheduler.next_step(world.now)
     assert isinstance(step, Step)
     assert [each.reason for each in step.finished] == [FinishReason.DEADLINE]
+
+
+def test_a_sequence_that_left_at_once_is_not_part_of_a_later_burst() -> None:
+    world = Idle()
+    world.submit(2, 190)
+    world.scheduler.cancel(2)
+    assert isinstance(world.scheduler.next_step(world.now), Step)  # it names the end
+    world.now = 60.0
+    world.submit(3, 150)
+    assert isinstance(world.scheduler.next_step(world.now), Wait)

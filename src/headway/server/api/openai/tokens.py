@@ -70,7 +70,7 @@ class Tokens:
         ids = await _ids_of(asked, language)
         strings = None
         if asked.return_token_strs:
-            strings = await _large(len(ids), lambda steps: _names(ids, language, steps))
+            strings = await _run(len(ids), lambda steps: _names(ids, language, steps))
         return await _json(Tokenized(len(ids), language.max_context, ids, strings))
 
     async def detokenize(self, request: Request) -> Response:
@@ -83,7 +83,7 @@ class Tokens:
                 limit=_MOST_TOKENS,
             )
         tokens = asked.tokens
-        text = await _large(len(tokens), lambda steps: _text_of(tokens, language, steps))
+        text = await _run(len(tokens), lambda steps: _text_of(tokens, language, steps))
         return await _json(Detokenized(text))
 
     async def _language(self, request: Request, name: str | None) -> Language:
@@ -114,7 +114,7 @@ async def _ids_of(asked: TokenizeRequest, language: Language) -> list[int]:
     )
 
 
-async def _large(count: int, work: Callable[[Steps], T]) -> T:
+async def _run(count: int, work: Callable[[Steps], T]) -> T:
     """So many tokens: in the event loop, or off it."""
     return work(AT_ONCE) if count <= _AT_ONCE else await background.run(work)
 
@@ -135,4 +135,4 @@ def _text_of(ids: Sequence[int], language: Language, steps: Steps) -> str:
 
 
 async def _json(value: msgspec.Struct) -> Response:
-    return Response(await encode_json(msgspec.to_builtins(value), plain_of))
+    return Response(await encode_json(msgspec.structs.asdict(value), plain_of))

@@ -98,7 +98,7 @@ class Plain:
                 return read_all(served, [value], steps)[0]
             items = value["items"]
             is_fit = isinstance(items, list) and len(items) <= most and items_mean == "several"
-            # What is not is refused.
+            # Where it does not fit, the object itself goes on, and is refused there.
             return {"items": read_all(served, items, steps)} if is_fit else value
 
         return await _decoded(request, read)

@@ -55,15 +55,15 @@ class Answering(Lifetime):
             self.flush()
             self._transport.writelines(wire.parts_of_chunk(part, is_chunked=self._is_chunked))
             return
-        writes = self._owner.writes
-        if self._held:
-            self._held += part
-        else:
-            self._held = part
-            writes.add(self)
+        is_first = not self._held
+        self._held = part if is_first else self._held + part
         if len(self._held) > SMALL_BYTES:
             self.flush()
-        elif not writes.is_due and writes.clock() >= writes.next_at:
+            return
+        writes = self._owner.writes
+        if is_first:
+            writes.add(self)
+        if not writes.is_due and writes.clock() >= writes.next_at:
             writes.come_due()
 
     def flush(self) -> None:
