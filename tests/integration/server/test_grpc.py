@@ -460,7 +460,7 @@ X = ("x", "FP32", [1, 4], "", [])
                 "double", X, raw=(bytes(16),), parameters={"timeout": {"string_param": "soon"}}
             ),
             Code.INVALID_ARGUMENT,
-            "'timeout' is a whole number",
+            "'timeout' must be a whole number",
         ),
         (
             request("letters", ("input", "BYTES", [1], "bytes_contents", [b"a"])),
