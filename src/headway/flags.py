@@ -200,7 +200,7 @@ def _json_table(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ValueError(f"a JSON object ({error}) is expected") from None
+        raise ValueError(f"a JSON object is expected ({error})") from None
 
 
 def _description(hint: Any) -> str:
