@@ -2,6 +2,7 @@
 batches: all of a batch run until its longest answer ends, and the next batch waits for that."""
 
 import argparse
+import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,17 +11,18 @@ from benchmarks.peers.loads import Chat, Load, measure
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
-from headway.core.generation.step import Step
+from headway.core.items import Wait
 
 if TYPE_CHECKING:
     from headway.engine.runner import Runner
 
 
 class Engine:
-    """The production scheduler and runner, driven as fast as they go."""
+    """The production scheduler and runner, driven as the engine's loop drives them."""
 
     def __init__(self, runner: "Runner") -> None:
         self._runner = runner
+        self._scheduler = GenerationScheduler(runner.limits)  # one: it learns how long steps take
         self._number = 0
 
     def run(self, load: Load) -> None:
@@ -32,20 +34,23 @@ class Engine:
             self._generate(tuple(Chat(chat.prompt, longest) for chat in batch), load.at_once)
 
     def _generate(self, chats: tuple[Chat, ...], at_once: int) -> None:
-        scheduler = GenerationScheduler(self._runner.limits)
+        scheduler = self._scheduler
         waiting = deque(chats)
         while waiting or scheduler.running or scheduler.waiting:
             while waiting and scheduler.running + scheduler.waiting < at_once:
-                self._submit(scheduler, waiting.popleft())
-            step = scheduler.next_step(0.0)
-            assert isinstance(step, Step)
-            sampled = self._runner.run(step)
-            scheduler.complete(step, sampled.tokens, 0.0)
+                self._submit(waiting.popleft())
+            began = time.perf_counter()
+            step = scheduler.next_step(began)
+            if isinstance(step, Wait):  # for the rest of a burst
+                continue
+            tokens = self._runner.run(step).tokens
+            for finished in scheduler.complete(step, tokens, time.perf_counter() - began):
+                self._runner.drop(finished.sequence)
 
-    def _submit(self, scheduler: GenerationScheduler, chat: Chat) -> None:
+    def _submit(self, chat: Chat) -> None:
         self._number += 1
         prompt = tuple(chat.prompt)
-        scheduler.submit(Sequence(self._number, 0.0, prompt, chat.out))
+        self._scheduler.submit(Sequence(self._number, time.perf_counter(), prompt, chat.out))
         self._runner.add(self._number, prompt, Sampling(temperature=0.0))
 
 
