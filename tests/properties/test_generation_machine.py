@@ -159,7 +159,7 @@ class GenerationMachine(RuleBasedStateMachine):
 
     @rule(adapter=st.sampled_from(["x", "y", "z"]))
     def unload(self, adapter: str) -> None:
-        """As when it is loaded again under the same name: whoever runs, runs on."""
+        """As a reload under the same name does. Running sequences go on."""
         self.scheduler.forget_adapter(adapter)
 
     # ---- what holds

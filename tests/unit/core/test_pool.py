@@ -70,15 +70,20 @@ def test_a_fast_worker_that_is_a_little_overdue_is_still_waited_for() -> None:
     assert now + 0.0115 < action.until < now + 0.014
 
 
+def queue_behind_one(scheduler: Scheduler, now: float, count: int) -> None:
+    """The fast worker has an item; a millisecond later so many more come."""
+    scheduler.submit(Item(10_000, now))
+    assert isinstance(scheduler.next_action(now), Run)
+    for number in range(count):
+        scheduler.submit(Item(10_001 + number, now + 0.001))
+
+
 def test_the_oldest_are_not_given_to_a_slow_worker_because_one_more_came() -> None:
     """Pinned: nine rows are two batches of eight, and the second would have been done sooner by the
     slow worker; but it is the first batch that leaves, just before the fast one is free."""
     scheduler = Scheduler(Policy(workers=2, max_batch_size=8), FLAT)
     now = taught(scheduler, 40, (1.0, 2.0))
-    scheduler.submit(Item(10_000, now))
-    assert isinstance(scheduler.next_action(now), Run)
-    for number in range(9):
-        scheduler.submit(Item(10_001 + number, now + 0.001))
+    queue_behind_one(scheduler, now, 9)
     action = scheduler.next_action(now + 0.008)
     assert isinstance(action, Wait)
     assert action.until < now + 0.015
@@ -87,10 +92,7 @@ def test_the_oldest_are_not_given_to_a_slow_worker_because_one_more_came() -> No
 def test_a_slow_worker_helps_with_a_queue_that_takes_the_fast_one_longer() -> None:
     scheduler = Scheduler(Policy(workers=2, max_batch_size=8), FLAT)
     now = taught(scheduler, 40)
-    scheduler.submit(Item(10_000, now))
-    assert isinstance(scheduler.next_action(now), Run)
-    for number in range(40):
-        scheduler.submit(Item(10_001 + number, now + 0.001))
+    queue_behind_one(scheduler, now, 40)
     action = scheduler.next_action(now + 0.001)
     assert isinstance(action, Run)
     assert action.batch.worker == 1

@@ -318,7 +318,7 @@ class ModelKeeper:
 
     @contextmanager
     def _told_if_slow(self, offer: Offer) -> Iterator[None]:
-        """Who waits in front of a silent terminal is told why; a quick model says only "ready"."""
+        """Log that the model loads, if that takes long: a silent terminal would look stuck."""
         told = asyncio.get_running_loop().call_later(
             _SLOW_LOAD_S, _log.info, "%s version %s is loading", self.name, offer.version
         )

@@ -66,7 +66,7 @@ def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAU
     except OSError:
         if not folder.is_dir():  # else another process was first
             raise
-    except Exception as error:  # whoever made the file may have written anything into it
+    except Exception as error:  # a file may hold anything
         raise ConfigError(f"{file} is no GGUF file that can be read: {error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
