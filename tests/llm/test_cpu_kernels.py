@@ -72,6 +72,24 @@ def test_norm_gate_and_rotation_are_torchs(kernels: Kernels, two_threads: None) 
         assert torch.allclose(heads, expected, atol=1e-6)
 
 
+@has_kernels
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_keys_and_values_are_written_to_their_places(
+    kernels: Kernels, two_threads: None, is_apart: bool
+) -> None:
+    for rows in (1, 5, 60):
+        heads = torch.randn(rows, 10, 8)
+        keys, values = heads[:, 6:8], heads[:, 8:]
+        if is_apart:
+            keys = keys.contiguous()
+        pages = torch.zeros(2, 4, 16, 2, 8)
+        places = torch.randperm(64)[:rows]
+        expected = pages.clone().flatten(1, 2)
+        expected[0, places], expected[1, places] = keys, values
+        kernels.write(keys, values, *pages, places)
+        assert torch.equal(pages.flatten(1, 2), expected)
+
+
 def attended(
     kernels: Kernels,
     queries: torch.Tensor,

@@ -26,10 +26,14 @@ class Attention(ABC):
         scale: float | None = None,
     ) -> torch.Tensor:
         """Queries, keys and values as `[token, head, feature]`; answers as queries are."""
-        self._cache.write(layer, self._inputs.places, keys, values)
+        self._write(layer, keys, values)
         if scale is None:
             scale = 1.0 / math.sqrt(queries.shape[-1])
         return self._attend(layer, queries, keys, values, scale)
+
+    def _write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Into the cache, each token's to its place."""
+        self._cache.write(layer, self._inputs.places, keys, values)
 
     @abstractmethod
     def _attend(

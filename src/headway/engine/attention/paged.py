@@ -1,8 +1,7 @@
 """Attention by this CPU's kernels: rows read their sequences' pages where they lie.
 
-A prompt's rows are cut into runs, whose rows share each page while it is in the cache; a decode is
-a run of one row. Decodes that share a long beginning are left to torch, which reads it once for all
-of them.
+A chunk's rows are a run, which shares each page while it is in the cache; a decode is a run of one
+row. Decodes that share a long beginning are left to torch, which reads it once for all of them.
 """
 
 import torch
@@ -12,9 +11,6 @@ from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.inputs import Inputs
-
-_LONGEST = 16  # rows of a run: more would not fit into the first cache beside a block's keys
-_SHARES = 3  # of a chunk for each thread, at least: so that they end at about the same time
 
 
 class PagedAttention(Attention):
@@ -54,13 +50,14 @@ class PagedAttention(Attention):
             out[decodes] = self._sharing.decode(layer, queries[decodes], scale)
         return out
 
+    def _write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        pages = self._cache.keys[layer], self._cache.values[layer]
+        self._kernels.write(keys, values, *pages, self._inputs.places)
+
     def _begins(self, *, decodes: bool) -> list[int]:
         """Where each run begins, and where the last one ends."""
         begins = list(range(self._inputs.decodes)) if decodes else []
-        heads = self._cache.keys[0].shape[2]  # each is attended to by itself
-        for chunk in self._inputs.chunks:
-            shares = (chunk.end - chunk.start) * heads // (_SHARES * torch.get_num_threads())
-            begins += range(chunk.start, chunk.end, max(1, min(_LONGEST, shares)))
+        begins += [chunk.start for chunk in self._inputs.chunks]
         return [*begins, len(self._inputs.ids)]
 
 
