@@ -151,6 +151,19 @@ def test_attention_leaves_rows_before_its_first_run_alone(kernels: Kernels) -> N
 
 
 @has_kernels
+@pytest.mark.parametrize(("heads", "kv_heads"), [(5, 2), (2, 3)])
+def test_attention_refuses_heads_that_do_not_share_key_heads_evenly(
+    kernels: Kernels, heads: int, kv_heads: int
+) -> None:
+    """Their results would lie in other rows' places, where torch raises."""
+    keys, values = torch.randn(2, 4, 16, kv_heads, 8)
+    tables, slots = torch.tensor([[0, 1, 2, 3]]), torch.zeros(4, dtype=torch.int64)
+    given = torch.randn(4, heads, 8), (keys, values), tables, slots, torch.arange(4)
+    with pytest.raises(ValueError, match="no multiple of the heads of keys"):
+        attended(kernels, *given, runs=[0, 4])
+
+
+@has_kernels
 def test_attention_reads_nothing_that_was_left_in_a_page(kernels: Kernels) -> None:
     """What another sequence left behind the end may be anything: it is not multiplied by zero."""
     keys, values = torch.randn(2, 2, 16, 1, 8)

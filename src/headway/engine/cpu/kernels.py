@@ -135,6 +135,7 @@ class Kernels:
             queries = queries.contiguous()
         _, heads, features = queries.shape
         _, page, kv_heads, _ = keys.shape
+        _fits(not heads % kv_heads, "the heads are no multiple of the heads of keys")
         self._attend(
             queries.data_ptr(),
             keys.data_ptr(),
