@@ -6,7 +6,7 @@ row. Decodes that share a long beginning are left to torch, which reads it once 
 
 import torch
 
-from headway.engine.attention.base import Attention
+from headway.engine.attention.base import Attention, Layout
 from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Tables
 from headway.engine.cpu.kernels import Kernels
@@ -23,6 +23,20 @@ class PagedAttention(Attention):
         is_shared = any(len(each.rows) > 1 for each in inputs.segments)
         self._sharing = PlainAttention(cache, inputs) if is_shared else None
         self._runs = torch.tensor(self._begins(decodes=not is_shared))
+
+    def layout(self) -> Layout | None:
+        if self._sharing is not None:
+            return None
+        return Layout(
+            self._cache.keys,
+            self._cache.values,
+            self._tables.blocks,
+            self._inputs.row_slots,
+            self._inputs.positions,
+            self._inputs.places,
+            self._runs,
+            self._inputs.decodes,
+        )
 
     def _attend(
         self,

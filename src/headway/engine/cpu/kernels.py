@@ -12,9 +12,10 @@ _ARGUMENTS = {
     "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
     "write_rows": [*[_POINTER] * 5, *[_LONG] * 4],
+    "run_layers": [_POINTER, _POINTER, _LONG],
     "attend": [*[_POINTER] * 8, *[_LONG] * 8, _FLOAT, _LONG],
 }
-_KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
+KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
 _LANES = 8  # floats that are computed together
 WIDTH = 16  # outputs of a panel
 _MOST_PAGE = 256  # tokens
@@ -27,6 +28,7 @@ class Kernels:
         self._multiply, self._normalize = functions["multiply"], functions["normalize"]
         self._gate, self._rotate = functions["gate"], functions["rotate"]
         self._write, self._attend = functions["write_rows"], functions["attend"]
+        self.run_layers = functions["run_layers"]  # see Layers
 
     def multiply(
         self, x: torch.Tensor, panels: torch.Tensor, scales: torch.Tensor | None
@@ -45,7 +47,7 @@ class Kernels:
             rows,
             outputs,
             inputs,
-            _KINDS[panels.dtype],
+            KINDS[panels.dtype],
             torch.get_num_threads(),
         )
         return y
