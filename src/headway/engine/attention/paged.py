@@ -1,13 +1,12 @@
 """Attention by this CPU's kernels: rows read their sequences' pages where they lie.
 
 A chunk's rows are a run, which shares each page while it is in the cache; a decode is a run of one
-row. Decodes that share a long beginning are left to torch, which reads it once for all of them.
+row.
 """
 
 import torch
 
 from headway.engine.attention.base import Attention, Layout
-from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.inputs import Inputs
@@ -20,13 +19,10 @@ class PagedAttention(Attention):
         super().__init__(cache, inputs)
         self._tables = tables
         self._kernels = kernels
-        is_shared = any(len(each.rows) > 1 for each in inputs.segments)
-        self._sharing = PlainAttention(cache, inputs) if is_shared else None
-        self._runs = torch.tensor(self._begins(decodes=not is_shared))
+        begins = [*range(inputs.decodes), *(chunk.start for chunk in inputs.chunks)]
+        self._runs = torch.tensor([*begins, len(inputs.ids)])
 
-    def layout(self) -> Layout | None:
-        if self._sharing is not None:
-            return None
+    def layout(self) -> Layout:
         return Layout(
             self._cache.keys,
             self._cache.values,
@@ -59,25 +55,8 @@ class PagedAttention(Attention):
             out,
             scale,
         )
-        if self._sharing is not None:
-            decodes = slice(self._inputs.decodes)
-            out[decodes] = self._sharing.decode(layer, queries[decodes], scale)
         return out
 
     def _write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         pages = self._cache.keys[layer], self._cache.values[layer]
         self._kernels.write(keys, values, *pages, self._inputs.places)
-
-    def _begins(self, *, decodes: bool) -> list[int]:
-        """Where each run begins, and where the last one ends."""
-        begins = list(range(self._inputs.decodes)) if decodes else []
-        begins += [chunk.start for chunk in self._inputs.chunks]
-        return [*begins, len(self._inputs.ids)]
-
-
-def attention_of(
-    cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels | None
-) -> Attention:
-    if kernels is None or not kernels.attends(cache.keys[0]):
-        return PlainAttention(cache, inputs)
-    return PagedAttention(cache, inputs, tables, kernels)
