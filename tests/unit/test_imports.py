@@ -30,8 +30,9 @@ TABLE = {
     "errors": row(""),
     "core": row(""),
     "model": row("core", lazily="numpy"),
-    "config": row("core", "msgspec"),
-    "flags": row("config", "msgspec"),
+    "mistakes": row("", "msgspec"),
+    "config": row("core mistakes", "msgspec"),
+    "flags": row("config mistakes", "msgspec"),
     "padding": row("", "numpy"),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
