@@ -196,7 +196,7 @@ def check_kind(config: ModelConfig, *, generates: bool) -> None:
                 if generates
                 else "is for language models only"
             )
-            raise ConfigError(f"{config.name}: {why}", field=field.name)
+            raise ConfigError(f"it {why}", field=field.name)
 
 
 def default_of(field: msgspec.structs.FieldInfo) -> Any:
@@ -363,6 +363,12 @@ def keys_of(config: Config) -> tuple[KeyConfig, ...]:
     )
     keys = (*config.keys, *typed)
     if server.keys_file:
+        if not Path(server.keys_file).exists():
+            raise ConfigError(
+                f"there is no file {server.keys_file}; headway keys new --tenant NAME --file "
+                f"{server.keys_file} makes one",
+                field="keys_file",
+            )
         found = keys_in(Path(server.keys_file))
         if not found:  # an empty file must not open the doors
             raise ConfigError(f"{server.keys_file}: it has no [[keys]]")

@@ -69,9 +69,7 @@ def _value_in_words(said: str, path: Path, given: Any, kind: Struct) -> str:
     if " matching regex " in said:
         if path[-1:] == ["hash"]:
             return "a hash as `headway keys new` prints it is expected (sha256:…)"
-        return (
-            f"{value!r} is no name: letters and digits are expected, and after the first _, . or -"
-        )
+        return f"{value!r} is no name: letters, digits and, after the first, _ . - are expected"
     if said.startswith("Expected `array`, got `object`") and path == ["models"]:
         return 'each model is a table of its own: [[models]], with name = "…" and target = "…"'
     if _EXPECTED.fullmatch(said) is None:

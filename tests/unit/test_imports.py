@@ -37,7 +37,7 @@ TABLE = {
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
     "single": row("model"),
-    "compat": row("model single"),
+    "compat": row("model single wiring"),
     "backends": row("model", lazily="*"),
     "engine": row("core model", "torch triton numpy", lazily="safetensors transformers gguf"),
     "generator": row("core runtime models engine"),

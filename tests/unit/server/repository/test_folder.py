@@ -40,6 +40,16 @@ def test_models_are_folders_with_numbered_versions(tmp_path: Path) -> None:
     }
 
 
+def test_a_model_without_a_version_folder_is_told_where_its_files_belong(tmp_path: Path) -> None:
+    write(tmp_path / "flat/model.py", "")
+    found = Repository(tmp_path).scan()["flat"]
+    assert found.error is not None
+    assert "has no version: move model.py and its neighbours to" in found.error
+    (tmp_path / "flat/1").mkdir()
+    (tmp_path / "flat/model.py").rename(tmp_path / "flat/1/model.py")
+    assert sorted(Repository(tmp_path).scan()["flat"].versions) == [1]
+
+
 def test_a_folder_of_something_else_is_refused_and_an_empty_one_is_not(tmp_path: Path) -> None:
     Repository(tmp_path).check()
     write(tmp_path / "notes.txt")
