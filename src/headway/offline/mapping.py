@@ -18,6 +18,7 @@ from headway.offline.lines import MAX_LINE_BYTES, Line
 Answer: TypeAlias = Callable[[Any], Awaitable[bytes]]  # of one value: its result, as JSON
 MAX_HELD_BYTES = 64 * 2**20
 _SHOWN = 10
+_FORMS = 'such as "a text", 3 or {"x": 1}'
 
 
 @dataclass(slots=True)
@@ -142,7 +143,7 @@ class _Ahead:
         try:
             value = msgspec.json.decode(line.text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise InvalidInput(f"the line is not JSON: {error}") from error
+            raise InvalidInput(f"the line is not JSON, {_FORMS}: {error}") from error
         result = await self._answer(value)
         record = b'{"line":%d,"result":%b}\n' % (line.number, result)
         return _Made(line.number, line.end, record, is_cut=line.is_cut)
