@@ -1,4 +1,4 @@
-"""The chunks of one stream as messages of `ModelStreamInfer`.
+"""The chunks of one stream as messages of `ModelStreamInfer`. Large ones are made off the loop.
 
 Of a stream of texts, the commonest one, all messages but the first differ in that text alone: the
 first is made as every answer is, the others are that message with another text in it.
@@ -6,31 +6,54 @@ first is made as every answer is, the others are that message with another text 
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy
 
 from headway.errors import ModelFailed
+from headway.server.api.v2.requests import LONG_TEXTS, is_large_raw
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.large import ANSWER, RAW, varint
-from headway.server.net.http2.inbox import framed
+from headway.server.grpc.large import (
+    ANSWER,
+    RAW,
+    LargeResponse,
+    LargeStreamResponse,
+    joined,
+    varint,
+)
+from headway.server.json.encoding import is_large
+from headway.server.net.background import Steps, Work, background
+from headway.server.net.http2.inbox import framed, prefix_of
 
 IS_END = "triton_final_response"
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct(">BI")
+InSteps: TypeAlias = Callable[[Steps], LargeResponse]
 
 
 class ChunkEncoder:
-    def __init__(self, encode: Callable[[Any], pb.ModelInferResponse]) -> None:
+    def __init__(self, encode: Callable[[Any], pb.ModelInferResponse | InSteps]) -> None:
+        """`encode`: a chunk's answer, or how a large one is made."""
         self._encode = encode
         self._of_text: pb.ModelStreamInferResponse | None = None  # what texts are written into
         self._start = b""  # of the answer in it, up to its text
 
-    def message_of(self, chunk: Any) -> pb.ModelStreamInferResponse:
-        """Valid until the next one is asked for. Raises ModelFailed."""
+    async def wait_message(self, chunk: Any) -> pb.ModelStreamInferResponse | bytes:
+        """Valid until the next one is asked for; a large one is serialised. Raises ModelFailed."""
+        found = self.message_of(chunk)
+        if isinstance(found, pb.ModelStreamInferResponse):
+            return found
+        return await background.run(lambda steps: joined(_parts(found, steps)))
+
+    def message_of(self, chunk: Any) -> pb.ModelStreamInferResponse | InSteps:
         message = self._of_text
-        if message is not None and type(chunk) is str:
+        if message is not None and type(chunk) is str and len(chunk) <= LONG_TEXTS:
             message.infer_response.raw_output_contents[0] = _raw(chunk)
             return message
         response = self._encode(chunk)
+        if not isinstance(response, pb.ModelInferResponse):
+            return response
         response.parameters[IS_END].bool_param = False
         message = pb.ModelStreamInferResponse(infer_response=response)
         if type(chunk) is str and list(response.raw_output_contents) == [_raw(chunk)]:
@@ -38,17 +61,36 @@ class ChunkEncoder:
             self._start = _without_text(response, chunk)
         return message
 
-    def frame_of(self, chunk: Any) -> bytes:
+    def frame_of(self, chunk: Any) -> bytes | Work:
         """The same, serialised, as a message of gRPC. The hot path of our own stack."""
         start = self._start
-        if not start or type(chunk) is not str:
-            return framed(self.message_of(chunk).SerializeToString())
+        if not start or type(chunk) is not str or len(chunk) > LONG_TEXTS:
+            found = self.message_of(chunk)
+            if isinstance(found, pb.ModelStreamInferResponse):
+                return framed(found.SerializeToString())
+            return partial(_large_frame, found)
         raw = _raw(chunk)
         raw_size = varint(len(raw))
         answer_bytes = len(start) + 1 + len(raw_size) + len(raw)
         answer_size = varint(answer_bytes)
         frame = _FRAME.pack(0, 1 + len(answer_size) + answer_bytes)
         return b"".join((frame, ANSWER, answer_size, start, RAW, raw_size, raw))
+
+
+def is_large_chunk(chunk: Any) -> bool:
+    """Would its answer hold an event loop up? (A value without a tensor's kind travels as JSON.)"""
+    return is_large_raw(chunk) if isinstance(chunk, numpy.ndarray) else is_large(chunk)
+
+
+def _parts(make: InSteps, steps: Steps) -> list[bytes]:
+    response = make(steps)
+    response.parameters[IS_END].bool_param = False
+    return LargeStreamResponse(response).parts()
+
+
+def _large_frame(make: InSteps, steps: Steps) -> bytes:
+    parts = _parts(make, steps)
+    return joined([prefix_of(*parts), *parts])
 
 
 def _raw(text: str) -> bytes:

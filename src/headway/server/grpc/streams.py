@@ -152,7 +152,7 @@ class _Stream:
     async def _write_all(self, asked: Asked) -> None:
         async with self._service.stream(asked) as (stream, spelling):
             async for chunk in stream:
-                await self._write(spelling.message_of(chunk))
+                await self._write(await spelling.wait_message(chunk))
                 if isinstance(self._context, Call) and isinstance(stream, ServedStream):
                     # The rest as they come, without a task's turn for each.
                     await ToSink(stream, spelling.frame_of, _Sink(self._context)).wait_done()

@@ -23,11 +23,16 @@ async def encode_json(value: Any, hook: Hook) -> bytes:
 
 def is_large(value: Any) -> bool:
     """Would encoding it hold an event loop up?"""
+    if type(value) is str:  # the commonest
+        return len(value) > _MOST_CHARACTERS
     return _weight(value, _MOST_VALUES) > _MOST_VALUES
 
 
-def encode_in_steps(value: Any, hook: Hook, steps: Steps) -> bytes:
-    return b"".join(_Writer(hook, steps).parts_of(value))
+def encode_in_steps(
+    value: Any, hook: Hook, steps: Steps, *, start: bytes = b"", end: bytes = b""
+) -> bytes:
+    """Between `start` and `end`."""
+    return b"".join((start, *_Writer(hook, steps).parts_of(value), end))
 
 
 def _weight(value: Any, most: int) -> int:

@@ -119,7 +119,7 @@ class Call(CallState):
             self._work = direct.start(request, data, self)
             if self._work is not None:
                 return
-        self._work = self._wire.create_task(self._run(request))
+        self._work = self._wire.create_task(self._run(request), len(data))
 
     def _collect(self, data: bytes) -> None:
         inbox = self._open_inbox() if self._inbox is None else self._inbox

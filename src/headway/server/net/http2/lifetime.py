@@ -25,7 +25,8 @@ LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can rea
 PING_TIMEOUT_S = 20.0
 RESET_COSTS = 4  # a call that was begun for nothing, or refused
 _ANSWER_EARNS = 8
-_TASK_UNITS = 10  # what a call with a task of its own takes, in the turns after this
+_TASK_UNITS = 10  # what a call with a task of its own takes, in the turns after this …
+_BYTES_A_UNIT = 2**12  # … and one more for so much of its message
 _CANCEL_S = 3e-5
 
 
@@ -103,8 +104,10 @@ class Lifetime(Sending):
     def left(self, task: "asyncio.Task[None]") -> None:
         self._owner.left(task)
 
-    def create_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        self._left_units += _TASK_UNITS
+    def create_task(
+        self, work: Coroutine[Any, Any, None], size_bytes: int = 0
+    ) -> "asyncio.Task[None]":
+        self._left_units += _TASK_UNITS + size_bytes // _BYTES_A_UNIT
         return self.loop.create_task(work)
 
     def call_in_turn(self, callback: Callable[[], object]) -> None:

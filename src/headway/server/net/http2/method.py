@@ -66,7 +66,11 @@ class Wire(Protocol):
         """It may send so much more."""
         ...
 
-    def create_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
+    def create_task(
+        self, work: Coroutine[Any, Any, None], size_bytes: int = 0
+    ) -> "asyncio.Task[None]":
+        """`size_bytes`: of the message that it works on."""
+        ...
 
     def left(self, task: "asyncio.Task[None]") -> None:
         """It has been cancelled, and may still be cleaning up."""
