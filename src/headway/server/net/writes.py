@@ -12,41 +12,54 @@ from typing import Protocol
 
 from headway.runtime.driving.streams import Pause
 
-SMALL_BYTES = 4096  # a connection that holds more writes at once
+SMALL_BYTES = 4096  # a stream that holds more writes at once
 _STREAM_S = 1e-4  # of pause for each stream that was written: ten times what a write takes
 _SHORT_S = 1e-3  # a pause below is none: event loops count in milliseconds
 
 
 class Writer(Protocol):
-    """A connection that holds parts of a stream."""
+    """A stream that holds parts."""
 
     def flush(self) -> None:
         """Write what is held, if anything is. Raises nothing."""
         ...
 
 
+class Out(Protocol):
+    """A stream's way out: a connection of HTTP/1.1, a call of gRPC."""
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        """None: now; else done when there is room again."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Parts of the stream. Raises nothing, also where the client has left."""
+        ...
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        """After much was written: when others who write much have had their turn."""
+        ...
+
+
 class Writes:
-    """Of one port's connections.
+    """Of one port's streams.
 
     After a round of writes is a pause, the longer the more streams were written. What comes after
     the pause leaves in the turn it comes in, with what came during the pause; if nothing more
     comes, that leaves after twice the pause. Models in other threads do not wake us in the pause.
     """
 
-    __slots__ = ("_most_pause_s", "_timer", "_waiting", "clock", "is_due", "next_at", "pause")
+    __slots__ = ("_most_pause_s", "_timer", "clock", "is_due", "next_at", "pause", "waiting")
 
     def __init__(self, most_pause_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_pause_s = most_pause_s
-        self._waiting: list[Writer] = []
+        self.waiting: list[Writer] = []  # each from its first part on
         self._timer: asyncio.TimerHandle | None = None  # while there is a pause
         self.is_due = False  # at the end of this turn
         self.clock = clock
         self.next_at = 0.0  # a part that comes later is written at the end of its turn
         self.pause = Pause(clock)
-
-    def add(self, writer: Writer) -> None:
-        """It holds its first part."""
-        self._waiting.append(writer)
 
     def come_due(self) -> None:
         """One more part is held, after the pause."""
@@ -62,7 +75,7 @@ class Writes:
             self.pause.end()  # what was held back leaves with the rest
         finally:
             self.is_due = False
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         pause_s = min(len(waiting) * _STREAM_S, self._most_pause_s)
         if pause_s >= _SHORT_S:
             self.next_at = self.clock() + pause_s
@@ -70,3 +83,48 @@ class Writes:
             self._timer = asyncio.get_running_loop().call_later(2 * pause_s, self._flush)
         for writer in waiting:
             writer.flush()
+
+
+class StreamSink:
+    """Where the parts of one stream go. Small ones are held, and written with those of others."""
+
+    __slots__ = ("_held", "_out", "_writes", "call_in_turn", "pause")
+
+    def __init__(self, writes: Writes, out: Out) -> None:
+        self._writes = writes
+        self._out = out
+        self._held = b""
+        self.pause = writes.pause
+        self.call_in_turn = out.call_in_turn
+
+    @property
+    def writable(self) -> "asyncio.Future[None] | None":
+        return self._out.writable
+
+    async def wait_writable(self) -> None:
+        while (writable := self._out.writable) is not None:
+            await writable
+
+    def write(self, part: bytes) -> None:
+        held, writes = self._held, self._writes
+        if len(held) + len(part) > SMALL_BYTES:
+            self.flush()
+            self._out.send(part)
+            return
+        if held:
+            self._held = held + part
+        else:
+            self._held = part
+            writes.waiting.append(self)
+        if not writes.is_due and writes.clock() >= writes.next_at:
+            writes.come_due()
+
+    def flush(self) -> None:
+        held, self._held = self._held, b""
+        if held:
+            self._out.send(held)
+
+    def take(self) -> bytes:
+        """What is held, to be written with what follows."""
+        held, self._held = self._held, b""
+        return held

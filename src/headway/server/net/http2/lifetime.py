@@ -20,6 +20,7 @@ from headway.server.net.http2.frames import Code, ConnectionFailed
 from headway.server.net.http2.heads import Metadata
 from headway.server.net.http2.sending import Sending
 from headway.server.net.round_robin import RoundRobin
+from headway.server.net.writes import Writes
 
 LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can read why
 PING_TIMEOUT_S = 20.0
@@ -35,6 +36,7 @@ class Owner(Protocol):
 
     room: BodyRoom
     turns: RoundRobin  # of work that would hold all connections up
+    writes: Writes  # of streams
     unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
 
     @property
@@ -109,6 +111,10 @@ class Lifetime(Sending):
     ) -> "asyncio.Task[None]":
         self._left_units += _TASK_UNITS + size_bytes // _BYTES_A_UNIT
         return self.loop.create_task(work)
+
+    @property
+    def writes(self) -> Writes:
+        return self._owner.writes
 
     def call_in_turn(self, callback: Callable[[], object]) -> None:
         self._owner.turns.call(self._client, callback)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headway.server.grpc.calls import Refusal
+from headway.server.net.writes import Writes
 from headway.server.routes import Pending
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class Wire(Protocol):
 
     limit_bytes: int  # of a message
     unpacking: asyncio.Semaphore  # how many are unpacked at a time
+
+    @property
+    def writes(self) -> Writes: ...
 
     @property
     def is_paused(self) -> bool: ...
