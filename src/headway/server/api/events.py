@@ -165,11 +165,12 @@ class ToSink(Pumping):
         super().__init__(stream, self._write, self._write_direct, sink.pause)
         self._event_of = event_of
         self._sink = sink
+        self._out = sink.out
         self._is_held_up = False
         self._is_clear = False  # no chunk waits in the stream, and there may be more
 
     def advance(self) -> None:
-        writable = self._sink.writable
+        writable = self._out.writable
         if writable is None:
             super().advance()
             self._is_clear = not self.done.done() and not self._stream.has_chunks()
@@ -186,11 +187,11 @@ class ToSink(Pumping):
 
     def _write_direct(self, chunks: Sequence[Any]) -> bool:
         """The hot path: chunks go to the sink without a stay in the stream."""
-        if not self._is_clear or self._sink.writable is not None:
+        if not self._is_clear or self._out.writable is not None:
             self._is_clear = False  # they wait now, and the next ones behind them
             return False
         try:
-            slow = self._write(chunks) if len(chunks) > 1 else self._write_one(chunks[0])
+            slow = self._write(chunks)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._is_clear = False
             self._fail(error)
@@ -200,24 +201,17 @@ class ToSink(Pumping):
             self.done.set_result(slow)
         return True
 
-    def _write_one(self, chunk: Any) -> Slow | None:
-        event = self._event_of(chunk)
-        if not isinstance(event, bytes):
-            return Slow(event, ())
-        if event:  # an empty one would end the answer
-            self._sink.write(event)
-        return None
-
     def _write(self, chunks: Sequence[Any]) -> Slow | None:
+        event_of = self._event_of
         events: list[bytes] = []
         try:
             for count, chunk in enumerate(chunks, 1):
-                event = self._event_of(chunk)
+                event = event_of(chunk)
                 if not isinstance(event, bytes):
                     return Slow(event, chunks[count:])
                 events.append(event)
         finally:  # also those before one that cannot be made, or is slow
-            if written := b"".join(events):
+            if written := b"".join(events):  # an empty part would end the answer
                 self._sink.write(written)
         return None
 

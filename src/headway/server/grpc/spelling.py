@@ -29,6 +29,7 @@ from headway.server.net.http2.inbox import framed, prefix_of
 IS_END = "triton_final_response"
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct(">BI")
+_MOST_REMEMBERED = 32  # bytes of a text: a token's
 InSteps: TypeAlias = Callable[[Steps], LargeResponse]
 
 
@@ -38,6 +39,7 @@ class ChunkEncoder:
         self._encode = encode
         self._of_text: pb.ModelStreamInferResponse | None = None  # what texts are written into
         self._start = b""  # of the answer in it, up to its text
+        self._before: dict[int, bytes] = {}  # by a text's length: all of its message before it
 
     async def wait_message(self, chunk: Any) -> pb.ModelStreamInferResponse | bytes:
         """Valid until the next one is asked for; a large one is serialised. Raises ModelFailed."""
@@ -63,18 +65,31 @@ class ChunkEncoder:
 
     def frame_of(self, chunk: Any) -> bytes | Work:
         """The same, serialised, as a message of gRPC. The hot path of our own stack."""
-        start = self._start
-        if not start or type(chunk) is not str or len(chunk) > LONG_TEXTS:
-            found = self.message_of(chunk)
-            if isinstance(found, pb.ModelStreamInferResponse):
-                return framed(found.SerializeToString())
-            return partial(_large_frame, found)
-        raw = _raw(chunk)
-        raw_size = varint(len(raw))
-        answer_bytes = len(start) + 1 + len(raw_size) + len(raw)
+        if self._start and type(chunk) is str and len(chunk) <= LONG_TEXTS:
+            text = _utf8(chunk)
+            before = self._before.get(len(text))
+            return (self._begin(len(text)) if before is None else before) + text
+        found = self.message_of(chunk)
+        if isinstance(found, pb.ModelStreamInferResponse):
+            return framed(found.SerializeToString())
+        return partial(_large_frame, found)
+
+    def _begin(self, text_bytes: int) -> bytes:
+        """What stands before a text of this length."""
+        raw_bytes = _LENGTH.size + text_bytes
+        raw_size = varint(raw_bytes)
+        answer_bytes = len(self._start) + len(RAW) + len(raw_size) + raw_bytes
         answer_size = varint(answer_bytes)
-        frame = _FRAME.pack(0, 1 + len(answer_size) + answer_bytes)
-        return b"".join((frame, ANSWER, answer_size, start, RAW, raw_size, raw))
+        size_bytes = len(ANSWER) + len(answer_size) + answer_bytes
+        found = b"".join(
+            (
+                *(_FRAME.pack(0, size_bytes), ANSWER, answer_size),
+                *(self._start, RAW, raw_size, _LENGTH.pack(text_bytes)),
+            )
+        )
+        if text_bytes <= _MOST_REMEMBERED:
+            self._before[text_bytes] = found
+        return found
 
 
 def is_large_chunk(chunk: Any) -> bool:
@@ -95,11 +110,15 @@ def _large_frame(make: InSteps, steps: Steps) -> bytes:
 
 def _raw(text: str) -> bytes:
     """An element of a BYTES tensor."""
+    data = _utf8(text)
+    return _LENGTH.pack(len(data)) + data
+
+
+def _utf8(text: str) -> bytes:
     try:
-        data = text.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         raise ModelFailed(f"the result cannot be written as text: {error}") from None
-    return _LENGTH.pack(len(data)) + data
 
 
 def _without_text(response: pb.ModelInferResponse, text: str) -> bytes:

@@ -8,38 +8,13 @@ many streams get tokens faster than anybody reads, several tokens go into one wr
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from headway.runtime.driving.streams import Pause
+from headway.server.net.messages import Out
 
 SMALL_BYTES = 4096  # a stream that holds more writes at once
 _STREAM_S = 1e-4  # of pause for each stream that was written: ten times what a write takes
 _SHORT_S = 1e-3  # a pause below is none: event loops count in milliseconds
-
-
-class Writer(Protocol):
-    """A stream that holds parts."""
-
-    def flush(self) -> None:
-        """Write what is held, if anything is. Raises nothing."""
-        ...
-
-
-class Out(Protocol):
-    """A stream's way out: a connection of HTTP/1.1, a call of gRPC."""
-
-    @property
-    def writable(self) -> "asyncio.Future[None] | None":
-        """None: now; else done when there is room again."""
-        ...
-
-    def send(self, data: bytes) -> None:
-        """Parts of the stream. Raises nothing, also where the client has left."""
-        ...
-
-    def call_in_turn(self, callback: Callable[[], object]) -> None:
-        """After much was written: when others who write much have had their turn."""
-        ...
 
 
 class Writes:
@@ -54,7 +29,7 @@ class Writes:
 
     def __init__(self, most_pause_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_pause_s = most_pause_s
-        self.waiting: list[Writer] = []  # each from its first part on
+        self.waiting: list[StreamSink] = []  # each from its first part on
         self._timer: asyncio.TimerHandle | None = None  # while there is a pause
         self.is_due = False  # at the end of this turn
         self.clock = clock
@@ -81,50 +56,47 @@ class Writes:
             self.next_at = self.clock() + pause_s
             self.pause.begin(self.next_at)
             self._timer = asyncio.get_running_loop().call_later(2 * pause_s, self._flush)
-        for writer in waiting:
-            writer.flush()
+        for sink in waiting:
+            held, sink.held = sink.held, b""
+            if held:  # it may have left meanwhile, with a large one
+                sink.out.send(held)
 
 
 class StreamSink:
     """Where the parts of one stream go. Small ones are held, and written with those of others."""
 
-    __slots__ = ("_held", "_out", "_writes", "call_in_turn", "pause")
+    __slots__ = ("_writes", "call_in_turn", "held", "out", "pause")
 
     def __init__(self, writes: Writes, out: Out) -> None:
         self._writes = writes
-        self._out = out
-        self._held = b""
+        self.out = out
+        self.held = b""
         self.pause = writes.pause
         self.call_in_turn = out.call_in_turn
 
-    @property
-    def writable(self) -> "asyncio.Future[None] | None":
-        return self._out.writable
-
     async def wait_writable(self) -> None:
-        while (writable := self._out.writable) is not None:
+        while (writable := self.out.writable) is not None:
             await writable
 
     def write(self, part: bytes) -> None:
-        held, writes = self._held, self._writes
+        held, writes = self.held, self._writes
         if len(held) + len(part) > SMALL_BYTES:
             self.flush()
-            self._out.send(part)
+            self.out.send(part)
             return
         if held:
-            self._held = held + part
+            self.held = held + part
         else:
-            self._held = part
+            self.held = part
             writes.waiting.append(self)
         if not writes.is_due and writes.clock() >= writes.next_at:
             writes.come_due()
 
     def flush(self) -> None:
-        held, self._held = self._held, b""
-        if held:
-            self._out.send(held)
+        if held := self.take():
+            self.out.send(held)
 
     def take(self) -> bytes:
         """What is held, to be written with what follows."""
-        held, self._held = self._held, b""
+        held, self.held = self.held, b""
         return held

@@ -47,7 +47,7 @@ class Answering(Lifetime):
         if len(data) > SMALL:
             transport.writelines(wire.parts_of_chunk(data, is_chunked=self._is_chunked))
         else:
-            transport.write(wire.encode_chunk(data) if self._is_chunked else data)
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     @property
     def client(self) -> str:
