@@ -77,13 +77,13 @@ def test_norm_gate_and_rotation_are_torchs(kernels: Kernels, two_threads: None) 
 def test_keys_and_values_are_written_to_their_places(
     kernels: Kernels, two_threads: None, is_apart: bool
 ) -> None:
-    for rows in (1, 5, 60):
+    for rows in (1, 5, 2500):  # the last of them by two threads
         heads = torch.randn(rows, 10, 8)
         keys, values = heads[:, 6:8], heads[:, 8:]
         if is_apart:
             keys = keys.contiguous()
-        pages = torch.zeros(2, 4, 16, 2, 8)
-        places = torch.randperm(64)[:rows]
+        pages = torch.zeros(2, 160, 16, 2, 8)
+        places = torch.randperm(2560)[:rows]
         expected = pages.clone().flatten(1, 2)
         expected[0, places], expected[1, places] = keys, values
         kernels.write(keys, values, *pages, places)
@@ -180,6 +180,11 @@ def test_what_does_not_fit_is_refused_and_nothing_is_read_beyond_it(kernels: Ker
         kernels.multiply(torch.ones(1, 8), in_panels(torch.ones(16, 64).half()), None)
     with pytest.raises(ValueError, match="another width than the rows"):
         kernels.normalize(torch.ones(1, 72), torch.ones(64), 1e-5)
+    keys, pages, places = torch.ones(1, 2, 8), torch.ones(2, 16, 2, 8), torch.tensor([3])
+    with pytest.raises(ValueError, match="keys and values"):
+        kernels.write(keys, torch.ones(1, 2, 4), pages, pages, places)
+    with pytest.raises(ValueError, match="other heads"):
+        kernels.write(keys[:, :1], keys[:, :1], pages, pages, places)
     with pytest.raises(ValueError, match="fewer heads"):
         kernels.rotate(torch.ones(1, 4, 16), 6, torch.ones(1, 8, dtype=torch.complex64))
 

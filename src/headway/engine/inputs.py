@@ -29,7 +29,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class DecodeContext:
     """What decodes attend to where there are no kernels."""
 
     segments: tuple[Segment, ...]  # read in place; the rest is gathered:
@@ -47,7 +47,7 @@ class Inputs:
     chunks: tuple[Chunk, ...]
     sampled: torch.Tensor  # the rows after which a token is sampled
     slots: torch.Tensor  # of these
-    gathered: Gathered | None  # None: kernels attend, and gather nothing
+    context: DecodeContext | None  # None: kernels attend, and gather nothing
 
 
 def inputs_of(step: Step, tables: Tables, block_size: int, *, gathers: bool) -> Inputs:
@@ -86,7 +86,7 @@ def inputs_of(step: Step, tables: Tables, block_size: int, *, gathers: bool) -> 
         chunks=tuple(chunks),
         sampled=torch.tensor(sampled, dtype=torch.int64),
         slots=torch.tensor(slots, dtype=torch.int64),
-        gathered=_gathered(step, tables, block_size) if gathers else None,
+        context=_context(step, tables, block_size) if gathers else None,
     )
 
 
@@ -99,7 +99,7 @@ def _segments(
     return segments_of(starts, runs)
 
 
-def _gathered(step: Step, tables: Tables, block_size: int) -> Gathered:
+def _context(step: Step, tables: Tables, block_size: int) -> DecodeContext:
     segments, read = _segments(step, tables, block_size)
     lasts = [each.position // block_size for each in step.decode]
     most = max((last + 1 - start for last, start in zip(lasts, read, strict=True)), default=0)
@@ -109,4 +109,4 @@ def _gathered(step: Step, tables: Tables, block_size: int) -> Gathered:
     # Beyond a table's end any block does, for it is masked.
     blocks = tables.blocks[slots, columns.clamp_(max=tables.blocks.shape[1] - 1)]
     lengths = torch.tensor([each.position + 1 for each in step.decode], dtype=torch.int64)
-    return Gathered(segments, blocks, lengths - first * block_size)
+    return DecodeContext(segments, blocks, lengths - first * block_size)

@@ -10,15 +10,15 @@ from headway.engine.cache import KvCache
 from headway.engine.inputs import Inputs
 
 
-class Layout(NamedTuple):
+class StepLayout(NamedTuple):
     """Where a step's rows and their pages lie, for the kernels."""
 
     keys: list[torch.Tensor]  # of each layer: [page, token, head, feature]
     values: list[torch.Tensor]
     tables: torch.Tensor  # pages, by slot
-    slots: torch.Tensor  # of each row, as are
-    positions: torch.Tensor
-    places: torch.Tensor  # where its key and value go
+    slots: torch.Tensor  # of each row
+    positions: torch.Tensor  # of each row
+    places: torch.Tensor  # where each row's key and value go
     runs: torch.Tensor  # where each begins, and where the last one ends
     decodes: int  # rows, before all others
 
@@ -45,7 +45,7 @@ class Attention(ABC):
             scale = 1.0 / math.sqrt(queries.shape[-1])
         return self._attend(layer, queries, keys, values, scale)
 
-    def layout(self) -> Layout | None:
+    def layout(self) -> StepLayout | None:
         """None: layer by layer only."""
         return None
 

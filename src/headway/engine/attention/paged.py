@@ -1,12 +1,12 @@
 """Attention by this CPU's kernels: rows read their sequences' pages where they lie.
 
-A chunk's rows are a run, which shares each page while it is in the cache; a decode is a run of one
-row.
+A chunk's rows are a run, of which some at a time share each page while it is in the cache; a decode
+is a run of one row.
 """
 
 import torch
 
-from headway.engine.attention.base import Attention, Layout
+from headway.engine.attention.base import Attention, StepLayout
 from headway.engine.cache import KvCache, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.inputs import Inputs
@@ -22,8 +22,8 @@ class PagedAttention(Attention):
         begins = [*range(inputs.decodes), *(chunk.start for chunk in inputs.chunks)]
         self._runs = torch.tensor([*begins, len(inputs.ids)])
 
-    def layout(self) -> Layout:
-        return Layout(
+    def layout(self) -> StepLayout:
+        return StepLayout(
             self._cache.keys,
             self._cache.values,
             self._tables.blocks,

@@ -21,10 +21,10 @@ class PlainAttention(Attention):
 
     def __init__(self, cache: KvCache, inputs: Inputs) -> None:
         super().__init__(cache, inputs)
-        assert inputs.gathered is not None
-        self._gathered = inputs.gathered
+        assert inputs.context is not None
+        self._context = inputs.context
         self._decode_mask = self._mask_decodes() if inputs.decodes else None
-        self._segments = [(each, torch.tensor(each.rows)) for each in self._gathered.segments]
+        self._segments = [(each, torch.tensor(each.rows)) for each in self._context.segments]
         self._chunk_masks = [self._mask_chunk(each) for each in inputs.chunks]
 
     def _attend(
@@ -55,7 +55,7 @@ class PlainAttention(Attention):
         count, heads, features = queries.shape
         all_keys, all_values = self._cache.keys[layer], self._cache.values[layer]
         kv_heads = all_keys.shape[2]
-        flat = self._gathered.blocks.reshape(-1)
+        flat = self._context.blocks.reshape(-1)
         keys, values = (
             each.index_select(0, flat).view(count, -1, kv_heads, features).transpose(1, 2)
             for each in (all_keys, all_values)
@@ -96,9 +96,9 @@ class PlainAttention(Attention):
     def _mask_decodes(self) -> torch.Tensor:
         """Added to the scores of the gathered pages: nothing, or minus infinity where a decode
         may not look. `[sequence, 1, 1, position]`."""
-        gathered = self._gathered
-        positions = torch.arange(gathered.blocks.shape[1] * self._cache.block_size)
-        hidden = positions >= gathered.lengths[:, None]
+        context = self._context
+        positions = torch.arange(context.blocks.shape[1] * self._cache.block_size)
+        hidden = positions >= context.lengths[:, None]
         mask = torch.zeros(hidden.shape, dtype=self._cache.keys[0].dtype)
         return mask.masked_fill_(hidden, -math.inf)[:, None, None, :]
 

@@ -1,7 +1,7 @@
 // Attention over pages where they lie.
 //
-// Rows of one sequence that follow each other, a run, are attended to together: each page is in the
-// cache for all of them. A decode is a run of one row.
+// Rows of one sequence that follow each other are a run. A thread takes some rows of a run at a time,
+// for one head: each page is in the cache for all of them. A decode is a run of one row.
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +94,7 @@ INLINE void add_values(const int vectors, float *to, float kept, const float *we
 
 // Rows of the next page that are fetched between the steps of the computation on this one: pages lie
 // anywhere, so the processor cannot guess where the next one is.
-struct ahead {
+struct next_page {
     const float *keys, *values;
     long left, floats, stride;  // rows; floats of a row that are needed; floats between two rows
     long rows, steps, due;      // so many rows in so many steps; what is due of them, in 1 / steps
@@ -108,24 +108,24 @@ INLINE void fetch_row(const float *keys, const float *values, long floats)
     }
 }
 
-INLINE void fetch_ahead(struct ahead *ahead)
+INLINE void fetch_some(struct next_page *next)
 {
-    for (ahead->due += ahead->rows; ahead->due >= ahead->steps && ahead->left; ahead->left--) {
-        fetch_row(ahead->keys, ahead->values, ahead->floats);
-        ahead->keys += ahead->stride, ahead->values += ahead->stride;
-        ahead->due -= ahead->steps;
+    for (next->due += next->rows; next->due >= next->steps && next->left; next->left--) {
+        fetch_row(next->keys, next->values, next->floats);
+        next->keys += next->stride, next->values += next->stride;
+        next->due -= next->steps;
     }
 }
 
 // What a query finds in one page. The scores of a page's unused places are computed, for its memory
 // is there, and then have no weight; the values there are not read.
 INLINE void attend_page(const struct attention *given, struct query *query, const float *keys,
-                        const float *values, long tokens, struct ahead *ahead)
+                        const float *values, long tokens, struct next_page *next)
 {
     const long features = given->features, stride = given->heads * features;
     float scores[MOST_PAGE];
     for (long t = 0; t < tokens; t += 4) {
-        fetch_ahead(ahead);
+        fetch_some(next);
         __m128 four = four_scores(query->from, keys + t * stride, stride, features);
         _mm_storeu_ps(scores + t, _mm_mul_ps(four, _mm_set1_ps(given->scale)));
     }
@@ -145,18 +145,18 @@ static void attend_row(const struct attention *given, struct query *queries, con
     for (long done = 0; done < length; done += page) {
         const long left = length - done, tokens = left < page ? left : page;
         const size_t at = (size_t)table[done / page] * page * stride + head * features;
-        struct ahead ahead = {0};
+        struct next_page next = {0};
         if (left > page) {
             const long more = left - page, rows = more < page ? more : page;
-            const size_t next = (size_t)table[done / page + 1] * page * stride + head * features;
-            ahead = (struct ahead){given->keys + next, given->values + next, rows,
-                                   heads * features,   stride,               rows,
-                                   steps,              0};
+            const size_t from = (size_t)table[done / page + 1] * page * stride + head * features;
+            next = (struct next_page){given->keys + from, given->values + from, rows,
+                                      heads * features,   stride,               rows,
+                                      steps,              0};
         }
         for (long q = 0; q < count; q++) {
             const size_t from = at + q / given->group * features;
             attend_page(given, queries + q, given->keys + from, given->values + from, tokens,
-                        &ahead);
+                        &next);
         }
     }
 }
@@ -295,7 +295,7 @@ static void attend_rows(const struct attention *given, struct query *queries, co
                 long own = start + (q + each) / given->group + 1 - done;
                 tokens[each] = own < BLOCK ? own : BLOCK;
             }
-            // The next block is fetched by and by.
+            // A part of the next block is fetched with each group of queries.
             const long due = done + BLOCK + (q + ABREAST) * BLOCK / count;
             for (; fetched < due && fetched < done + 2 * BLOCK && fetched < end; fetched++) {
                 const size_t at = place_of(given, table, fetched, head);
@@ -310,7 +310,7 @@ static void attend_rows(const struct attention *given, struct query *queries, co
     }
 }
 
-// ---- who does what
+// ---- sharing out the work
 
 // A row's sums have the same order however work is shared out.
 static void attend_item(const struct attention *given, const struct item *item)
@@ -344,7 +344,7 @@ static void attend_on_thread(void *work, long thread, long threads)
 }
 
 // Rows of prompts, some at a time, and then decodes: short work last, so that the threads end
-// together. Returns how many items there are.
+// together. No run may be empty. Returns how many items there are.
 static long share_out(const struct attention *given, const int64_t *runs, long count, long threads,
                       struct item *items)
 {
@@ -357,11 +357,12 @@ static long share_out(const struct attention *given, const int64_t *runs, long c
         }
         const long end = runs[run + 1], wanted = (end - runs[run]) * heads / (4 * threads);
         const long rows = wanted < LEAST_ROWS ? LEAST_ROWS : wanted < MOST_ROWS ? wanted : MOST_ROWS;
-        for (long head = 0; head < heads; head++)  // whose pages are in the cache by then
+        for (long head = 0; head < heads; head++)  // its pages stay in the cache for all rows
             for (long row = runs[run]; row < end; row += rows)
                 items[made++] = (struct item){row, row + rows < end ? rows : end - row, head, 1};
     }
-    // All heads of a page lie together in memory; for few decodes that would leave threads idle.
+    // All heads of a page lie together in memory. But one item for each of a few decodes would leave
+    // threads idle.
     const long together = decodes < 2 * threads ? 1 : heads;
     for (long run = 0; run < count; run++)
         if (runs[run] < given->decodes)

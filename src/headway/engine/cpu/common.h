@@ -20,7 +20,7 @@ typedef void (*work_t)(void *given, long thread, long threads);
 __attribute__((visibility("hidden"))) void on_threads(work_t work, void *given, long cost,
                                                       long threads);
 
-// What Python calls, and `layers.c`.
+// Called from Python and from layers.c.
 void multiply(const char *weights, const float *scales, const float *x, float *y, long rows,
               long outputs, long inputs, int kind, long threads);
 void normalize(const float *x, const float *weight, float *y, long rows, long width, float epsilon,

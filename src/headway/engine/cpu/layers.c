@@ -22,7 +22,7 @@ struct step {
     float *row, *heads, *attended, *both, *gated;  // room for what is between
     const float *rotations;
     const int64_t *tables, *slots, *positions, *places, *runs;
-    long rows, width, query_heads, heads_of_keys, features, page, columns, run_count, decodes;
+    long rows, width, query_heads, kv_heads, features, page, columns, run_count, decodes;
     long threads;
     float epsilon, scale;
 };
@@ -60,15 +60,15 @@ static void multiply_by(const struct matrix *by, const float *x, float *y, const
 
 static void attend_in(const struct layer *layer, const struct step *step)
 {
-    const long rows = step->rows, features = step->features, keys = step->heads_of_keys;
-    const long rotated = step->query_heads + keys, stride = (rotated + keys) * features;
+    const long rows = step->rows, features = step->features, kv_heads = step->kv_heads;
+    const long rotated = step->query_heads + kv_heads, stride = (rotated + kv_heads) * features;
     float *own_keys = step->heads + step->query_heads * features;
     rotate(step->heads, step->rotations, rows, rotated, features, stride, step->threads);
-    write_rows(own_keys, own_keys + keys * features, layer->keys, layer->values, step->places, rows,
-               keys * features, stride, step->threads);
+    write_rows(own_keys, own_keys + kv_heads * features, layer->keys, layer->values, step->places,
+               rows, kv_heads * features, stride, step->threads);
     attend(step->heads, layer->keys, layer->values, step->tables, step->slots, step->positions,
-           step->runs, step->attended, step->run_count, step->decodes, keys,
-           step->query_heads / keys, features, step->page, stride, step->columns, step->scale,
+           step->runs, step->attended, step->run_count, step->decodes, kv_heads,
+           step->query_heads / kv_heads, features, step->page, stride, step->columns, step->scale,
            step->threads);
 }
 

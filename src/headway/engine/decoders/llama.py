@@ -64,7 +64,11 @@ class LlamaDecoder:
             for index in range(self.shape.layers)
         ]
         self._at_once = layers_at_once(
-            self.kernels, [each.parts() for each in self._layers], self.shape, epsilon
+            self.kernels,
+            [each.parts() for each in self._layers],
+            self.shape,
+            epsilon,
+            width=embedding.shape[1],
         )
         head = given.pop("lm_head.weight", None)
         is_tied = head is None or config.get("tie_word_embeddings")

@@ -9,20 +9,18 @@ import math
 import random
 import statistics
 
-import pytest
-
 from headway.core.generation.limits import Limits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
-from headway.core.items import Priority, Wait
+from headway.core.items import Wait
 
 STREAMS, LONG = 8, 1000
-NOISES = [0, *range(1, 7)]  # 0: none; else the seed
 
 
 class World:
     def __init__(self, noise: int) -> None:
+        """0: none; else the seed."""
         self._draw = random.Random(noise)
         self._is_noisy = bool(noise)
         self._slowness, self._until = 1.0, 0.0
@@ -34,12 +32,11 @@ class World:
         self._begun: dict[int, float] = {}
         self.first_s: dict[int, float] = {}  # to each one's first token, of a machine without noise
 
-    def submit(self, tokens: int, out: int, priority: Priority = Priority.NORMAL) -> int:
+    def submit(self, tokens: int, out: int) -> int:
         number = next(self._ids)
         self._begun[number], self.times[number] = self.work_s, []
         prompt = tuple(self._draw.randrange(9000) for _ in range(tokens))
-        sequence = Sequence(number, self.now, prompt, out, priority=priority)
-        self.scheduler.submit(sequence)
+        self.scheduler.submit(Sequence(number, self.now, prompt, out))
         return number
 
     def step(self) -> Step:
@@ -94,42 +91,35 @@ def p99(times: list[float]) -> float:
     return statistics.quantiles(times, n=100)[-1]
 
 
-@pytest.mark.parametrize("noise", NOISES)
-def test_long_prompts_do_not_make_streams_stutter_and_get_done(noise: int) -> None:
-    world = World(noise)
+def beside(world: World) -> tuple[float, list[float]]:
+    """Turn by turn without and with a long prompt: the p99 of the gaps with one by that without, and
+    the prompts' first tokens by the time alone."""
     alone = world.submit(LONG, 1)
     world.run(0.0, first_of=alone)
-    each_s = 4 * world.first_s[alone]
+    alone_s = world.first_s[alone]
     streams = world.start_streams()
     calm: list[float] = []
-    beside: list[float] = []
+    busy: list[float] = []
+    firsts = []
     for _ in range(3):
         began = world.now
-        world.run(each_s)
+        world.run(4 * alone_s)
         calm += world.gaps(streams, began)
         began, number = world.now, world.submit(LONG, 1)
-        world.run(each_s, first_of=number)
-        beside += world.gaps(streams, began)
-        assert world.first_s[number] <= each_s
-    assert p99(beside) <= 2.0 * p99(calm)
+        world.run(4 * alone_s, first_of=number)
+        busy += world.gaps(streams, began)
+        firsts.append(world.first_s[number] / alone_s)
+    return p99(busy) / p99(calm), firsts
 
 
-def test_during_a_long_prompt_a_step_of_decodes_alone_shows_what_one_takes() -> None:
-    world = World(0)
-    world.start_streams()
-    world.submit(LONG, 1)
-    with_prompts = [bool(world.step().prefill) for _ in range(35)]
-    assert with_prompts[:16] == [True] * 16
-    assert with_prompts[17:33] == [True] * 16
-    assert not with_prompts[16]
-    assert not with_prompts[33]
+def test_long_prompts_do_not_make_streams_stutter_and_get_done() -> None:
+    longer, firsts = beside(World(0))
+    assert longer <= 1.8
+    assert max(firsts) <= 3.3
 
 
-def test_a_prompt_of_a_high_class_does_not_wait_for_that_step() -> None:
-    world = World(0)
-    world.start_streams()
-    world.submit(LONG, 1)
-    for _ in range(16):
-        world.step()
-    number = world.submit(8, 1, Priority.HIGH)
-    assert number in {each.sequence for each in world.step().prefill}
+def test_nor_on_a_machine_whose_speed_changes() -> None:
+    """By the median: whether pauses fall into one half of the time or the other is chance."""
+    worlds = [beside(World(seed)) for seed in range(1, 16)]
+    assert statistics.median(longer for longer, _ in worlds) <= 1.8
+    assert statistics.median(max(firsts) for _, firsts in worlds) <= 3.8
