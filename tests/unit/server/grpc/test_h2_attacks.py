@@ -412,6 +412,25 @@ async def test_a_read_that_ends_with_its_slice_does_not_stop_the_reading() -> No
     assert not link.transport.pauses
 
 
+@pytest.mark.parametrize(("size", "most"), [(100, 2), (16_000, 1)])
+async def test_a_large_message_is_begun_in_a_turn_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, size: int, most: int
+) -> None:
+    """Its frame and its task cost by their bytes: eight of 200 KB made one turn of 10 ms."""
+    one_step_a_turn(monkeypatch)
+    link = Link()
+    encoder = hpack.Encoder()
+    calls = [raw_call(2 * n + 1, bytes(size), encoder, "/test/wait") for n in range(20)]
+    link.feed(GREETING + b"".join(calls))
+    begun, steps = len(link.server._calls), []
+    while begun < 20:
+        await asyncio.sleep(0)
+        steps.append(len(link.server._calls) - begun)
+        begun += steps[-1]
+    assert max(steps) == most
+    await ended(link)
+
+
 async def test_calls_with_a_task_each_are_begun_a_few_in_a_turn() -> None:
     """Their tasks run in the next turn: a hundred of them took ten milliseconds of it."""
     turns = round_robin.RoundRobin()
