@@ -163,7 +163,10 @@ def test_sighup_with_a_mistake_keeps_what_there_is(tmp_path: Path) -> None:
     with served(tmp_path, "headway.toml") as server:
         write(tmp_path, server="drain_s = -1")
         server.process.send_signal(signal.SIGHUP)
-        server.log.wait_for("the configuration stays as it was: headway.toml: Expected `float`")
+        server.log.wait_for(
+            "the configuration stays as it was: headway.toml: [server] drain_s: a "
+            "number >= 0 is expected, not -1"
+        )
         assert server.http.get("/v2/health/ready").status_code == 200
 
 

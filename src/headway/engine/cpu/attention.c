@@ -357,8 +357,8 @@ static long share_out(const struct attention *given, const int64_t *runs, long c
         }
         const long end = runs[run + 1], wanted = (end - runs[run]) * heads / (4 * threads);
         const long rows = wanted < LEAST_ROWS ? LEAST_ROWS : wanted < MOST_ROWS ? wanted : MOST_ROWS;
-        for (long row = runs[run]; row < end; row += rows)
-            for (long head = 0; head < heads; head++)
+        for (long head = 0; head < heads; head++)  // whose pages are in the cache by then
+            for (long row = runs[run]; row < end; row += rows)
                 items[made++] = (struct item){row, row + rows < end ? rows : end - row, head, 1};
     }
     // All heads of a page lie together in memory; for few decodes that would leave threads idle.
