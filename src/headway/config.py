@@ -235,7 +235,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     stream_interval_s: Annotated[
         float,
         _doc(
-            "over HTTP, while many streams run: least time between two writes of one; "
+            "while many streams run: least time between two writes of one, over HTTP or gRPC; "
             "0: every chunk is written by itself",
             ge=0,
             le=1,
