@@ -405,6 +405,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _convert(tables: Mapping[str, Any], where: str) -> Config:
+    named: dict[str, type[msgspec.Struct]]
     named = {"server": ServerConfig, "models": ModelConfig, "keys": KeyConfig}
     return converted(Config, tables, where, tables=named)
 

@@ -51,9 +51,8 @@ def greeting(
         lines += ["", "Try it:", *_tries(model, url, has_keys=has_keys)]
     for entry in registry.index():
         if entry.state == "UNAVAILABLE":
-            lines.append(
-                f"  not served: {f'{entry.name} {entry.version}'.rstrip()}: {entry.reason}"
-            )
+            called = f"{entry.name} {entry.version}".rstrip()
+            lines.append(f"  not served: {called}: {entry.reason}")
     if admin_without_key:
         lines += ["", "Every client that reaches it may load, unload and drain, without a key."]
     lines += ["", "Ctrl-C stops: running requests are finished, new ones refused."]
