@@ -405,8 +405,11 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _convert(tables: Mapping[str, Any], where: str) -> Config:
-    named: dict[str, type[msgspec.Struct]]
-    named = {"server": ServerConfig, "models": ModelConfig, "keys": KeyConfig}
+    named: Mapping[str, type[msgspec.Struct]] = {
+        "server": ServerConfig,
+        "models": ModelConfig,
+        "keys": KeyConfig,
+    }
     return converted(Config, tables, where, tables=named)
 
 

@@ -133,6 +133,7 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
                 ahead=served.config.max_queue,
                 max_errors=arguments.max_errors,
                 failed_before=output.failed,
+                cut=output.note_cut,
                 told=progress.show,
             )
         seconds = time.monotonic() - started

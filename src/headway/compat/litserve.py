@@ -68,7 +68,9 @@ class LitServer:
     def __init__(self, api: LitAPI, *, max_batch_size: int = 0, **options: Any) -> None:
         """Other options (`accelerator`, `batch_timeout`, …) have no use here."""
         self._api = api
-        self._settings = {"max_batch_size": max_batch_size} if max_batch_size > 1 else {}
+        self._settings: dict[str, Any] = (
+            {"max_batch_size": max_batch_size} if max_batch_size > 1 else {}
+        )
 
     def run(self, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
         """Until Ctrl-C. Other options (`generate_client_file`, …) have no use here."""

@@ -132,6 +132,22 @@ def test_batches_are_replayed_with_what_they_take_on_average() -> None:
     assert straggling.window_s <= 1.5 * max(steady.window_s, 0.001)
 
 
+SOME_SLOW = (0.0,) * 49 + (9.0,)
+
+
+def test_where_some_batches_are_slow_fewer_and_larger_ones_are_in_time() -> None:
+    """Every batch may be the slow one that keeps a single worker from all others."""
+    arrivals = poisson(3_900)
+    assert rehearsed(gpu, arrivals, errors=SOME_SLOW).window_s < 0.006
+    assert rehearsed(gpu, arrivals, errors=SOME_SLOW, slo_s=0.033).window_s > 0.010
+    assert rehearsed(gpu, arrivals, slo_s=0.033).window_s < 0.006, "none is slow"
+
+
+def test_where_rows_cost_time_no_batch_is_held_for_being_slow_at_times() -> None:
+    """A batch that is larger is slower, too: nothing is gained."""
+    assert rehearsed(cpu, poisson(600), errors=SOME_SLOW, slo_s=0.1).window_s < 0.004
+
+
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_work_of_a_rehearsal_is_bounded_by_the_time(workers: int) -> None:
     rehearsal = new_rehearsal(Policy(workers=workers), Costs(64, table(gpu)))

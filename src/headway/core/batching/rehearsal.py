@@ -11,7 +11,7 @@ time.
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +26,7 @@ from headway.core.batching.replay import (
     replay,
 )
 from headway.core.batching.sizing import HAND_OVER_S, Sizing
+from headway.core.batching.stragglers import Stragglers
 from headway.core.costs import Costs
 from headway.core.policy import Policy
 
@@ -50,6 +51,7 @@ _CHANCE = 0.5
 _NO_LONGER = 1.002  # times what a smaller batch takes
 _CAPPED = math.log(0.97)  # a cap must be this much better than none, as it is worse when more come
 _BUSY = 0.8  # of the time
+_SLOW = 1.05  # times the mean: batches that take less are not slow
 
 
 class Setting(NamedTuple):
@@ -238,7 +240,25 @@ class Rehearsal:
         while len(times) < _LEAST:
             times += [at + span_s for at in times[-own:]]
         sized = Sized(self._sizing, self._size, self._item_rows, items)
-        return _Round(Traffic(times, seconds, self._slo_s), own / span_s, sized, {})
+        stragglers = self._stragglers(seconds[: items + 1], own / span_s)
+        traffic = Traffic(times, seconds, self._slo_s, stragglers)
+        return _Round(traffic, own / span_s, sized, {})
+
+    def _stragglers(self, seconds: Sequence[float], rate_rps: float) -> Stragglers | None:
+        """None where nobody says when an answer is late, or another worker goes on meanwhile."""
+        slo_s = self._slo_s
+        if slo_s == math.inf or len(self.speeds) > 1:
+            return None
+        ratios = self._costs.ratios()
+        if not ratios or ratios[-1] < _SLOW:
+            return None
+        # After a slow batch, the newest leave that can still be answered in time.
+        newest = bisect_right(
+            range(1, len(seconds)),
+            0.0,
+            key=lambda items: items - rate_rps * (slo_s - seconds[items]),
+        )
+        return Stragglers(ratios, slo_s, seconds[max(1, newest)])
 
     def _try_windows(self, windows: Sequence[float], round_: _Round) -> Iterator[int]:
         cap_rows = round_.best().cap_rows

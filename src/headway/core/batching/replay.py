@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from headway.core.batching.sizing import Sizing
+from headway.core.batching.stragglers import Stragglers
 
 # Spans of so many of the latest arrivals, and how many of them are surely no chance: one standard
 # deviation less. Few tell a burst from its beginning on, many tell a little more from chance.
@@ -46,13 +47,30 @@ class Replayed(NamedTuple):
 class Traffic:
     """What is replayed: arrivals, and what their batches take. Counts items, not rows."""
 
-    __slots__ = ("before_s", "seconds", "slo_s", "times")
+    __slots__ = ("_stragglers", "before_s", "seconds", "slo_s", "times")
 
-    def __init__(self, times: list[float], seconds: list[float], slo_s: float) -> None:
+    def __init__(
+        self,
+        times: list[float],
+        seconds: list[float],
+        slo_s: float,
+        stragglers: Stragglers | None = None,
+    ) -> None:
+        """`stragglers`: None where a slow batch delays nobody but its own items."""
         self.times = times  # of arrivals, ascending, since the first
         self.seconds = seconds  # of a batch, by items
         self.slo_s = slo_s
+        self._stragglers = stragglers
         self.before_s = [0.0, *accumulate(times)]  # the sum of the times before each
+
+    def late_by_stragglers(self, items: int, batches: int, oldest_s: float) -> float:
+        """The share of all items, where so many leave in so many batches. `oldest_s`: how long the
+        oldest items of these batches take to be answered, summed up."""
+        if self._stragglers is None:
+            return 0.0
+        batch_s = self.seconds[items // batches]
+        waited_s = max(0.0, oldest_s / batches - batch_s)
+        return batches * self._stragglers.late_s(waited_s, batch_s) / self.times[-1]
 
 
 def replay(
@@ -75,7 +93,7 @@ def replay(
     tail = _Tail(traffic, bar_s, min(seconds[1:]) * min(1.0, *speeds))
     waits, bar_s = tail.waits, tail.bar_s
     first = largest = batches = 0
-    ends_s = 0.0
+    ends_s = oldest_s = 0.0
     while first < count:
         oldest = times[first]
         start, last = oldest + window_s, first + full - 1
@@ -96,24 +114,35 @@ def replay(
         largest = items if items > largest else largest
         ends_s += end * items
         beyond = first + items
-        if end - oldest > bar_s:
+        longest_s = end - oldest
+        oldest_s += longest_s
+        if longest_s > bar_s:
             waits += [end - at for at in times[first:beyond]]
         first = beyond
         batches += 1
         if batches == _SLICE:
-            yield batches + tail.look() + _LOOK_UP * share.looked_up()
-            batches, bar_s = 0, tail.bar_s
+            yield batches + tail.look(batches, first, oldest_s) + _LOOK_UP * share.looked_up()
+            batches, bar_s, oldest_s = 0, tail.bar_s, 0.0
             bound = tail.result(ends_s, first, count)
             if bound.score > worst:
                 return bound
-    yield batches + tail.look() + _LOOK_UP * share.looked_up()
+    yield batches + tail.look(batches, count, oldest_s) + _LOOK_UP * share.looked_up()
     return tail.result(ends_s, count, largest)
 
 
 class _Tail:
     """The longest waits so far. Those that cannot be in the tail any more are forgotten."""
 
-    __slots__ = ("_in_tail", "_least_s", "_looked_at", "_traffic", "bar_s", "waits")
+    __slots__ = (
+        "_answered",
+        "_in_tail",
+        "_least_s",
+        "_looked_at",
+        "_slow_late",
+        "_traffic",
+        "bar_s",
+        "waits",
+    )
 
     def __init__(self, traffic: Traffic, bar_s: float, least_s: float) -> None:
         """`least_s`: no answer takes less."""
@@ -121,11 +150,18 @@ class _Tail:
         self._least_s = least_s
         self._in_tail = max(1, int(_TAIL * len(traffic.times)))
         self._looked_at = 0
+        self._answered, self._slow_late = 0, 0.0
         self.bar_s = min(bar_s, traffic.slo_s)  # shorter ones do not matter
         self.waits: list[float] = []  # ascending, once looked at
 
-    def look(self) -> int:
-        """Raise the bar to what the tail has reached; answers the work, in batches."""
+    def look(self, batches: int, answered: int, oldest_s: float) -> int:
+        """Raise the bar to what the tail has reached; answers the work, in batches.
+
+        Since the last look there were so many batches; so many items are answered by now.
+        """
+        if batches:
+            items, self._answered = answered - self._answered, answered
+            self._slow_late += self._traffic.late_by_stragglers(items, batches, oldest_s)
         waits = self.waits
         work = (len(waits) - self._looked_at) // _WAITS
         waits.sort()
@@ -140,10 +176,10 @@ class _Tail:
         traffic, waits, count = self._traffic, self.waits, len(self._traffic.times)
         is_reached = len(waits) >= self._in_tail
         tail_s = max(self.bar_s, waits[-self._in_tail]) if is_reached else self.bar_s
-        late = len(waits) - bisect_right(waits, traffic.slo_s)
+        late = (len(waits) - bisect_right(waits, traffic.slo_s)) / count
         left_s = (count - answered) * self._least_s
         mean_s = (ends_s - traffic.before_s[answered] + left_s) / count
-        return Replayed(tail_s, mean_s, late / count, largest)
+        return Replayed(tail_s, mean_s, min(1.0, late + self._slow_late), largest)
 
 
 def _rate_rps(

@@ -163,6 +163,11 @@ class Costs:
         """What batches took lately, to what was predicted, on average: stragglers count."""
         return 1.0 + sum(self._errors) / len(self._errors) if self._errors else 1.0
 
+    def ratios(self) -> list[float]:
+        """What batches took lately, to the mean of them all: ascending."""
+        mean = self.mean_ratio()
+        return [(1.0 + error) / mean for error in sorted(self._errors)]
+
     @property
     def spread(self) -> float:
         """How far apart the times of like batches are: 0.1 is 10 %. Stragglers do not count."""

@@ -9,13 +9,17 @@ and a chunk together fill whole tiles of the device.
 The time of a step is learned from steps: for each class of sizes (powers of two) a mean size and a
 mean time; between them it is a straight line. Beyond the largest size seen, twice as much is tried.
 A size whose first step met a pause of the machine would never be tried again: so a size is taken to
-be no slower than a few smaller steps.
+be no slower than a few smaller steps. While prompts are in every step, nobody sees how long decodes
+take by themselves, and the machine may have become slower or faster: so after some steps one of
+decodes alone is due.
 """
 
 import math
 
 _SMOOTH = 0.2
 _STEEPEST = 2.0  # times the time a token of a smaller step
+_MOST_RISE = 1.5  # times what is known: a pause of the machine is not the model's time
+_LOOK_AFTER = 16  # steps with prompts
 _LEAST = 8  # tokens of a chunk: below that a prompt would never get done
 
 
@@ -34,6 +38,12 @@ class Pace:
         self._means: dict[int, tuple[float, float]] = {}  # tokens and seconds, by class
         self._points: list[tuple[float, float]] = []  # the same in order; time never falls
         self._last_decode_s = 0.0
+        self._since_decodes = 0  # steps, since one of decodes alone
+
+    @property
+    def is_look_due(self) -> bool:
+        """Should a step of decodes alone show how long one takes now?"""
+        return self._since_decodes >= _LOOK_AFTER
 
     def expected_s(self, tokens: int, *, has_prompts: bool) -> float:
         """Of a step; rather too little than too much. One of decodes is like the last one."""
@@ -43,15 +53,15 @@ class Pace:
         return seconds if has_prompts else min(seconds, self._last_decode_s)
 
     def observe(self, tokens: int, seconds: float, *, has_prompts: bool = True) -> None:
+        self._since_decodes += 1
         if not has_prompts:
-            self._last_decode_s = seconds
+            self._last_decode_s, self._since_decodes = seconds, 0
         kind = (tokens - 1).bit_length()
         known = self._means.get(kind)
         if known is None or known[1] > 4 * seconds:  # what was known had met a pause
             self._means[kind] = float(tokens), seconds
         else:
-            # One long pause of the machine is not the model's time.
-            seconds = min(seconds, 4 * known[1])
+            seconds = min(seconds, _MOST_RISE * known[1])
             self._means[kind] = (
                 known[0] + (tokens - known[0]) * _SMOOTH,
                 known[1] + (seconds - known[1]) * _SMOOTH,

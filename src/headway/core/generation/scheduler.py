@@ -200,7 +200,7 @@ class GenerationScheduler:
             default=0.0,
         )
         is_urgent = lateness >= 1.0 or (head is not None and head[1] is Priority.HIGH)
-        if self._is_rest_due and not is_urgent:
+        if (self._is_rest_due or self._pace.is_look_due) and not is_urgent:
             return 0
         # Where more sequences wait than decode, a longer step costs few and serves many.
         entering = len(self._begun) + min(len(self._waiting), len(self._slots))

@@ -60,7 +60,9 @@ class Line:
             self._stop_reading()
             return False
         except Unreadable as error:
-            _log.error("%s: a message of the engine cannot be decoded", self.process.name, exc_info=error)
+            _log.error(
+                "%s: a message of the engine cannot be decoded", self.process.name, exc_info=error
+            )
             self.process.kill("sent a message that cannot be decoded")
             self._stop_reading()
             return False
