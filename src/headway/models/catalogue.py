@@ -80,7 +80,7 @@ OURS: Mapping[str, Entry] = {
         Entry(
             "minilm-rerank",
             "reranking",
-            "the same: how well a document fits a query, as the cosine of their numbers",
+            "the same model: how well a document fits a query, as the cosine of their embeddings",
             model="headway.models.rerank:MiniLMReranker",
             packaged="headway.models.embed:MINILM_WEIGHTS",
             install="headway[minilm]",

@@ -118,7 +118,8 @@ def _module_in(path: Path) -> ModuleType:
     """The file as a module, as `python file.py` sees the world: its folder is searched first. It
     has its own name where no other module has that, so that worker processes find it, too."""
     if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file in {Path.cwd()}")
+        there = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise ConfigError(f"{path}: there is no such file{there}")
     path = path.resolve()
     folder = str(path.parent)
     if folder not in sys.path:

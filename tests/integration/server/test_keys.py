@@ -438,7 +438,10 @@ def test_the_command_makes_keys_that_the_server_takes(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "it has no [[keys]]"),
-        ('[[keys]]\nid = "a"\nhash = "plain"\ntenant = "t"', "matching regex"),
+        (
+            '[[keys]]\nid = "a"\nhash = "plain"\ntenant = "t"',
+            "hash: a hash as `headway keys new` prints it is expected",
+        ),
         ('[[keys]]\nid = "a"\ntenant = "t"', "hash is missing"),
     ],
 )

@@ -60,8 +60,10 @@ class Line:
             self._stop_reading()
             return False
         except Unreadable as error:
-            _log.error("%s: an engine's word cannot be read", self.process.name, exc_info=error)
-            self.process.kill("said what cannot be read")
+            _log.error(
+                "%s: a message of the engine cannot be decoded", self.process.name, exc_info=error
+            )
+            self.process.kill("sent a message that cannot be decoded")
             self._stop_reading()
             return False
         self._hear(word)

@@ -121,7 +121,7 @@ class Answering(Lifetime):
             received = self._received_direct()
             self._send(received, self._app.answer_error(received.request, error))
         except Exception:
-            logger.exception("an error could not be told")
+            logger.exception("an error answer could not be sent")
             self._transport.abort()  # the client must not wait for an answer that never comes
             return
         self._next(keep_alive=True)
@@ -133,7 +133,7 @@ class Answering(Lifetime):
             if not self._transport.is_closing():
                 self._send(received, response)
         except Exception:
-            logger.exception("an answer could not be packed")
+            logger.exception("an answer could not be compressed")
             self._transport.abort()
             return
         self._next(keep_alive=True)
