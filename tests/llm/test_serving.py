@@ -439,7 +439,8 @@ def test_a_cached_beginning_is_its_tenants_and_its_salts(
 ) -> None:
     """What the cache knows of others' prompts is seen neither in `usage` nor in how long it takes:
     nothing is found there."""
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "secret " * 9}], "max_tokens": 2}
+    messages = [{"role": "user", "content": "secret " * 9}]
+    body = {"model": "tiny", "messages": messages, "max_tokens": 2}
 
     def cached(served: Serving, tenant: str, **more: Any) -> int:
         headers = {"Headway-Tenant": tenant} if tenant else {}
