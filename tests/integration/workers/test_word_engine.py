@@ -55,11 +55,13 @@ class Reader:
 
 
 @asynccontextmanager
-async def running(**options: Any) -> AsyncIterator[tuple[EngineProcess, Reader]]:
+async def running(
+    words: WordEngine | None = None, **options: Any
+) -> AsyncIterator[tuple[EngineProcess, Reader]]:
     reader = Reader()
     engine = EngineProcess(
         "words",
-        WordEngine(),
+        words or WordEngine(),
         ProcessOptions(**options),
         report=reader.report,
         tell=lambda event: reader.moved.set(),
@@ -137,6 +139,17 @@ async def test_the_sequence_that_takes_engines_down_is_refused_alone() -> None:
         assert [reader.tokens[each.id] for each in innocent] == [expected(e) for e in innocent]
         assert isinstance(reader.ends[6][0], Poison)
         assert [len(ends) for ends in reader.ends.values()] == [1] * 6
+
+
+async def test_an_engine_without_memory_for_all_says_so_and_all_are_answered() -> None:
+    async with running(WordEngine(most=4)) as (engine, reader):
+        sequences = [asked(number) for number in range(1, 11)]
+        for each in sequences:
+            engine.submit(each, Sampling())
+        await reader.wait_ended(*range(1, 11))
+        assert [reader.tokens[each.id] for each in sequences] == [expected(e) for e in sequences]
+        told = "exited with status 1: MemoryError: room for 4 sequences only"
+        assert engine.status.last_error == told
 
 
 async def test_a_step_that_hangs_is_ended() -> None:

@@ -56,7 +56,8 @@ class WordRunner:
     limits = LIMITS
     vocabulary = 64
 
-    def __init__(self, pace_s: float) -> None:
+    def __init__(self, pace_s: float, most: int) -> None:
+        self._most = most
         self._engine = FakeEngine(block_size=LIMITS.block_size)
         self._prompts: dict[int, tuple[int, ...]] = {}
         self._pace_s = pace_s
@@ -95,6 +96,8 @@ class WordRunner:
         self._never.wait(self._pace_s)
         if self._is_broken:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if len(step.decode) + len(step.prefill) > self._most:
+            raise MemoryError(f"room for {self._most} sequences only")
         for decode in step.decode:
             prompt = self._prompts.get(decode.sequence, ())
             if KILLS in prompt:
@@ -106,9 +109,11 @@ class WordRunner:
 
 
 class WordEngine(Model[Any, Any]):
-    def __init__(self, pace_s: float = 0.001) -> None:
+    def __init__(self, pace_s: float = 0.001, most: int = 1000) -> None:
+        """`most`: sequences that its memory has room for."""
         self._pace_s = pace_s
+        self._most = most
 
     def serve(self, line: Channel) -> None:
-        runner = WordRunner(self._pace_s)
+        runner = WordRunner(self._pace_s, self._most)
         serve(runner, line, has_grammars=False, compile_grammar=str)
