@@ -92,7 +92,7 @@ def p99(times: list[float]) -> float:
 
 
 def beside(world: World) -> tuple[float, list[float]]:
-    """Turn by turn without and with a long prompt: the p99 of the gaps with one by that without, and
+    """Turn by turn without and with a long prompt: the p99 of gaps with one by that without, and
     the prompts' first tokens by the time alone."""
     alone = world.submit(LONG, 1)
     world.run(0.0, first_of=alone)
