@@ -85,9 +85,9 @@ def _prefixed(path: Path, given: Mapping[str, Any], said: str) -> str:
         return said
     first, *rest = path
     table = given.get(str(first))
-    if rest and isinstance(rest[0], int) and isinstance(table, list | tuple):
-        entry = table[rest[0]]
-        name = entry.get("name", entry.get("id")) if isinstance(entry, dict) else None
+    entry = _value_at(table, rest[:1])
+    if rest and isinstance(rest[0], int) and isinstance(entry, dict):
+        name = entry.get("name", entry.get("id"))
         called = repr(name) if isinstance(name, str) else f"number {rest[0] + 1}"
         first, rest = f"[[{first}]] {called}:", rest[1:]
     elif isinstance(table, dict):

@@ -149,6 +149,7 @@ def test_version_policies(tmp_path: Path, text: str, policy: VersionPolicy) -> N
         ("versions.lates = 3", r"\[versions\] lates: no such setting; did you mean latest\?"),
         ("versions = {latest = 1, all = true}", "one of latest, all and listed"),
         ("versions.latest = 0", r"\[versions\] latest: a whole number >= 1 is expected, not 0"),
+        ("pad_sizes = [1, 'b']", r"toml: pad_sizes\[1\]: a whole number is expected, not 'b'"),
         ("unload_after_s = 3", 'set load = "on-request"'),
         ("max_batch_size = ", "Invalid value"),
     ],
