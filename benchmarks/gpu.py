@@ -27,7 +27,12 @@ BATCHES = (16, 32, 64, 128, 256)
 ROWS = 16  # a request, over HTTP
 VOCABULARY = 30_000
 MAX_BATCH_SIZE = 256
-WORKERS = 2  # processes: one lays its batch out while the other's is on the GPU
+# Processes. Where a batch is over in 40 ms, one lays its own out while the other's is on the GPU.
+# Where it takes 300 ms, that saves little, and a GPU that two processes share loses more: offline,
+# two at once make 7 % less in float32 than one alone.
+WORKERS = {"bfloat16": 2, "float32": 1}
+ASKED = 0.92  # of the offline rate
+SETTLED_S = 2.0  # after which a closed loop of clients is under way
 
 
 class Measured(NamedTuple):
@@ -80,20 +85,25 @@ def _measure(
     best = max(offline, key=offline.__getitem__)
     notes.append(f"{dtype}: batched and alone differ by at most {_difference(model, items):.1e}")
     del model
-    inside = asyncio.run(_in_process(path, options, [*texts] * 3))
-    over_http = _over_http(path, options, texts)
+    inside = asyncio.run(_in_process(path, options, [*texts] * 3, WORKERS[dtype]))
+    over_http = _over_http(path, options, texts, WORKERS[dtype])
     rows += [
         [f"{dtype}, one at a time", f"{alone:,.0f}", 1, "0.0%", ""],
         [f"{dtype}, offline, sorted by length", f"{offline[best]:,.0f}", best, "", ""],
-        _row(f"{dtype}, in process", inside),
-        _row(f"{dtype}, over HTTP, {ROWS} rows a request", over_http),
+        _row(f"{dtype}, in process, workers: {WORKERS[dtype]}", inside),
+        _row(f"{dtype}, over HTTP, {ROWS} rows a request, likewise", over_http),
     ]
-    if alone * 10 > offline[best]:
+    sizes = ", ".join(f"{size}: {rate:,.0f}" for size, rate in offline.items())
+    notes.append(f"{dtype}: offline by rows a batch: {sizes}")
+    is_full = alone * 10 > offline[best]
+    if is_full:
         notes.append(f"{dtype}: the GPU is full with few texts; 10 × one at a time is no batch's")
-        return
     for where, found in (("in process", inside), ("over HTTP", over_http)):
         share = found.per_s / offline[best]
-        bars.append(Bar(f"{dtype} {where}: ≥ 85 % of offline", f"{share:.1%}", share >= 0.85))
+        asked = f"{dtype} {where}: ≥ {ASKED:.0%} of offline"
+        bars.append(Bar(asked, f"{share:.1%}", share >= ASKED))
+        if is_full:
+            continue
         times = found.per_s / alone
         bars.append(Bar(f"{dtype} {where}: ≥ 10 × one at a time", f"{times:.1f} ×", times >= 10))
 
@@ -177,15 +187,19 @@ def _offline(model: Any, items: Sequence[Any], size: int) -> float:
 
 def _difference(model: Any, items: Sequence[Any]) -> float:
     some = items[:64]
-    together = [vector.values for vector in model.predict(list(some))]
-    apart = [model.predict([item])[0].values for item in some]
+    together = model.predict(list(some))
+    apart = [model.predict([item])[0] for item in some]
     return float(max(numpy.abs(a - b).max() for a, b in zip(together, apart, strict=True)))
 
 
 # ---- served
 
 
-async def _in_process(path: Path, options: dict[str, Any], texts: Sequence[str]) -> Measured:
+async def _in_process(
+    path: Path, options: dict[str, Any], texts: Sequence[str], workers: int
+) -> Measured:
+    import gc
+
     import headway
     from headway.events import BatchFinished
     from headway.models import catalogue
@@ -200,12 +214,16 @@ async def _in_process(path: Path, options: dict[str, Any], texts: Sequence[str])
     async with headway.Batcher[Any, Any](
         model,
         worker="process",
-        workers=WORKERS,
+        workers=workers,
         max_batch_size=MAX_BATCH_SIZE,
         max_queue=1 << 20,
     ) as batcher:
         await batcher.warm_up(*model.samples(), limit_s=20.0)
         batcher.observe(note)
+        # As a server does: a full collection looks at all that torch has imported, half a second
+        # each time.
+        gc.collect()
+        gc.freeze()
         waiting = iter(texts)
 
         async def caller() -> None:
@@ -216,16 +234,17 @@ async def _in_process(path: Path, options: dict[str, Any], texts: Sequence[str])
             started = time.perf_counter()
             await asyncio.gather(*(caller() for _ in range(2048)))
             seconds = time.perf_counter() - started
+    gc.unfreeze()
     rows = [event.batch.rows for event in batches]
     padding = statistics.fmean(event.batch.padding for event in batches)
     return Measured(len(texts) / seconds, statistics.fmean(rows), padding, gpu.share)
 
 
-def _over_http(path: Path, options: dict[str, Any], texts: Sequence[str]) -> Measured:
+def _over_http(path: Path, options: dict[str, Any], texts: Sequence[str], workers: int) -> Measured:
     port = _free_port()
     command = [sys.executable, "-m", "headway", "serve", str(path), "--name", "encoder"]
     command += ["--port", str(port), "--grpc-port", "-1"]
-    command += ["--worker", "process", "--workers", str(WORKERS)]
+    command += ["--worker", "process", "--workers", str(workers)]
     command += ["--max-batch-size", str(MAX_BATCH_SIZE), "--max-queue", "65536"]
     command += ["--options", ",".join(f"{key}={value}" for key, value in options.items())]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
@@ -236,7 +255,7 @@ def _over_http(path: Path, options: dict[str, Any], texts: Sequence[str]) -> Mea
             generator.closed(64, 2.0)
             before = _scraped(port)
             with Busy() as gpu:
-                load = generator.closed(64, 8.0)
+                load = generator.closed(64, SETTLED_S + 12.0)
             after = _scraped(port)
             if load.failed:
                 raise RuntimeError(f"{load.failed} requests failed: {generator.last_failure!r}")
@@ -247,7 +266,8 @@ def _over_http(path: Path, options: dict[str, Any], texts: Sequence[str]) -> Mea
     batches = after["batches"] - before["batches"]
     rows = after["rows"] - before["rows"]
     padding = (after["padding"] - before["padding"]) / batches
-    return Measured(load.per_s * ROWS, rows / batches, padding, gpu.share)
+    per_s = load.per_s_after(SETTLED_S) * ROWS
+    return Measured(per_s, rows / batches, padding, gpu.share)
 
 
 class Busy:

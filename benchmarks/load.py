@@ -42,6 +42,11 @@ class Load:
     def per_s(self) -> float:
         return len(self.latencies_s) / self.seconds
 
+    def per_s_after(self, skipped_s: float) -> float:
+        """Once all is under way. (What was under way when the time was up is not counted, and so
+        must not be the time in which nothing could be answered yet.)"""
+        return float((self.finished_at >= skipped_s).sum()) / (self.seconds - skipped_s)
+
     def percentile_ms(self, q: float) -> float:
         return float(numpy.percentile(self.latencies_s, q)) * 1e3 if len(self.latencies_s) else 0.0
 

@@ -17,6 +17,7 @@ from headway.config import ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.model import Model
+from headway.server.grpc.server import GrpcServer
 from headway.server.net.http1.server import HttpServer, run
 from headway.server.run import make_app
 
@@ -93,8 +94,6 @@ async def _sse(served: Served) -> None:
 
 
 async def _grpc(served: Served) -> None:
-    from headway.server.grpc.server import GrpcServer
-
     registry = Registry()
     registry.add(served)
     async with GrpcServer(registry, ServerConfig(grpc_port=0)) as server:

@@ -150,8 +150,9 @@ def toml() -> str:
             NOTE,
             "`headway serve headway.toml` reads it; `headway serve MODEL` needs none. A setting "
             "can also be typed as a flag (`--slo-ms 50`) or given in the environment "
-            "(`HEADWAY_SLO_MS=50`). A flag goes before a variable, a variable before the file, the "
-            "file before the default. A setting that is not known ends the start, by name.",
+            "(`HEADWAY_SLO_MS=50`). A flag overrides a variable, a variable the file, the file the "
+            "default. An unknown setting, or a wrong value, stops the start with a message that "
+            "names it. Paths and modules are looked for in the folder where the server is started.",
             '```toml\n[server]\nport = 9000\n\n[[models]]\nname = "embed"\ntarget = "minilm"\n'
             "slo_ms = 50\n```",
             "## [server]",

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from headway.errors import ConfigError, nearest
+from headway.errors import ConfigError
+from headway.mistakes import in_words
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 KEY_HASH = r"^sha256:[0-9a-f]{64}$"
 _NAME = r"^[A-Za-z0-9][\w.\-]*$"
 MAX_BODY_BYTES = 64 * 2**20
@@ -195,7 +196,7 @@ def check_kind(config: ModelConfig, *, generates: bool) -> None:
                 if generates
                 else "is for language models only"
             )
-            raise ConfigError(f"{config.name}: {why}", field=field.name)
+            raise ConfigError(f"it {why}", field=field.name)
 
 
 def default_of(field: msgspec.structs.FieldInfo) -> Any:
@@ -234,7 +235,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     stream_interval_s: Annotated[
         float,
         _doc(
-            "over HTTP, while many streams run: least time between two writes of one; "
+            "while many streams run: least time between two writes of one, over HTTP or gRPC; "
             "0: every chunk is written by itself",
             ge=0,
             le=1,
@@ -362,6 +363,12 @@ def keys_of(config: Config) -> tuple[KeyConfig, ...]:
     )
     keys = (*config.keys, *typed)
     if server.keys_file:
+        if not Path(server.keys_file).exists():
+            raise ConfigError(
+                f"there is no file {server.keys_file}; headway keys new --tenant NAME --file "
+                f"{server.keys_file} makes one",
+                field="keys_file",
+            )
         found = keys_in(Path(server.keys_file))
         if not found:  # an empty file must not open the doors
             raise ConfigError(f"{server.keys_file}: it has no [[keys]]")
@@ -372,7 +379,7 @@ def keys_of(config: Config) -> tuple[KeyConfig, ...]:
 
 def keys_in(path: Path) -> tuple[KeyConfig, ...]:
     """The keys of a file of their own."""
-    return _convert_to(KeysFile, read(path), str(path)).keys
+    return converted(KeysFile, read(path), str(path)).keys
 
 
 def check_keys(keys: Iterable[KeyConfig]) -> None:
@@ -398,38 +405,30 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _convert(tables: Mapping[str, Any], where: str) -> Config:
-    return _convert_to(Config, tables, where)
+    named: Mapping[str, type[msgspec.Struct]] = {
+        "server": ServerConfig,
+        "models": ModelConfig,
+        "keys": KeyConfig,
+    }
+    return converted(Config, tables, where, tables=named)
 
 
-def _convert_to(kind: type[T], tables: Mapping[str, Any], where: str) -> T:
+def converted(
+    kind: type[T],
+    given: Mapping[str, Any],
+    where: str,
+    *,
+    tables: Mapping[str, type[msgspec.Struct]] = {},
+) -> T:
+    """The struct of these settings. Raises ConfigError, which names the file (`where`; "" for
+    settings that were typed), the setting, and what is expected instead."""
     try:
-        return msgspec.convert(tables, kind)
+        return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}{_maybe_meant(str(error))}") from error
-
-
-_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$\.?(?P<table>\w*))?")
-
-
-def _maybe_meant(message: str) -> str:
-    """The nearest field, where one is unknown; or the table that has a field of this name."""
-    if message == "Expected `array`, got `object` - at `$.models`":
-        return '; each model is a table of its own: [[models]], with name = "…" and target = "…"'
-    found = _UNKNOWN.search(message)
-    if found is None:
-        return ""
-    tables = {"server": ServerConfig, "models": ModelConfig, "keys": KeyConfig, "": Config}
-    table = tables.get(found["table"] or "")
-    if table is None:
-        return ""
-    for other, struct in tables.items():
-        if struct is not table and found["name"] in struct.__struct_fields__:
-            return (
-                f"; it belongs to [{other}]"
-                if other == "server"
-                else f"; it belongs to [[{other}]]"
-            )
-    return nearest(found["name"], table.__struct_fields__)
+        found = in_words(str(error), given, kind, tables)
+        # What was typed or passed stands in no table of the server.
+        found = f"{where}: {found}" if where else found.removeprefix("[server] ")
+        raise ConfigError(found) from error
 
 
 class TypedText(str):

@@ -19,6 +19,7 @@ from headway.config import (
     of_tables,
 )
 from headway.errors import ConfigError, nearest
+from headway.mistakes import expected
 
 Struct: TypeAlias = type[ModelConfig] | type[ServerConfig]
 PREFIX = "HEADWAY_"
@@ -26,8 +27,6 @@ _NOT_TYPED = frozenset(["name", "target"])  # what is served is the command's ow
 # Kubernetes puts HEADWAY_SERVICE_HOST, HEADWAY_PORT=tcp://… and the like into every container
 # beside a service that is called "headway".
 _KUBERNETES = re.compile(r"HEADWAY_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_\w+)")
-_EXPECTED = re.compile(r"Expected (.+?)(?:, got .+?)?(?: - at .*)?", re.DOTALL)
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def resolve(
@@ -51,7 +50,7 @@ def resolve(
             "models": [{**each, **_of(ModelConfig, settings)} for each in tables.get("models", ())],
             "every_model": {**tables.get("every_model", {}), **_of(ModelConfig, settings)},
         },
-        where,
+        where="",  # the file is right: what was typed does not go with it
     )
 
 
@@ -153,18 +152,7 @@ def _parsed(flag: Flag, text: str, where: str) -> Any:
     try:
         return flag.parse(text)
     except ValueError as error:  # msgspec's are ValueErrors
-        raise ConfigError(f"{_expected(error)}, not {text!r}", field=where) from error
-
-
-def _expected(error: ValueError) -> str:
-    """msgspec's `Expected …` in a person's words. What it got is always a text here: the message
-    shows that text instead."""
-    found = _EXPECTED.fullmatch(str(error))
-    if found is None:
-        return str(error)
-    kind = found[1].replace(" | null", "").replace("`", "")
-    first, _, limits = kind.partition(" ")
-    return f"{_KINDS.get(first, first)} {limits}".rstrip() + " is expected"
+        raise ConfigError(f"{expected(str(error))}, not {text!r}", field=where) from error
 
 
 def _is_from_kubernetes(variable: str, text: str) -> bool:

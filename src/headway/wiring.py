@@ -277,7 +277,7 @@ def _read(
     if isinstance(models, Mapping) and name is not None:
         raise ConfigError("the mapping names its models", field="name")
     entries = [_entry(each, found, shared, given) for each, found in named.items()]
-    return of_tables({"server": server, "models": entries}, "headway"), given
+    return of_tables({"server": server, "models": entries}, ""), given
 
 
 def _entry(

@@ -96,7 +96,9 @@ def test_bad_lines_are_reported_by_number_and_the_rest_is_answered(folder: Path)
     assert "this text is bad" in found[2]["error"]["message"]
     again = headway(folder, "app:lengths", "in.jsonl", "out.jsonl")
     assert again.returncode == 1, "what an earlier run could not do is not done"
-    assert "after line 6 of an earlier run (3 of them failed)" in again.stdout
+    assert (
+        "nothing to do: an earlier run answered all lines up to 6; 3 of them failed" in again.stdout
+    )
     allowed = headway(folder, "app:lengths", "in.jsonl", "other.jsonl", "--max-errors", "3")
     assert allowed.returncode == 0, "so many may fail"
 
@@ -133,7 +135,8 @@ def test_the_real_model_in_full_batches_of_like_length(tmp_path: Path) -> None:
         (("app:lengths", "in.jsonl", "in.jsonl"), "is the input"),
         (("app:nothing", "in.jsonl", "out.jsonl"), "app:nothing does not exist"),
         (("nothing", "in.jsonl", "out.jsonl"), "'nothing' is no model"),
-        (("app:lengths", "in.jsonl", "none/out.jsonl"), "none/out.jsonl: No such file"),
+        (("app:lengths", "in.jsonl", "none/out.jsonl"), "none/out.jsonl: there is no folder none"),
+        (("app:lengths", "-", "out.jsonl"), "- is not served: files are expected"),
         (
             ("app:lengths", "in.jsonl", "there.txt"),
             "there.txt exists, and this command did not begin it",

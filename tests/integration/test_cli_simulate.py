@@ -241,6 +241,14 @@ def test_lengths_are_composed_side_by_side() -> None:
     assert all(each["load"] == 0.5 for each in found)
 
 
+def test_a_number_is_the_length_of_all() -> None:
+    found = results(
+        *("--arrivals", "poisson:50", "--latency", "4,0", "--token-ms", "0.004"),
+        *("--lengths", "64", "--requests", "500", "--policy", "auto"),
+    )
+    assert (found[0]["answered"], found[0]["padding_waste"]) == (500, 0.0)
+
+
 def test_lengths_come_from_a_trace(tmp_path: Path) -> None:
     trace = tmp_path / "lengths.csv"
     trace.write_text("length\n10\n500\n")
@@ -265,6 +273,7 @@ def test_without_lengths_nothing_is_padded() -> None:
     [
         (("--lengths", "normal:3"), "lognormal:MEDIAN,SIGMA"),
         (("--lengths", "lognormal:64"), "lognormal:MEDIAN,SIGMA"),
+        (("--lengths", "0"), "0 does not lie between 1 and"),
         (("--lengths", "lognormal:0,1"), "more than 0"),
         (("--lengths", "trace:/nowhere.csv"), "nowhere.csv"),
         (("--compose", "dp"), "needs --lengths"),

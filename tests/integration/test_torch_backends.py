@@ -248,10 +248,10 @@ def test_packed_texts_answer_as_padded_ones_do(tmp_path: Path, kind: str, head: 
         pad_token_id=1,
     )
     transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
-    lengths = numpy.array([5, 17, 1, 32])
+    lengths = numpy.array([5, 17, 17, 1, 32])
     mask = (numpy.arange(32) < lengths[:, None]).astype(numpy.int64)
     ids = numpy.where(mask, numpy.random.default_rng(0).integers(2, 100, mask.shape), 1)
-    batch = encoders.Batch(ids, mask, numpy.zeros_like(ids))
+    batch = encoders.EncodedBatch(ids, mask, numpy.zeros_like(ids))
     rows = []
     for packs in (False, True):
         encoder = encoders.TorchEncoder(tmp_path, "AutoModel", device="cpu", packs=packs)
@@ -260,9 +260,15 @@ def test_packed_texts_answer_as_padded_ones_do(tmp_path: Path, kind: str, head: 
     numpy.testing.assert_allclose(rows[0], rows[1], atol=2e-6)
 
 
-def test_only_short_numbers_and_known_networks_are_packed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["", "float32", "bfloat16", "float16"])
+def test_known_networks_are_packed_whatever_they_compute_in(tmp_path: Path, dtype: str) -> None:
     save_folder(tmp_path / "m", "BertModel")
-    for dtype, packs in [("", False), ("float32", False), ("bfloat16", True), ("float16", True)]:
-        assert model_in(tmp_path / "m", dtype=dtype).packed is packs
+    assert model_in(tmp_path / "m", dtype=dtype).packed
+    save_folder(tmp_path / "head", "BertForSequenceClassification")
+    assert not model_in(tmp_path / "head", dtype=dtype).packed, "it looks at a row's first token"
+
+
+def test_numbers_that_no_network_computes_in_are_refused(tmp_path: Path) -> None:
+    save_folder(tmp_path / "m", "BertModel")
     with pytest.raises(ConfigError, match="int8"):
         model_in(tmp_path / "m", dtype="int8")

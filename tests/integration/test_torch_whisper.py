@@ -98,7 +98,7 @@ async def test_a_language_that_is_not_heard_is_the_callers_mistake(folder: Path)
     async with headway.Batcher[Any, Any](build(str(folder), {})) as batcher:
         one = clips()[0]
         assert await batcher.submit(one, parameters={"language": "en"}) == await batcher.submit(one)
-        with pytest.raises(InvalidInput, match="'xx' is not one that is heard: en"):
+        with pytest.raises(InvalidInput, match="'xx' is not supported; there are: en"):
             await batcher.submit(one, parameters={"language": "xx"})
 
 
@@ -111,7 +111,7 @@ async def test_a_language_is_refused_where_the_folder_names_none(
     del settings["is_multilingual"]
     (copy / "generation_config.json").write_text(json.dumps(settings))
     async with headway.Batcher[Any, Any](build(str(copy), {})) as batcher:
-        with pytest.raises(InvalidInput, match="'en' is not one that is heard: name none"):
+        with pytest.raises(InvalidInput, match="'en' is not supported; leave it out"):
             await batcher.submit(clips()[0], parameters={"language": "en"})
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headway.models.chat.model import LanguageModel
 
 KILLS = ord("!") - 33 + 5  # the byte's token: special tokens come first
@@ -50,6 +52,13 @@ class PacedModel(LanguageModel):
 
         engine.run = paced
         return engine
+
+
+class HugeModel(LanguageModel):
+    """Its cache is larger than any address space."""
+
+    def engine(self, options: Mapping[str, Any]) -> Any:
+        return np.zeros(2**62, np.int8)
 
 
 class MortalModel(LanguageModel):

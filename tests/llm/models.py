@@ -63,6 +63,8 @@ CONFIGS = {
         vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, n_positions=256
     ),
 }
+# Their weights are numbers of 16 bits, as most published ones are: the kernels compute them.
+IN_16_BITS = ("llama-tied-rope3", "qwen2", "qwen3")
 
 
 def build(kind: str, folder: Path) -> Path:
@@ -77,6 +79,8 @@ def build(kind: str, folder: Path) -> Path:
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0.0, 0.2)
+            if kind in IN_16_BITS:
+                parameter.copy_(parameter.bfloat16())
     model.save_pretrained(folder)
     save_tokenizer(folder)
     return folder

@@ -72,6 +72,24 @@ def test_norm_gate_and_rotation_are_torchs(kernels: Kernels, two_threads: None) 
         assert torch.allclose(heads, expected, atol=1e-6)
 
 
+@has_kernels
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_keys_and_values_are_written_to_their_places(
+    kernels: Kernels, two_threads: None, is_apart: bool
+) -> None:
+    for rows in (1, 5, 2500):  # the last of them by two threads
+        heads = torch.randn(rows, 10, 8)
+        keys, values = heads[:, 6:8], heads[:, 8:]
+        if is_apart:
+            keys = keys.contiguous()
+        pages = torch.zeros(2, 160, 16, 2, 8)
+        places = torch.randperm(2560)[:rows]
+        expected = pages.clone().flatten(1, 2)
+        expected[0, places], expected[1, places] = keys, values
+        kernels.write(keys, values, *pages, places)
+        assert torch.equal(pages.flatten(1, 2), expected)
+
+
 def attended(
     kernels: Kernels,
     queries: torch.Tensor,
@@ -133,6 +151,19 @@ def test_attention_leaves_rows_before_its_first_run_alone(kernels: Kernels) -> N
 
 
 @has_kernels
+@pytest.mark.parametrize(("heads", "kv_heads"), [(5, 2), (2, 3)])
+def test_attention_refuses_heads_that_do_not_share_key_heads_evenly(
+    kernels: Kernels, heads: int, kv_heads: int
+) -> None:
+    """Their results would lie in other rows' places, where torch raises."""
+    keys, values = torch.randn(2, 4, 16, kv_heads, 8)
+    tables, slots = torch.tensor([[0, 1, 2, 3]]), torch.zeros(4, dtype=torch.int64)
+    given = torch.randn(4, heads, 8), (keys, values), tables, slots, torch.arange(4)
+    with pytest.raises(ValueError, match="no multiple of the heads of keys"):
+        attended(kernels, *given, runs=[0, 4])
+
+
+@has_kernels
 def test_attention_reads_nothing_that_was_left_in_a_page(kernels: Kernels) -> None:
     """What another sequence left behind the end may be anything: it is not multiplied by zero."""
     keys, values = torch.randn(2, 2, 16, 1, 8)
@@ -149,6 +180,11 @@ def test_what_does_not_fit_is_refused_and_nothing_is_read_beyond_it(kernels: Ker
         kernels.multiply(torch.ones(1, 8), in_panels(torch.ones(16, 64).half()), None)
     with pytest.raises(ValueError, match="another width than the rows"):
         kernels.normalize(torch.ones(1, 72), torch.ones(64), 1e-5)
+    keys, pages, places = torch.ones(1, 2, 8), torch.ones(2, 16, 2, 8), torch.tensor([3])
+    with pytest.raises(ValueError, match="keys and values"):
+        kernels.write(keys, torch.ones(1, 2, 4), pages, pages, places)
+    with pytest.raises(ValueError, match="other heads"):
+        kernels.write(keys[:, :1], keys[:, :1], pages, pages, places)
     with pytest.raises(ValueError, match="fewer heads"):
         kernels.rotate(torch.ones(1, 4, 16), 6, torch.ones(1, 8, dtype=torch.complex64))
 

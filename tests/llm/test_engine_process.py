@@ -2,6 +2,7 @@
 go on where they were."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fragile_engine import FragileModel, MortalModel
+from fragile_engine import FragileModel, HugeModel, MortalModel
 from models import build
 from serving import MOST_S, Serving, serving
 from test_serving import used, wait_until
@@ -198,6 +199,16 @@ async def test_a_load_that_fails_says_why(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"kv_cache_gib: .*too little for one block"):
         await model.load()
     await model.close(drain_s=1)
+
+
+@pytest.mark.parametrize("placement", ["process", "thread"])
+async def test_a_load_without_memory_names_the_setting(folder: Path, placement: Any) -> None:
+    config = ModelConfig(name="tiny", target=str(folder), kv_cache_gib=0.01)
+    model = ServedGenerator(config, HugeModel(str(folder)))
+    model.placement = dataclasses.replace(model.placement, kind=placement)
+    with pytest.raises(ConfigError, match=r"^kv_cache_gib: there is too little memory"):
+        await model.load()
+    await model.close(drain_s=0)
 
 
 def test_a_method_of_the_engine_is_called_between_steps(served: Serving) -> None:

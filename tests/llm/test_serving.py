@@ -431,3 +431,36 @@ async def test_a_keys_tenant_goes_with_every_answer(folder: Path) -> None:
     assert {each.tenant for each in asked} == {"acme"}
     assert [each.status for each in answers] == [200, 429]  # each reserves more than half of them
     assert [each.status for each in refunded] == [200, 200]
+
+
+@pytest.mark.parametrize("share_prefixes", [False, True])
+def test_a_cached_beginning_is_its_tenants_and_its_salts(
+    folder: Path, share_prefixes: bool
+) -> None:
+    """What the cache knows of others' prompts is seen neither in `usage` nor in how long it takes:
+    nothing is found there."""
+    messages = [{"role": "user", "content": "secret " * 9}]
+    body = {"model": "tiny", "messages": messages, "max_tokens": 2}
+
+    def cached(served: Serving, tenant: str, **more: Any) -> int:
+        headers = {"Headway-Tenant": tenant} if tenant else {}
+        answer = httpx.post(
+            f"{served.url}/v1/chat/completions",
+            json={**body, **more},
+            headers=headers,
+            timeout=MOST_S,
+        )
+        found: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    with serving(folder, share_prefixes=share_prefixes) as served:
+        assert cached(served, "a") == 0
+        whole = cached(served, "a")
+        assert whole >= 32
+        # The same letters, cut elsewhere; another tenant, none, a salt of one's own.
+        others = [("b", {}), ("", {}), ("", {"cache_salt": "a"}), ("ab", {"cache_salt": "c"})]
+        for tenant, more in others:
+            is_shared = share_prefixes and not more
+            assert cached(served, tenant, **more) == (whole if is_shared else 0), (tenant, more)
+        assert cached(served, "a", cache_salt="bc") == 0
+        assert cached(served, "a", cache_salt="bc") == whole

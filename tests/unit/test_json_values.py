@@ -150,12 +150,16 @@ def test_json_becomes_what_the_hint_says_from_text_and_from_objects(
     [
         (list[dict], {"a": 1}, "the input: Expected `array`, got `object`"),
         (str | int, 1.5, "the input: Expected `int | str`, got `float`"),
-        (Literal["a", "b"], "c", "the input: Invalid enum value 'c'"),
+        (Literal["a", "b"], "c", "the input: 'c' is unknown; there are 'a', 'b'"),
         (Ask, {}, "input 'text' is missing"),
         (Ask, {"txt": "a"}, "input 'txt' is unknown; there are text (and optionally boxes, limit"),
         (Ask, {"text": 3}, "input 'text': Expected `str`, got `int`"),
         (Ask, {"text": "", "boxes": [{"left": 1}]}, "input 'boxes[0].top' is missing"),
-        (Ask, {"text": "", "options": {"mode": "x"}}, "input 'options.mode': Invalid enum value"),
+        (
+            Ask,
+            {"text": "", "options": {"mode": "x"}},
+            "input 'options.mode': 'x' is unknown; there are '",
+        ),
         (Ask, ["a"], "an object is expected, with text"),
         (Loose, {"age": 3}, "input 'name' is missing"),
         (Item, {"price": -1}, "input 'name': Field required; input 'price': Input should be great"),

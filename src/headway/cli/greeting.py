@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headway.config import Config, keys_of
+from headway.core.operating.versions import NOT_CHOSEN
 from headway.hosting.registry import Registry, ServedModel
 from headway.server.api.openapi.examples import example_of
 
@@ -47,11 +48,12 @@ def greeting(
     lines.append(f"  docs  {url}/docs")
     if grpc_address is not None:
         lines.append(f"  gRPC  {grpc_address}")
+    for entry in registry.index():
+        if entry.state == "UNAVAILABLE" and entry.reason != NOT_CHOSEN:
+            called = f"{entry.name} {entry.version}".rstrip()
+            lines.append(f"  not served: {called}: {entry.reason}")
     for model in registry.models()[:1]:
         lines += ["", "Try it:", *_tries(model, url, has_keys=has_keys)]
-    for entry in registry.index():
-        if entry.state == "UNAVAILABLE":
-            lines.append(f"  not served: {entry.name} {entry.version}: {entry.reason}")
     if admin_without_key:
         lines += ["", "Every client that reaches it may load, unload and drain, without a key."]
     lines += ["", "Ctrl-C stops: running requests are finished, new ones refused."]

@@ -54,7 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        print(f"{arguments.url} cannot be asked: {reason}", file=sys.stderr)
+        if isinstance(reason, ConnectionRefusedError):
+            reason = "no server listens there"
+        print(f"{arguments.url} cannot be reached: {reason}", file=sys.stderr)
         return 1
     print(what)
     return 0

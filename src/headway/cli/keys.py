@@ -74,9 +74,7 @@ def _add_new(kinds: "Commands") -> None:
 
 
 def run_new(arguments: argparse.Namespace) -> int:
-    import msgspec
-
-    from headway.config import KeyConfig
+    from headway.config import KeyConfig, converted
     from headway.server.auth.keys import new_key
 
     made = new_key()
@@ -93,10 +91,7 @@ def run_new(arguments: argparse.Namespace) -> int:
         "tokens_per_minute": arguments.tokens_per_minute,
     }
     table = {name: value for name, value in given.items() if value is not None}
-    try:
-        key = msgspec.convert(table, KeyConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from error
+    key = converted(KeyConfig, table, "")
     stanza = stanza_of(table)
     if arguments.file:
         _append(Path(arguments.file), key, stanza)

@@ -26,14 +26,38 @@ _COMMANDS = {
     "demo": "demo",
     "simulate": "simulate",
 }
-# Flags of other servers, which newcomers type.
+# Flags of vLLM, Triton, TorchServe, LitServe and uvicorn, which newcomers type.
 _FIRST = "what is served comes first: headway serve NAME, file.py, ./folder or headway.toml"
 _PEERS = {
-    **dict.fromkeys(("--model", "--model-path", "--model-repository", "--model-store"), _FIRST),
+    **dict.fromkeys(
+        ("--model", "--model-path", "--model-repository", "--model-store", "--config"), _FIRST
+    ),
     "--served-model-name": "here it is --name",
     "--http-port": "here it is --port",
+    "--http-address": "here it is --host",
+    "--metrics-port": "metrics are served on --port, at /metrics",
     "--api-key": "keys are made by: headway keys new",
     "--batch-timeout": "the wait is learned; the longest is --max-wait-ms",
+    "--max-batch-delay": "the wait is learned; the longest is --max-wait-ms",
+    "--timeout": "here it is --timeout-ms",
+    "--max-model-len": "here it is --max-context",
+    "--max-num-seqs": "here it is --max-sequences",
+    "--max-num-batched-tokens": "here it is --step-tokens",
+    "--gpu-memory-utilization": "the KV cache takes what is free; --kv-cache-gib sets it",
+    "--kv-cache-memory-bytes": "here it is --kv-cache-gib",
+    **dict.fromkeys(("--enable-lora", "--lora-modules"), "here it is --adapters NAME=FOLDER"),
+    "--max-loras": "here it is --adapter-slots",
+    "--max-lora-rank": "here it is --max-adapter-rank",
+    "--enable-prefix-caching": "prefixes are always cached; --share-prefixes is between tenants",
+    **dict.fromkeys(
+        ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size"),
+        "a language model runs on one device; --device chooses it",
+    ),
+    "--trust-remote-code": "code that comes with a model is never run",
+    "--model-control-mode": "--watch follows the folder; the repository routes load and unload",
+    "--ssl-certfile": "here it is --tls-cert",
+    "--ssl-keyfile": "here it is --tls-key",
+    "--workers-per-device": "here it is --workers",
 }
 
 
@@ -64,9 +88,9 @@ class _Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:  # here, not in the parser of all commands: it does not know their flags
             flags = [name for action in self._actions for name in action.option_strings]
-            typed = unknown[0].partition("=")[0]
-            meant = f"; {_PEERS[typed]}" if typed in _PEERS else nearest(typed, flags)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+            typed = [each.partition("=")[0] for each in unknown if each.startswith("-")]
+            hints = [_hint(each, flags, is_only=len(typed) == 1) for each in typed]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -76,6 +100,12 @@ class _Parser(argparse.ArgumentParser):
         if wrong is not None:
             message += nearest(wrong["typed"], re.findall(r"[\w-]+", wrong["known"]))
         raise ConfigError(f"{message} ({self.prog} --help explains)")
+
+
+def _hint(typed: str, flags: Sequence[str], *, is_only: bool) -> str:
+    """What may have been meant, for the end of a message; with its flag where there are several."""
+    meant = f"; {_PEERS[typed]}" if typed in _PEERS else nearest(typed, flags)
+    return meant if is_only or not meant else f"; {typed}: {meant.removeprefix('; ')}"
 
 
 def _parser(command: str = "") -> argparse.ArgumentParser:

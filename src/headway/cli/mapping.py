@@ -133,6 +133,7 @@ async def _map(arguments: argparse.Namespace, config: "ModelConfig", output: "Ou
                 ahead=served.config.max_queue,
                 max_errors=arguments.max_errors,
                 failed_before=output.failed,
+                cut=output.note_cut,
                 told=progress.show,
             )
         seconds = time.monotonic() - started
@@ -233,11 +234,16 @@ def _tell(arguments: argparse.Namespace, summary: dict[str, Any], tally: "Tally"
         print(json.dumps(summary, indent=2))
         return
     resumed = summary["resumed_after_line"]
+    if resumed and not tally.lines:
+        failed = f"; {summary['failed_before']} of them failed" if summary["failed_before"] else ""
+        print(f"nothing to do: an earlier run answered all lines up to {resumed}{failed}")
+        return
     print(
         f"{tally.lines} lines in {summary['seconds']:.1f} s ({summary['lines_per_s']:.0f}/s)"
         + (f", after line {resumed} of an earlier run" if resumed else "")
         + (f" ({summary['failed_before']} of them failed)" if summary["failed_before"] else "")
-        + f"; {tally.failed} failed; {summary['batches']} batches of {summary['mean_batch']:g}"
+        + f"; {tally.failed} failed; "
+        f"{summary['batches']} batches, {summary['mean_batch']:g} rows on average"
     )
 
 
@@ -277,8 +283,12 @@ def _for_throughput(config: "ModelConfig") -> "ModelConfig":
 
 
 def _check_files(source: Path, output: Path) -> None:
+    if "-" in (str(source), str(output)):
+        raise ConfigError("- is not served: files are expected, so that a run can be resumed")
     if not source.is_file():
         raise ConfigError(f"{source}: there is no such file")
+    if not output.parent.is_dir():
+        raise ConfigError(f"{output}: there is no folder {output.parent}")
     if output.exists() and output.samefile(source):
         raise ConfigError(f"{output} is the input")
 

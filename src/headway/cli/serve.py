@@ -165,8 +165,6 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
     where, base = target, {}
     if target.endswith(".toml"):
         base = read(Path(target))
-        if not base.get("models") and not base.get("server", {}).get("repository"):
-            raise ConfigError(f"{target}: it has no [[models]], and the [server] no repository")
         if arguments.name:
             raise ConfigError("the file already names its models", field="--name")
     elif is_repository(target):
@@ -182,6 +180,11 @@ def config_of(arguments: argparse.Namespace, environment: dict[str, str]) -> "Co
         if (value := getattr(arguments, flag.field)) is not None
     }
     config = resolve(base, where=where, environment=environment, typed=typed)
+    if not config.models and not config.server.repository:
+        raise ConfigError(
+            f'{target}: no model is named; add [[models]] with name = "…" and target = "…", or '
+            'repository = "./folder" to [server]'
+        )
     if config.server.watch and not config.server.repository:
         raise ConfigError(
             f"{target} is not a folder of models; while you write a model, use --reload",

@@ -83,6 +83,7 @@ arrivals (RATE is requests per second; leave it out when --load sets it):
                        own pace or at RATE; repeated where more requests are asked for
 
 lengths (where items differ in length, a batch is padded to its longest):
+  N                    all of them N long
   lognormal:MEDIAN,SIGMA[,CLIP]   drawn, none longer than CLIP
   trace:FILE           from a CSV file: its column size, length, tokens or contexttokens
 

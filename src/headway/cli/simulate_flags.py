@@ -107,7 +107,9 @@ def lengths(text: str) -> LengthSpec:
     kind, _, rest = text.partition(":")
     if kind == "trace" and rest:
         return LengthSpec(text, file=Path(rest))
-    form = "lognormal:MEDIAN,SIGMA[,CLIP] or trace:FILE"
+    form = "N, lognormal:MEDIAN,SIGMA[,CLIP] or trace:FILE"
+    if text.isdecimal():
+        return LengthSpec(text, median=count(2**31)(text))
     if kind != "lognormal":
         raise argparse.ArgumentTypeError(f"{text!r} does not have the form {form}")
     median, sigma, *clip = _fields(rest, form, at_least=2, at_most=3)

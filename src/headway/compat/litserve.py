@@ -63,10 +63,22 @@ class LitAPI(Model[Any, Any]):
 
 
 class LitServer:
-    """So that a file's last lines can stay; it is `headway serve` that serves."""
+    """So that a file's last lines can stay: `python file.py` serves its API."""
 
-    def __init__(self, api: LitAPI, **options: Any) -> None:
-        self._name = type(api).__name__
+    def __init__(self, api: LitAPI, *, max_batch_size: int = 0, **options: Any) -> None:
+        """Other options (`accelerator`, `batch_timeout`, …) have no use here."""
+        self._api = api
+        self._settings: dict[str, Any] = (
+            {"max_batch_size": max_batch_size} if max_batch_size > 1 else {}
+        )
 
-    def run(self, **options: Any) -> None:
-        raise ConfigError(f"run `headway serve FILE.py:{self._name}` instead of this file")
+    def run(self, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
+        """Until Ctrl-C. Other options (`generate_client_file`, …) have no use here."""
+        if type(self._api).__module__ != "__main__":  # `headway serve file.py` imports it
+            raise ConfigError(
+                'the file starts a server when it is imported; write `if __name__ == "__main__":` '
+                f"above {type(self).__name__}(…).run(…)"
+            )
+        from headway.wiring import serve
+
+        serve(self._api, host=host, port=port, **self._settings)

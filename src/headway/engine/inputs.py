@@ -29,21 +29,28 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeContext:
+    """What decodes attend to where there are no kernels."""
+
+    segments: tuple[Segment, ...]  # read in place; the rest is gathered:
+    blocks: torch.Tensor  # [decodes, most blocks], padded with any block
+    lengths: torch.Tensor  # tokens in them that each attends to, its own included
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     ids: torch.Tensor
     positions: torch.Tensor
     row_slots: torch.Tensor
     places: torch.Tensor  # where in the cache each token's key and value go
     decodes: int
-    segments: tuple[Segment, ...]  # what decodes read in place; the rest is gathered:
-    decode_blocks: torch.Tensor  # [decodes, most blocks], padded with any block
-    decode_lengths: torch.Tensor  # tokens in them that each attends to, its own included
     chunks: tuple[Chunk, ...]
     sampled: torch.Tensor  # the rows after which a token is sampled
     slots: torch.Tensor  # of these
+    context: DecodeContext | None  # None: kernels attend, and gather nothing
 
 
-def inputs_of(step: Step, tables: Tables, block_size: int) -> Inputs:
+def inputs_of(step: Step, tables: Tables, block_size: int, *, gathers: bool) -> Inputs:
     """Bring the tables up to date, and lay the step out."""
     for prefill in step.prefill:
         if prefill.is_first:
@@ -70,21 +77,16 @@ def inputs_of(step: Step, tables: Tables, block_size: int) -> Inputs:
             sampled.append(len(rows) - 1)
             slots.append(prefill.slot)
     where, row_slots = torch.tensor(positions), torch.tensor(rows)
-    segments, read = _segments(step, tables, block_size)
-    gathered = _gathered(step, tables, read, block_size)
-    first = torch.tensor(read, dtype=torch.int64) * block_size
     return Inputs(
         ids=torch.cat(ids),
         positions=where,
         row_slots=row_slots,
         places=tables.blocks[row_slots, where // block_size] * block_size + where % block_size,
         decodes=decodes,
-        segments=segments,
-        decode_blocks=gathered,
-        decode_lengths=where[:decodes] + 1 - first,
         chunks=tuple(chunks),
         sampled=torch.tensor(sampled, dtype=torch.int64),
         slots=torch.tensor(slots, dtype=torch.int64),
+        context=_context(step, tables, block_size) if gathers else None,
     )
 
 
@@ -97,11 +99,14 @@ def _segments(
     return segments_of(starts, runs)
 
 
-def _gathered(step: Step, tables: Tables, read: tuple[int, ...], block_size: int) -> torch.Tensor:
-    """The blocks that each decode attends to after those read in place."""
+def _context(step: Step, tables: Tables, block_size: int) -> DecodeContext:
+    segments, read = _segments(step, tables, block_size)
     lasts = [each.position // block_size for each in step.decode]
     most = max((last + 1 - start for last, start in zip(lasts, read, strict=True)), default=0)
     slots = torch.tensor([each.slot for each in step.decode], dtype=torch.int64)[:, None]
-    columns = torch.tensor(read, dtype=torch.int64)[:, None] + torch.arange(most)
+    first = torch.tensor(read, dtype=torch.int64)
+    columns = first[:, None] + torch.arange(most)
     # Beyond a table's end any block does, for it is masked.
-    return tables.blocks[slots, columns.clamp_(max=tables.blocks.shape[1] - 1)]
+    blocks = tables.blocks[slots, columns.clamp_(max=tables.blocks.shape[1] - 1)]
+    lengths = torch.tensor([each.position + 1 for each in step.decode], dtype=torch.int64)
+    return DecodeContext(segments, blocks, lengths - first * block_size)

@@ -81,13 +81,13 @@ class PanelLinear:
         bias: torch.Tensor | None,
     ) -> None:
         self._multiply = kernels.multiply
-        self._panels = in_panels(weight)
-        self._scales = scales
-        self._bias = None if bias is None else bias.float()
+        self.panels = in_panels(weight)
+        self.scales = scales
+        self.bias = None if bias is None else bias.float()
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        product = self._multiply(hidden, self._panels, self._scales)
-        return product if self._bias is None else product.add_(self._bias)
+        product = self._multiply(hidden, self.panels, self.scales)
+        return product if self.bias is None else product.add_(self.bias)
 
 
 def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,11 +14,12 @@ from headway.engine.adapters.peft import Sizes, Weights
 from headway.engine.adapters.products import Adapting, Products
 from headway.engine.adapters.table import AdapterTable
 from headway.engine.attention.base import Attention
-from headway.engine.attention.paged import attention_of
+from headway.engine.attention.paged import PagedAttention
+from headway.engine.attention.plain import PlainAttention
 from headway.engine.cache import KvCache, Shape, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.decoders import llama
-from headway.engine.inputs import inputs_of
+from headway.engine.inputs import Inputs, inputs_of
 from headway.engine.known import Known, MatcherOf, known_of, places_of
 from headway.engine.sampling import Row, Sampled, sample
 from headway.engine.weights import random_tensors, read_config, read_tensors
@@ -103,6 +104,9 @@ class Runner:
         self.limits = limits
         self.vocabulary = decoder.vocabulary
         self._cache = KvCache(decoder.shape, limits, dtype=decoder.dtype, device=device)
+        kernels = decoder.kernels
+        has_kernels = kernels is not None and kernels.attends(self._cache.keys[0])
+        self._kernels = kernels if has_kernels else None  # for attention
         self._tables = Tables(limits, device=device)
         self._known: dict[int, Known] = {}
         self.adapters = AdapterTable(
@@ -135,9 +139,11 @@ class Runner:
     def run(self, step: Step) -> Sampled:
         """The tokens in the order of `step.sampled`."""
         with torch.inference_mode():
-            inputs = inputs_of(step, self._tables, self.limits.block_size)
-            attention = attention_of(self._cache, inputs, self._tables, self._decoder.kernels)
+            inputs = inputs_of(
+                step, self._tables, self.limits.block_size, gathers=self._kernels is None
+            )
             adapting = self.adapters.begin(step)
+            attention = self._attention(inputs)
             logits = self._decoder(
                 inputs.ids, inputs.positions, attention, inputs.sampled, adapting
             )
@@ -150,6 +156,11 @@ class Runner:
             if known is not None:
                 known.generated.append(token)
         return sampled
+
+    def _attention(self, inputs: Inputs) -> Attention:
+        if self._kernels is None:
+            return PlainAttention(self._cache, inputs)
+        return PagedAttention(self._cache, inputs, self._tables, self._kernels)
 
     def _rows(self, step: Step) -> list[Row]:
         rows = []

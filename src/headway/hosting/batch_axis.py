@@ -18,10 +18,10 @@ def without_rows(row: Mapping[str, Array]) -> dict[str, Array]:
     return {name: array[0, ...] for name, array in row.items()}  # a scalar stays an array
 
 
-def drop_batch_axis(model: AnyModel, name: str) -> None:
+def drop_batch_axis(model: AnyModel) -> None:
     if not isinstance(model, TensorModel):
         raise ConfigError(
-            f"{name}: 0 is for models over arrays that have no axis of rows; this one takes Python "
+            "0 is for models over arrays that have no axis of rows; this one takes Python "
             "values. For one at a time, write 1",
             field="max_batch_size",
         )
@@ -31,8 +31,8 @@ def drop_batch_axis(model: AnyModel, name: str) -> None:
     model.batch_axis = False
 
 
-def made_without_batch_axis(make: Callable[[], AnyModel], name: str) -> AnyModel:
+def made_without_batch_axis(make: Callable[[], AnyModel]) -> AnyModel:
     """In another process, where it is made again."""
     model = make()
-    drop_batch_axis(model, name)
+    drop_batch_axis(model)
     return model

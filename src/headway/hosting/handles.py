@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, Literal, Protocol
@@ -120,6 +121,9 @@ class Handle(ModelHandle[Any, Any]):
         self.name = name
         self._registry = registry
         self._loop = loop
+        # uvloop's own clock counts whole milliseconds.
+        is_virtual = getattr(loop, "is_virtual", False)
+        self._clock: Callable[[], float] = loop.time if is_virtual else time.monotonic
         self._owner = owner
         self._stages = stages
 
@@ -181,7 +185,7 @@ class Handle(ModelHandle[Any, Any]):
         return found, ask.after(self._loop.time() - started)
 
     async def _timed(self, call: Coroutine[Any, Any, Any]) -> Any:
-        started = self._loop.time()
+        started = self._clock()
         failed = True
         try:
             result = await call
@@ -189,7 +193,7 @@ class Handle(ModelHandle[Any, Any]):
             return result
         finally:
             if self._stages is not None:
-                seconds = self._loop.time() - started
+                seconds = self._clock() - started
                 self._stages.record(
                     model=self._owner, stage=self.name, seconds=seconds, failed=failed
                 )

@@ -479,6 +479,6 @@ def _made(
             raise ConfigError(f"{config.name} is a language model; only `headway serve` runs it")
         model = made
     if config.max_batch_size == 0:
-        drop_batch_axis(model, config.name)
-        make = make and functools.partial(made_without_batch_axis, make, config.name)
+        drop_batch_axis(model)
+        make = make and functools.partial(made_without_batch_axis, make)
     return model, make

@@ -342,6 +342,11 @@ class Registry:
         return await self.keeper.wait_ready(name, version, timeout_s)
 
     @property
+    def unready(self) -> str:
+        """Why it is not ready; it names no model, for the asker may have no key."""
+        return "the server is draining" if self.is_draining else "not every model is ready"
+
+    @property
     def is_ready(self) -> bool:
         if self.is_draining:
             return False
@@ -395,6 +400,8 @@ def _asleep(name: str) -> NotReady:
 def unknown_model(name: str, version: str, names: Sequence[str]) -> UnknownModel:
     """Naming those that its caller may use; none: he is told of none."""
     known = f"; there are: {', '.join(names)}" if names else ""
+    if version and name in names:
+        known = "; the model's metadata list its versions"
     wanted = f"{name!r} version {version}" if version else f"{name!r}"
     if version and not version.isdecimal():  # Triton's words, which its clients look for
         wanted += f": failed to get model version from specified version string {version!r}"

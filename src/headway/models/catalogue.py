@@ -80,7 +80,7 @@ OURS: Mapping[str, Entry] = {
         Entry(
             "minilm-rerank",
             "reranking",
-            "the same: how well a document fits a query, as the cosine of their numbers",
+            "the same model: how well a document fits a query, as the cosine of their embeddings",
             model="headway.models.rerank:MiniLMReranker",
             packaged="headway.models.embed:MINILM_WEIGHTS",
             install="headway[minilm]",
@@ -187,13 +187,19 @@ def maker(target: str) -> Callable[..., AnyModel]:
         return folder_maker(Path(target))
     if is_hub_name(target):
         return folder_maker(find_weights(target, patterns=_HUB_FILES))
+    raise _no_model(target)
+
+
+def _no_model(target: str) -> ConfigError:
     names = sorted([*catalogue(), CHAT])
     file = f"{target}.py"
     maybe = f"; did you mean {file}?" if Path(file).is_file() else nearest(target, names)
-    raise ConfigError(
-        f"{target!r} is no model: neither module:Class, module:function, file.py, a .onnx, .pt2 or "
-        ".gguf file, nor a folder with one or of a saved model, nor owner/name on the hub, nor one "
-        f"of {', '.join(names)} (`headway models` lists them){maybe}"
+    if target.startswith((".", "/", "~")) or target.endswith("/"):
+        return ConfigError(f"there is no file or folder {target}{maybe}")
+    return ConfigError(
+        f"{target!r} is no model{maybe or '.'} A model is a file (.py, .onnx, .pt2, .gguf), a "
+        "class or function (module:name, file.py:name), a folder, owner/name on the Hugging Face "
+        f"hub, or one of {', '.join(names)} (`headway models` describes them)"
     )
 
 

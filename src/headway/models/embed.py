@@ -3,6 +3,7 @@
 It runs on onnxruntime and tokenizers, without torch. Its weights come from a pinned package.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,14 +40,31 @@ class Embedding(numpy.ndarray[Any, Any]):
     tokens: int = 0
 
 
-class _Vector:
-    """What crosses from the worker: a row of the batch and its text's tokens."""
+class Embeddings(Sequence[Embedding]):
+    """Those of a batch. They cross from the worker as one array; each becomes a vector of its own
+    when it is asked for."""
 
-    __slots__ = ("tokens", "values")
+    def __init__(self, values: "numpy.ndarray[Any, Any]", tokens: list[int]) -> None:
+        self._values = values
+        self._tokens = tokens
 
-    def __init__(self, values: "numpy.ndarray[Any, Any]", tokens: int) -> None:
-        self.values = values
-        self.tokens = tokens
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __iter__(self) -> Iterator[Embedding]:
+        return map(_own_vector, self._values, self._tokens)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Embeddings(self._values[place], self._tokens[place])
+        return _own_vector(self._values[place], self._tokens[place])
+
+
+def _own_vector(row: "numpy.ndarray[Any, Any]", tokens: int) -> Embedding:
+    """As bytes: to copy so many numbers, numpy would give the interpreter's lock away."""
+    embedding = Embedding(row.shape, row.dtype, bytearray(row.data))
+    embedding.tokens = tokens
+    return embedding
 
 
 class TextEmbedder(TextModel):
@@ -59,14 +77,9 @@ class TextEmbedder(TextModel):
         self._head = head
         self.outputs = (Tensor("embedding", "float32", (-1, width)),)
 
-    def predict(self, items: list[list[int]]) -> list[_Vector]:
+    def predict(self, items: list[list[int]]) -> Sequence[Embedding]:
         vectors = vectors_of(self._encoder, self._batch(items), self._head)
-        return [_Vector(row, len(item)) for row, item in zip(vectors, items, strict=True)]
-
-    def finish(self, result: _Vector) -> Embedding:
-        embedding = result.values.view(Embedding)
-        embedding.tokens = result.tokens
-        return embedding
+        return Embeddings(vectors, [len(item) for item in items])
 
 
 def vectors_of(encoder: Encoder, batch: EncodedBatch, head: Head) -> "numpy.ndarray[Any, Any]":

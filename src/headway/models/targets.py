@@ -118,7 +118,8 @@ def _module_in(path: Path) -> ModuleType:
     """The file as a module, as `python file.py` sees the world: its folder is searched first. It
     has its own name where no other module has that, so that worker processes find it, too."""
     if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file in {Path.cwd()}")
+        there = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise ConfigError(f"{path}: there is no such file{there}")
     path = path.resolve()
     folder = str(path.parent)
     if folder not in sys.path:
@@ -167,7 +168,10 @@ def run_module(spec: ModuleSpec | None) -> ModuleType:
 def _broken(place: str, error: ImportError | SyntaxError) -> ConfigError:
     """The file is there, but cannot be imported: by its own line, where one is known."""
     if isinstance(error, SyntaxError):
-        return ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}")
+        version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        return ConfigError(
+            f"{error.filename}, line {error.lineno}: {error.msg} (this is {version})"
+        )
     return ConfigError(f"{place} cannot be imported: {error}{fix_of(error)}")
 
 
@@ -177,6 +181,9 @@ def fix_of(error: BaseException) -> str:
         return ""
     if error.name == "triton_python_backend_utils":  # only Triton itself has it
         return "; a model of Triton's becomes a headway.TensorModel: docs/guides/from-triton.md"
+    if error.name in ("litserve", "bentoml"):  # their classes are served without them
+        ours = f"headway.compat.{error.name}"
+        return f"; import {ours} in its place (docs/guides/from-{error.name}.md)"
     return f"; pip install {error.name}?"
 
 

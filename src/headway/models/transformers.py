@@ -12,7 +12,7 @@ from headway.errors import ConfigError
 from headway.models.classify import TextClassifier, sigmoid
 from headway.models.embed import TextEmbedder
 from headway.models.encoders import Encoder, Head, OnnxEncoder, TorchEncoder, first_of, mean_of
-from headway.models.packed import SHORT_DTYPES, can_pack
+from headway.models.packed import can_pack
 from headway.models.rerank import CosineReranker, CrossEncoder
 from headway.models.text import TextModel
 from headway.models.weights import read_json
@@ -70,7 +70,7 @@ def _encoder(
 ) -> Encoder:
     if list(path.glob("*.safetensors")):
         # A head of its own looks at the first token of a row, not of each text in it.
-        packs = dtype in SHORT_DTYPES and auto_class == "AutoModel" and can_pack(settings)
+        packs = auto_class == "AutoModel" and can_pack(settings)
         return TorchEncoder(
             path, auto_class, device=device, threads=threads, dtype=dtype, packs=packs
         )

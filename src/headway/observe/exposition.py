@@ -4,7 +4,7 @@ Sample lines are the same in both. What differs is the head of each family: Open
 counter without its `_total`, and has no counters whose names do not end in it (Triton's do not).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -49,7 +49,9 @@ def histogram_starts(family: Family, labels: str, bounds: Bounds) -> tuple[str, 
 class Page:
     """Samples as they come, from one model after the other; written out family by family."""
 
-    def __init__(self) -> None:
+    def __init__(self, shows: Callable[[str], bool] = lambda model: True) -> None:
+        """`shows`: whether the reader may be told of the model of that name."""
+        self.shows = shows
         self._lines: dict[Family, list[str]] = {}
 
     def add(self, family: Family, labels: str, value: float) -> None:

@@ -88,7 +88,7 @@ class GenerationMetrics:
     ) -> None:
         """`now` gives None once the model is closed: then it is left out."""
         where = labels(("model", "version"), (name, version))
-        self._models[where] = _Watched(recorder, now, requests)
+        self._models[where] = _Watched(name, recorder, now, requests)
 
     def add_to(self, page: Page) -> None:
         for where, watched in list(self._models.items()):
@@ -96,11 +96,14 @@ class GenerationMetrics:
             if now is None:
                 del self._models[where]
                 continue
+            if not page.shows(watched.name):
+                continue
             _add(page, where, watched.recorder, now)
             TritonCounters(watched.requests).add_to(page, where)
 
 
 class _Watched(NamedTuple):
+    name: str
     recorder: GenerationRecorder
     now: Callable[[], GenerationNow | None]
     requests: RequestFigures

@@ -159,7 +159,8 @@ class Metrics:
         """In steps, one a model: with many, the event loop has a turn in between."""
         with self._lock:
             self._forget_lost()
-            models = [*self._models.values(), *self._retired.values()]
+            known = [*self._models.values(), *self._retired.values()]
+        models = [model for model in known if page.shows(model.key.model)]
         for model in models:
             model.add_to(page)
             yield
@@ -168,7 +169,8 @@ class Metrics:
             if self.readiness is None and model.is_open is not None:
                 ready[model.key] = model.is_open
         for key, is_ready in ready.items():
-            page.add(families.MODEL_READY, labels(key._fields, key), int(is_ready))
+            if page.shows(key.model):
+                page.add(families.MODEL_READY, labels(key._fields, key), int(is_ready))
         for source in self._sources:
             source(page)
             yield

@@ -25,4 +25,5 @@ class StageTally:
             (families.STAGE_SECONDS, self._seconds),
         ):
             for key, value in values.items():
-                page.add(family, labels(family.labels, key), value)
+                if all(map(page.shows, key)):
+                    page.add(family, labels(family.labels, key), value)

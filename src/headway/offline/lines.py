@@ -18,6 +18,11 @@ class Line:
     text: bytes | None  # None: it is longer than MAX_LINE_BYTES
     end: int  # where the next line begins, in bytes
 
+    @property
+    def is_cut(self) -> bool:
+        """The input ended here, without a newline: it may be the last line, or the begin of one."""
+        return self.text is not None and not self.text.endswith(b"\n")
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -29,14 +34,15 @@ class Head:
 
 def lines_of(file: BinaryIO, *, after: int = 0, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
     """The lines that are not blank, from the one after line `after`. Raises ConfigError if there
-    is no such line."""
-    number = end = 0
-    while text := file.readline(max_bytes + 1):
+    is no such line. What is written behind an end without a newline meanwhile is not read."""
+    number, end, text = 0, 0, b"\n"
+    while text.endswith(b"\n") and (text := file.readline(max_bytes + 1)):
         number += 1
         end += len(text)
         is_whole = len(text.rstrip(b"\n")) <= max_bytes
         if not is_whole:
-            end += _skip_line(file, text, max_bytes)
+            text, skipped = _skip_line(file, text, max_bytes)
+            end += skipped
         if number <= after:
             continue
         if not is_whole:
@@ -57,10 +63,10 @@ def head_of(path: Path, size_bytes: int | None = None) -> Head:
     return Head(len(start), hashlib.sha256(start).hexdigest())
 
 
-def _skip_line(file: BinaryIO, text: bytes, max_bytes: int) -> int:
-    """Read on to the end of a line that is too long; how many bytes that was."""
+def _skip_line(file: BinaryIO, text: bytes, max_bytes: int) -> tuple[bytes, int]:
+    """Read on to the end of a line that is too long: its last part, and how many bytes that was."""
     skipped = 0
     while text and not text.endswith(b"\n"):
         text = file.readline(max_bytes)
         skipped += len(text)
-    return skipped
+    return text, skipped

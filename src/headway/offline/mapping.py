@@ -18,6 +18,7 @@ from headway.offline.lines import MAX_LINE_BYTES, Line
 Answer: TypeAlias = Callable[[Any], Awaitable[bytes]]  # of one value: its result, as JSON
 MAX_HELD_BYTES = 64 * 2**20
 _SHOWN = 10
+_FORMS = 'such as "a text", 3 or {"x": 1}'
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class _Made:
     end: int
     record: bytes
     error: str | None = None
+    is_cut: bool = False
 
 
 async def map_lines(
@@ -56,16 +58,20 @@ async def map_lines(
     ahead: int,
     max_errors: int | None = None,
     failed_before: int = 0,
+    cut: Callable[[int, int], None] = lambda line, end: None,
     told: Callable[[Tally], None] = lambda tally: None,
 ) -> Tally:
     """A line that fails becomes an error record. What is not the line's fault (the model has
-    stopped) ends it all: it raises, and the lines that were not written are not lost."""
+    stopped) ends it all: it raises, and the lines that were not written are not lost. `cut` is told
+    of a last line without a newline, before its record is written."""
     tally, todo = Tally(), _Ahead(lines, answer, ahead)
     try:
         while not tally.gave_up and todo.read_on():
             records = []
             for made in await todo.wait_next():
                 tally.count(made)
+                if made.is_cut:
+                    cut(made.line, made.end)
                 records.append(made.record)
                 tally.gave_up = max_errors is not None and (
                     failed_before + tally.failed > max_errors
@@ -137,13 +143,15 @@ class _Ahead:
         try:
             value = msgspec.json.decode(line.text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise InvalidInput(f"the line is not JSON: {error}") from error
+            raise InvalidInput(f"the line is not JSON, {_FORMS}: {error}") from error
         result = await self._answer(value)
-        return _Made(line.number, line.end, b'{"line":%d,"result":%b}\n' % (line.number, result))
+        record = b'{"line":%d,"result":%b}\n' % (line.number, result)
+        return _Made(line.number, line.end, record, is_cut=line.is_cut)
 
 
 def _error_record(line: Line, error: HeadwayError) -> _Made:
     # A model's words may hold what no encoding can carry: half of a surrogate pair.
     message = str(error).encode("utf-8", "replace").decode()
     record = {"line": line.number, "error": {"code": error.code, "message": message}}
-    return _Made(line.number, line.end, msgspec.json.encode(record) + b"\n", message)
+    encoded = msgspec.json.encode(record) + b"\n"
+    return _Made(line.number, line.end, encoded, message, line.is_cut)

@@ -26,6 +26,9 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     options: dict[str, Any]
     input_head: Head
+    cut: tuple[int, int] | None = (
+        None  # the input's last line, if it had no newline: its end, bytes
+    )
 
     @staticmethod
     def path_of(output: Path) -> Path:
@@ -79,25 +82,48 @@ class Output:
         self._file.write(records)
         self._file.flush()
 
+    def note_cut(self, line: int, end: int) -> None:
+        """The input ended at this byte, within a line that is answered all the same."""
+        self._note = msgspec.structs.replace(self._note, cut=(line, end))
+        self._write_note()
+
+    def _write_note(self) -> None:
+        note = msgspec.json.format(msgspec.json.encode(self._note)) + b"\n"
+        _replace(Note.path_of(self._path), note)
+
     def _begin_or_resume(self) -> None:
         beside = Note.path_of(self._path)
         whole_bytes, last = _last_line(self._file)
         if beside.exists():
-            self._check_note(beside)
+            self._note = self._check_note(beside)
         elif self._file.seek(0, os.SEEK_END):
             raise ConfigError(
                 f"{self._path} exists, and this command did not begin it: "
                 "choose another name, or --overwrite"
             )
         else:
-            _replace(beside, msgspec.json.format(msgspec.json.encode(self._note)) + b"\n")
+            self._write_note()
         self._file.truncate(whole_bytes)
         self._file.seek(whole_bytes)
         if last:
             self.last_line = self._number_of(last)
             self.failed = _count_errors(self._file, whole_bytes)
+            self._check_cut()
 
-    def _check_note(self, beside: Path) -> None:
+    def _check_cut(self) -> None:
+        """Raises ConfigError where the last line that was answered has become another."""
+        line, end = self._note.cut or (0, 0)
+        if line != self.last_line:
+            return  # it was not answered, or had its newline when the next one was
+        with self._source.open("rb") as file:
+            file.seek(end)
+            if file.read(1) not in (b"", b"\n"):
+                raise ConfigError(
+                    f"line {line} of the input has grown since it was answered: choose another "
+                    "name, or --overwrite"
+                )
+
+    def _check_note(self, beside: Path) -> Note:
         try:
             found = msgspec.json.decode(beside.read_bytes(), type=Note)
         except (OSError, msgspec.DecodeError) as error:
@@ -112,6 +138,7 @@ class Output:
                 raise ConfigError(
                     f"{self._path} was begun with {what}: choose another name, or --overwrite"
                 )
+        return found
 
     def _number_of(self, last: bytes) -> int:
         try:

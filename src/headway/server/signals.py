@@ -52,4 +52,4 @@ class Signals:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._leave()
         self.stop.set()
-        _log.info("stopping; a second signal ends the process at once")
+        _log.info("stopping when running requests are finished; a second signal ends the process")

@@ -30,6 +30,7 @@ _decode_any = msgspec.json.Decoder().decode
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of an object's members
 _AT = re.compile(r" - at `\$\.?(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+_NO_CHOICE = "Invalid enum value"  # as msgspec says it
 _MANY_VALUES = 4096
 _NOT_THE_KIND = (TypeError, ValueError, OverflowError, RecursionError)
 
@@ -127,7 +128,7 @@ class ByMsgspec:
                 value, self._hint, dec_hook=foreign.from_json, str_keys=True, strict=is_strict
             )
         except Exception as error:
-            raise _told(self._name, error) from error
+            raise self._told(error) from error
 
     def read(self, text: bytes) -> Any:
         try:
@@ -140,12 +141,22 @@ class ByMsgspec:
                 pass  # what is wrong is said below, as for a decoded value
             value = _decode_any(text)
         except msgspec.ValidationError as error:
-            raise _told(self._name, error) from error
+            raise self._told(error) from error
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             raise
         except Exception as error:
-            raise _told(self._name, error) from error
+            raise self._told(error) from error
         return self.decode(value)
+
+    def _told(self, error: Exception) -> HeadwayError:
+        if not str(error).startswith(_NO_CHOICE):
+            return _told(self._name, error)
+        at = _AT.search(str(error))
+        choices = choices_at(self.schema(), at[1] if at else "")
+        there_are = f"; there are {', '.join(map(repr, choices))}" if choices else ""
+        place = called(at[1] if at else self._name)
+        given = str(error)[: at.start() if at else None].removeprefix(_NO_CHOICE).strip()
+        return InvalidInput(f"{place}: {given} is unknown{there_are}")
 
     def schema(self) -> Schema:
         with suppress(TypeError):  # a kind that has no schema
@@ -318,6 +329,37 @@ def takes_object_with(schema: Schema, key: str) -> bool:
         return "object" in _types(kind) and (key in properties or bool(more))
 
     return _takes(schema, has_key, {})
+
+
+def choices_at(schema: Schema, place: str) -> list[Any]:
+    """The values that the description lists for this place of a value; none: it lists none."""
+    definitions = schema.get("$defs", {})
+    at: Any = schema
+    for step in re.findall(r"\w+|\[[\d.]+\]", place):
+        at = _resolved(at, definitions)
+        at = at.get("items", {}) if step.startswith("[") else at.get("properties", {}).get(step, {})
+    return list(_resolved(at, definitions).get("enum", ()))
+
+
+def _resolved(schema: Any, definitions: Schema) -> Schema:
+    """Without its reference; of several kinds, the one that lists values or has parts."""
+    if not isinstance(schema, dict):
+        return {}
+    if "$ref" in schema:
+        return dict(definitions.get(schema["$ref"].rpartition("/")[2], {}))
+    kinds = [_resolved(each, definitions) for each in schema.get("anyOf", ())]
+    parts = ("enum", "properties", "items")
+    return next((each for each in kinds if any(part in each for part in parts)), schema)
+
+
+def takes_object(schema: Schema) -> bool:
+    """Whether an object may be a value of that description."""
+    return _takes(schema, lambda kind: "object" in _types(kind), {})
+
+
+def takes_text(schema: Schema) -> bool:
+    """Whether a text may be a value of that description."""
+    return _takes(schema, lambda kind: "string" in _types(kind), {})
 
 
 def takes_list(schema: Schema) -> bool:

@@ -216,6 +216,7 @@ async def on_uvicorn(app: AsgiApp) -> AsyncIterator[str]:
     """host:port of a real ASGI server around the app."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
+        listening.listen()  # who comes before uvicorn does waits
         server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
         )

@@ -435,10 +435,11 @@ async def test_with_several_models_predict_names_their_routes(stack: str) -> Non
 
 
 @pytest.mark.parametrize("stack", STACKS)
-async def test_an_openai_route_that_is_not_served_names_what_is(stack: str) -> None:
+async def test_a_route_of_another_server_that_is_not_served_names_what_is(stack: str) -> None:
     async with serving(stack, shout=Shout()) as http:
         for path, instead in [
             ("/v1/responses", "/v1/chat/completions"),
+            ("/v1/predict", "/v1/predict/{model}"),
             ("/v1/responses/resp_1/cancel", "/v1/chat/completions"),
             ("/v1/files", "headway map"),
             ("/v1/moderations", "/predict"),
@@ -450,3 +451,6 @@ async def test_an_openai_route_that_is_not_served_names_what_is(stack: str) -> N
             assert (answer.status_code, error["type"]) == (404, "invalid_request_error")
             assert error["code"] == "not_found"
             assert instead in error["message"]
+        for path, instead in [("/generate", "/v1/completions"), ("/healthz", "/health")]:
+            told = (await http.post(path, json="a")).json()["error"]
+            assert f"instead there is {instead}." in told

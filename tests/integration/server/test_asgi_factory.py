@@ -173,7 +173,7 @@ def test_a_model_that_cannot_be_loaded_fails_the_lifespan_or_each_request() -> N
     [
         ({"port": 1}, "port: the ASGI server that runs the application decides it"),
         ({"max_bach_size": 1}, r"max_bach_size: no such setting; did you mean max_batch_size\?"),
-        ({"max_queue": 0}, "Expected `int` >= 1"),
+        ({"max_queue": 0}, "max_queue: a whole number >= 1 is expected, not 0"),
         ({"options": {"mark": 3}}, None),
     ],
 )

@@ -3,11 +3,13 @@ configurations."""
 
 import asyncio
 import json
+import logging
 import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,8 @@ from headway.errors import (
     QueueFull,
     UnknownModel,
 )
+from headway.hosting.hosted import Served
+from headway.hosting.origin import ModelOrigin
 from headway.hosting.registry import Ask
 from headway.hosting.repository import model_keeper
 from headway.hosting.repository.building import forget_module
@@ -254,6 +258,41 @@ async def test_one_of_several_that_fails_leaves_the_others(tmp_path: Path) -> No
         assert [each.is_ready for each in registry.readiness()] == [True, False]
         assert not registry.is_ready  # the server was started with both
         assert registry.is_live
+
+
+class Stuck(Served):
+    """Its disk does not answer."""
+
+    async def load(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_load_that_hangs_does_not_keep_others_from_being_loaded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    stuck, other = (
+        ModelConfig(name=name, target="served_models:Upper", warm_up=False, load_timeout_s=500.0)
+        for name in ("stuck", "other")
+    )
+
+    def make(config: ModelConfig, version: str, model: Any, origin: ModelOrigin) -> Served:
+        kind = Stuck if config.name == "stuck" else Served
+        return kind(config, model=model, version=version, origin=origin)
+
+    before = sys.getswitchinterval()
+    async with Keeper(configured(stuck, other), make) as keeper:
+        starting = asyncio.create_task(keeper.wait_started())
+        await asyncio.sleep(100.0)
+        assert keeper.registry.find_ready("other").is_ready
+        assert "stuck version 1 is still loading; others no longer wait for it" in caplog.text
+        await asyncio.sleep(100.0)  # models that come and go meanwhile have their turns
+        await keeper.reload("other")
+        assert [each.is_ready for each in keeper.readiness()] == [True, False]
+        assert not keeper.is_ready
+        await starting
+        assert "not ready after 500 s" in keeper.index()[1].reason
+    assert sys.getswitchinterval() == before
 
 
 @pytest.mark.parametrize(

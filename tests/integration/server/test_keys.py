@@ -123,7 +123,9 @@ def test_without_a_key_no_model_is_named_that_was_not_asked_for(keyed: Keyed, pa
     assert not any(other in answer.text for other in ("double", "letters", "gate"))
 
 
-UNKNOWN = "Request for unknown model: no model 'upper' version 9; there are: upper"
+UNKNOWN = (
+    "Request for unknown model: no model 'upper' version 9; the model's metadata list its versions"
+)
 
 
 def test_a_key_learns_only_names_that_it_may_use(keyed: Keyed) -> None:
@@ -231,7 +233,8 @@ def test_draining_is_not_ready_and_answers_all_the_same(keyed: Keyed) -> None:
     with keyed.http("boss") as boss:
         assert boss.post("/admin/drain").json() == {"draining": True}
         try:
-            assert boss.get("/v2/health/ready").status_code == 503
+            unready = boss.get("/v2/health/ready")
+            assert (unready.status_code, unready.json()["error"]) == (503, "the server is draining")
             assert boss.get("/v2/health/live").status_code == 200
             with keyed.http("free") as http:
                 assert http.post("/v1/predict/upper", json="a").json() == "A"
@@ -435,8 +438,11 @@ def test_the_command_makes_keys_that_the_server_takes(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "it has no [[keys]]"),
-        ('[[keys]]\nid = "a"\nhash = "plain"\ntenant = "t"', "matching regex"),
-        ('[[keys]]\nid = "a"\ntenant = "t"', "missing required field `hash`"),
+        (
+            '[[keys]]\nid = "a"\nhash = "plain"\ntenant = "t"',
+            "hash: a hash as `headway keys new` prints it is expected",
+        ),
+        ('[[keys]]\nid = "a"\ntenant = "t"', "hash is missing"),
     ],
 )
 def test_a_file_of_keys_that_is_wrong_stops_the_start(

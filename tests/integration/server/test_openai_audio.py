@@ -193,7 +193,7 @@ def test_every_format_says_the_same(client: Any, beckett: bytes) -> None:
         ({"response_format": "xml"}, "response_format: 'xml' is not one of json, text"),
         ({"temperature": 0.5}, "temperature: only 0"),
         ({"prompt": "A play"}, "prompt:"),
-        ({"language": "de"}, "language: 'de' is not one that is heard: en"),
+        ({"language": "de"}, "language: 'de' is not supported; there are: en"),
         ({"timestamp_granularities": ["word"]}, "timestamp_granularities: 'word'"),
         ({"model": "upper"}, "'upper' does not transcribe"),
         (

@@ -94,12 +94,16 @@ async def test_a_field_that_openai_knows_is_not_supported_and_any_other_is_unkno
         "parallel_tool_calls": True,
         "function_call": "none",
     }
-    expected = [(name, value, f"{name}: is not supported") for name, value in known.items()]
-    guided = "guided_json: is not supported; structured_outputs takes json, regex or choice"
+    expected = [
+        (name, value, f"{name}: this field is not supported") for name, value in known.items()
+    ]
+    guided = (
+        "guided_json: this field is not supported; structured_outputs takes json, regex or choice"
+    )
     expected += [
         ("guided_json", {}, guided),
-        ("temprature", 0.5, "temprature: is an unknown field; did you mean temperature?"),
-        ("colour", "red", "colour: is an unknown field"),
+        ("temprature", 0.5, "temprature: there is no such field; did you mean temperature?"),
+        ("colour", "red", "colour: there is no such field"),
     ]
     async with serving(stack, echo=Echo()) as http:
         for name, value, told in expected:
@@ -111,4 +115,4 @@ async def test_a_field_that_openai_knows_is_not_supported_and_any_other_is_unkno
         assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
         body = {"model": "echo", "prompt": "a", "suffix": "b"}
         answer = await http.post("/v1/completions", json=body)
-        assert answer.json()["error"]["message"] == "suffix: is not supported"
+        assert answer.json()["error"]["message"] == "suffix: this field is not supported"

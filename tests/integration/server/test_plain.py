@@ -57,6 +57,7 @@ def test_the_callers_request_id_comes_back(server: Server) -> None:
         ("upper", b"\xff\xfe", 400, "not JSON"),
         ("upper", b"3", 400, "input"),
         ("upper", b'["a", "b"]', 400, "`str`, got `array`; several at once are sent as "),
+        ("upper", b'{"text": "a"}', 400, "the body is the value itself, as in "),
         ("upper", b'{"items": 3}', 400, "items: a list is expected"),
         ("double", b"[1, 2]", 400, "x"),
         ("double", b'["a"]', 400, "x"),

@@ -3,6 +3,8 @@
 import base64
 import difflib
 import io
+import re
+import subprocess
 import sys
 import wave
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from small_server import serving
 
 import headway
 from headway import ConfigError
+from headway.compat import litserve
 from headway.models import catalogue
 
 PORTED = Path(__file__).parents[3] / "examples" / "ported"
@@ -127,6 +130,29 @@ def test_few_lines_were_changed(name: str) -> None:
         if kind != "equal"
     )
     assert 0 < changed <= MOST_LINES
+
+
+@pytest.mark.real_time
+def test_a_file_for_litserve_is_served_by_its_own_last_line(tmp_path: Path) -> None:
+    whole = (PORTED / "lit_square.py").read_text()
+    (tmp_path / "square.py").write_text(whole.replace("port=8000", "port=0"))
+    command = [sys.executable, str(tmp_path / "square.py")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            [url] = next(
+                found for line in process.stderr if (found := re.findall(r"http://\S+", line))
+            )
+            answer = httpx.post(f"{url}/predict", json={"input": 4})
+            assert answer.json() == {"output": 16}
+        finally:
+            process.terminate()
+
+
+def test_a_file_that_starts_a_server_when_it_is_imported_is_told_what_to_write() -> None:
+    api: Any = catalogue.build("lit_square:SquareAPI", {})
+    with pytest.raises(ConfigError, match='write `if __name__ == "__main__":` above LitServer'):
+        litserve.LitServer(api).run(port=8000)
 
 
 @pytest.mark.real_time

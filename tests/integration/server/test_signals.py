@@ -61,7 +61,7 @@ def test_sigterm_is_not_ready_at_once_finishes_what_runs_and_ends_well(tmp_path:
         running = Running(server)
         assert server.http.get("/v2/health/ready").status_code == 200
         server.process.send_signal(signal.SIGTERM)
-        server.log.wait_for("a second signal ends")
+        server.log.wait_for("a second signal ends the process")
         # For stop_delay_s it is not ready, and answers all the same.
         assert server.http.get("/v2/health/ready").status_code == 503
         server.keeper("open")
@@ -88,7 +88,7 @@ def test_who_is_asked_to_stop_reads_nothing_again(tmp_path: Path) -> None:
     write(tmp_path, server="stop_delay_s = 0.2")
     with served(tmp_path, "headway.toml") as server:
         server.process.send_signal(signal.SIGTERM)
-        server.log.wait_for("a second signal ends")
+        server.log.wait_for("a second signal ends the process")
         server.process.send_signal(signal.SIGHUP)
         assert server.process.wait(30) == 0
         assert "read again" not in server.log.text
@@ -100,7 +100,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, second: signal.Signals) ->
     with served(tmp_path, "headway.toml", ends_with=-second) as server:
         running = Running(server)
         server.process.send_signal(signal.SIGTERM)
-        server.log.wait_for("a second signal ends")
+        server.log.wait_for("a second signal ends the process")
         server.process.send_signal(second)
         assert isinstance(running.join(), httpx.HTTPError)
 
@@ -163,7 +163,10 @@ def test_sighup_with_a_mistake_keeps_what_there_is(tmp_path: Path) -> None:
     with served(tmp_path, "headway.toml") as server:
         write(tmp_path, server="drain_s = -1")
         server.process.send_signal(signal.SIGHUP)
-        server.log.wait_for("the configuration stays as it was: headway.toml: Expected `float`")
+        server.log.wait_for(
+            "the configuration stays as it was: headway.toml: [server] drain_s: a "
+            "number >= 0 is expected, not -1"
+        )
         assert server.http.get("/v2/health/ready").status_code == 200
 
 

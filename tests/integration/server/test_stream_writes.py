@@ -1,15 +1,21 @@
-"""What a connection leaves with those that write together."""
+"""Streams that are written together, over HTTP and over gRPC."""
 
 import asyncio
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
+import grpc
 import pytest
 
 from headway.config import ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.model import Model
+from headway.runtime.driving.streams import Pause, StreamCall
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc.server import GrpcServer
 from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app
 
@@ -41,5 +47,82 @@ async def test_a_part_that_is_written_at_once_waits_nowhere() -> None:
         answer = await reader.read()
         writer.close()
         assert answer.count(b"data: ") == CHUNKS
-        assert http.writes._waiting == []
+        assert http.writes.waiting == []
     await served.close()
+
+
+STREAMS = 32
+STEPS = 60
+
+
+class Steps(Model[str, str]):
+    def stream(self, items: list[str]) -> Iterator[list[str]]:
+        for step in range(STEPS):
+            time.sleep(0.0005)  # faster than the pause of so many streams
+            yield [f"{item}{step} " for item in items]
+
+
+@pytest.mark.parametrize("stack", ["http", "grpc"])
+async def test_a_model_in_a_thread_does_not_wake_the_loop_in_the_pause(
+    stack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over gRPC every step did."""
+    told: list[int] = []
+
+    def hold_back(
+        self: Pause, calls: list[StreamCall], whole: Any = Pause.hold_back
+    ) -> list[StreamCall]:
+        left: list[StreamCall] = whole(self, calls)
+        told.append(len(left))
+        return left
+
+    monkeypatch.setattr(Pause, "hold_back", hold_back)
+    settings: Any = {"warm_up": False, "max_batch_size": STREAMS, "policy": "static"}
+    served = Served(ModelConfig(name="steps", target="t:t", **settings), model=Steps())
+    await served.start()
+    registry = Registry()
+    registry.add(served)
+    config = ServerConfig(port=0, grpc_port=0)
+    if stack == "http":
+        async with HttpServer(make_app(registry, config), config) as http:
+            texts = await asyncio.gather(*(_over_http(http.port, str(n)) for n in range(STREAMS)))
+    else:
+        async with (
+            GrpcServer(registry, config) as server,
+            grpc.aio.insecure_channel(server.address) as channel,
+        ):
+            texts = await asyncio.gather(*(_over_grpc(channel, str(n)) for n in range(STREAMS)))
+    await served.close()
+    for number, text in enumerate(texts):
+        assert text == "".join(f"{number}{step} " for step in range(STEPS))
+    assert 0 in told  # steps of which nobody was told
+
+
+async def _over_http(port: int, text: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps({"text_input": text}).encode()
+    writer.write(
+        b"POST /v2/models/steps/generate_stream HTTP/1.0\r\nHost: x\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
+    answer = (await reader.read()).partition(b"\r\n\r\n")[2].decode()
+    writer.close()
+    events = [json.loads(each.removeprefix("data: ")) for each in answer.split("\n\n") if each]
+    return "".join(each["text_output"] for each in events)
+
+
+async def _over_grpc(channel: grpc.aio.Channel, text: str) -> str:
+    request = pb.ModelInferRequest(model_name="steps")
+    request.inputs.add(name="input", datatype="BYTES", shape=[1])
+    request.inputs[0].contents.bytes_contents.append(text.encode())
+
+    async def requests() -> AsyncIterator[pb.ModelInferRequest]:
+        yield request
+
+    method: Any = channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelStreamInferResponse.FromString,
+    )
+    raws = [each.infer_response.raw_output_contents[0] async for each in method(requests())]
+    return "".join(raw[4:].decode() for raw in raws)

@@ -439,7 +439,7 @@ def test_curl(tasks: Server, tmp_path: Path) -> None:
         ("/v1/predict/efficientnet", f"@{tmp_path / 'photo.json'}", "military uniform"),
         ("/v1/rerank", body, "relevance_score"),
         ("/v2/rerank", body, "relevance_score"),
-        ("/v1/rerank", "{}", "missing required field"),
+        ("/v1/rerank", "{}", "this field is missing"),
     ):
         done = subprocess.run(
             ["curl", "-s", f"{tasks.url}{path}", "-d", given],

@@ -5,15 +5,16 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from word_engine import HANGS, KILLS, LIMITS, WordEngine
+from word_engine import ADAPTED, ADAPTER, HANGS, KILLS, LIMITS, WordEngine
 
 from headway.core.generation.sampling import Sampling
 from headway.core.generation.sequence import FinishReason
 from headway.core.generation.sequence import Sequence as Asked
-from headway.errors import Closed, HeadwayError, InputTooLarge, NotReady, Poison
+from headway.errors import Closed, HeadwayError, InputTooLarge, NotReady, Poison, UnknownModel
 from headway.runtime.generating import Output, PlainTokens
 from headway.runtime.generation.process import EngineProcess
 from headway.runtime.workers.process.options import ProcessOptions
@@ -54,11 +55,13 @@ class Reader:
 
 
 @asynccontextmanager
-async def running(**options: Any) -> AsyncIterator[tuple[EngineProcess, Reader]]:
+async def running(
+    words: WordEngine | None = None, **options: Any
+) -> AsyncIterator[tuple[EngineProcess, Reader]]:
     reader = Reader()
     engine = EngineProcess(
         "words",
-        WordEngine(),
+        words or WordEngine(),
         ProcessOptions(**options),
         report=reader.report,
         tell=lambda event: reader.moved.set(),
@@ -75,10 +78,14 @@ def asked(number: int, *prompt: int, max_tokens: int = 60) -> Asked:
     return Asked(number, float(number), prompt or (number,), max_tokens)
 
 
+def adapted(number: int, *, max_tokens: int = 200) -> Asked:
+    return asked(number, number, ADAPTED, max_tokens=max_tokens)._replace(adapter=ADAPTER)
+
+
 def expected(sequence: Asked) -> list[int]:
     tokens = list(sequence.prompt)
     for _ in range(sequence.max_tokens):
-        tokens.append(next_token(tokens))
+        tokens.append(next_token(tokens, adapter=sequence.adapter))
     return tokens[len(sequence.prompt) :]
 
 
@@ -132,6 +139,17 @@ async def test_the_sequence_that_takes_engines_down_is_refused_alone() -> None:
         assert [reader.tokens[each.id] for each in innocent] == [expected(e) for e in innocent]
         assert isinstance(reader.ends[6][0], Poison)
         assert [len(ends) for ends in reader.ends.values()] == [1] * 6
+
+
+async def test_an_engine_without_memory_for_all_says_so_and_all_are_answered() -> None:
+    async with running(WordEngine(most=4)) as (engine, reader):
+        sequences = [asked(number) for number in range(1, 11)]
+        for each in sequences:
+            engine.submit(each, Sampling())
+        await reader.wait_ended(*range(1, 11))
+        assert [reader.tokens[each.id] for each in sequences] == [expected(e) for e in sequences]
+        told = "exited with status 1: MemoryError: room for 4 sequences only"
+        assert engine.status.last_error == told
 
 
 async def test_a_step_that_hangs_is_ended() -> None:
@@ -196,3 +214,60 @@ async def test_methods_are_called_between_steps_and_closing_tells_everyone() -> 
     assert isinstance(reader.ends[1][0], Closed)
     with pytest.raises(Closed):
         engine.submit(asked(2), Sampling())
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_an_adapter_that_is_unloaded_serves_those_that_have_it_and_is_gone(
+    is_away: bool,
+) -> None:
+    """Whether the engine was lost before that, or is lost after it."""
+    async with running() as (engine, reader):
+        await engine.load_adapter(ADAPTER, "/")
+        engine.submit(adapted(1), Sampling())
+        await reader.wait(lambda: len(reader.tokens.get(1, ())) >= 20)
+        assert engine.status.pid is not None
+        if is_away:
+            os.kill(engine.status.pid, signal.SIGKILL)
+            await reader.wait(lambda: not engine.is_up)
+            await engine.unload_adapter(ADAPTER)
+        else:
+            await engine.unload_adapter(ADAPTER)
+            os.kill(engine.status.pid, signal.SIGKILL)
+        await reader.wait_ended(1)
+        assert reader.tokens[1] == expected(adapted(1))
+        assert await engine.call("loaded") == []
+
+
+async def test_a_sequence_that_waits_for_its_turn_keeps_an_adapter_that_is_unloaded() -> None:
+    """A neighbour takes engines down, and others wait until it is found."""
+    async with running() as (engine, reader):
+        await engine.load_adapter(ADAPTER, "/")
+        engine.submit(asked(1, 1, KILLS), Sampling())
+        await reader.wait(lambda: not engine.is_up)
+        engine.submit(adapted(2), Sampling())
+        await reader.wait(lambda: engine.is_up)
+        await engine.unload_adapter(ADAPTER)
+        await reader.wait_ended(1, 2)
+        assert isinstance(reader.ends[1][0], Poison)
+        assert reader.tokens.get(2) == expected(adapted(2)), reader.ends[2]
+        assert await engine.call("loaded") == []
+
+
+async def test_an_adapter_whose_folder_is_gone_is_told_of_when_its_engine_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    async with running() as (engine, reader):
+        await engine.load_adapter(ADAPTER, str(folder))
+        folder.rmdir()
+        engine.submit(adapted(1), Sampling())
+        await reader.wait(lambda: len(reader.tokens.get(1, ())) >= 20)
+        assert engine.status.pid is not None
+        os.kill(engine.status.pid, signal.SIGKILL)
+        await reader.wait_ended(1)
+        assert isinstance(reader.ends[1][0], UnknownModel)
+        assert f"adapter {ADAPTER} is lost with its engine: there is no folder" in caplog.text
+        engine.submit(asked(2), Sampling())
+        await reader.wait_ended(2)
+        assert reader.tokens[2] == expected(asked(2))

@@ -395,3 +395,24 @@ def test_many_of_one_size_leave_in_batches_of_the_best_rate() -> None:
     _, best = planning_curve([(rows, ms / 1e3) for rows, ms in points], 256, ())
     assert best[256] == 256
     assert best[16] == 8
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.1])
+@pytest.mark.parametrize("row_ms", [0.14, 1.1])
+def test_two_workers_that_share_a_device_are_not_blamed_on_the_size_in_use(
+    spread: float, row_ms: float
+) -> None:
+    """Probed on one worker; served by two, every batch takes nearly twice as long."""
+    rows, sizes = tuple(2**power for power in range(9)), (5, 32, 128, 256)
+
+    def seconds(count: int, size: int) -> float:
+        return 0.006 + count * row_ms * 1e-3 * size / 256
+
+    times = tuple(tuple(seconds(count, size) for size in sizes) for count in rows)
+    errors = (-spread, 0.0, spread) * 10
+    costs = Costs(256, CostTable(rows, sizes, times, errors=errors))
+    for turn in range(400):
+        best = costs.best_rows(264)
+        assert best == 256, f"after {turn} batches"
+        costs.observe(best, 264, (1.0 if turn < 2 else 1.9) * seconds(best, 264))
+    assert costs.predict(256, 264) == pytest.approx(1.9 * seconds(256, 264), rel=0.01)

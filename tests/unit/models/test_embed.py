@@ -1,6 +1,7 @@
 """all-MiniLM-L6-v2, with its real weights."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,19 @@ def test_a_text_costs_its_own_tokens_and_no_padding(model: MiniLM) -> None:
     assert model.size(model.prepare("hello")) == 3  # [CLS] hello [SEP]
     assert model.size(model.prepare("word " * 1_000, truncate=True)) == 256
     assert embed(model, "hello")[0].tokens == 3
+
+
+def test_a_batch_crosses_to_another_process_as_one_array(model: MiniLM) -> None:
+    items = [model.prepare(text) for text in ("hello", "eating food")]
+    here = model.predict(items)
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(here, 5, buffer_callback=buffers.append)
+    assert len(buffers) == 1
+    for mine, theirs in zip(here, pickle.loads(data, buffers=buffers), strict=True):
+        numpy.testing.assert_array_equal(mine, theirs)
+        assert mine.tokens == theirs.tokens
+        assert len(theirs.base) == theirs.nbytes, "a vector that is kept keeps no other"
+    assert [vector.tokens for vector in here[:1]] == [3]
 
 
 def test_samples_cover_the_lengths_it_takes(model: MiniLM) -> None:

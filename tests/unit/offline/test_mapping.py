@@ -27,7 +27,8 @@ def mapped(source: Path, target: Path, answer: Any = double, **options: Any) -> 
     note = Note(model="double", options={}, input_head=head_of(source))
     with Output(target, note, source) as output, source.open("rb") as file:
         lines = lines_of(file, after=output.last_line)
-        return asyncio.run(map_lines(lines, answer, output.write, ahead=3, **options))
+        options = {"ahead": 3, "cut": output.note_cut, **options}
+        return asyncio.run(map_lines(lines, answer, output.write, **options))
 
 
 def records(path: Path) -> list[dict[str, Any]]:
@@ -203,6 +204,45 @@ def test_lines_that_were_added_to_the_input_are_answered(source: Path, tmp_path:
         file.write("2\n")
     mapped(source, target)
     assert [each["result"] for each in records(target)] == [2, 4]
+
+
+@pytest.mark.parametrize("added", ["4\n", "4", " \n5\n"])
+def test_a_last_line_that_has_grown_since_is_not_taken_for_answered(
+    tmp_path: Path, added: str
+) -> None:
+    """`12` without its newline was answered; now it is `124`."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("1\n12")
+    mapped(source, target)
+    assert mapped(source, target).lines == 0
+    with source.open("a") as file:
+        file.write(added)
+    with pytest.raises(ConfigError, match="line 2 of the input has grown since it was answered"):
+        mapped(source, target)
+    assert [each["result"] for each in records(target)] == [2, 24]
+
+
+def test_lines_after_one_that_got_its_newline_are_answered(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("1\n12")
+    mapped(source, target)
+    for added in ("\n", "3\n4", "\n5\n"):
+        with source.open("a") as file:
+            file.write(added)
+        mapped(source, target)
+    assert [each["result"] for each in records(target)] == [2, 24, 6, 8, 10]
+
+
+def test_a_line_that_is_being_written_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"1\n2")
+    with path.open("rb") as file:
+        lines = lines_of(file)
+        assert next(lines) == Line(1, b"1\n", 2)
+        assert next(lines) == Line(2, b"2", 3)
+        with path.open("ab") as more:
+            more.write(b"3\n4\n")
+        assert list(lines) == []  # 3 is no line: it ends the one that was given out
 
 
 def test_another_input_model_or_file_is_not_mixed_in(source: Path, tmp_path: Path) -> None:

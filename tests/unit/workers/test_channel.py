@@ -75,6 +75,43 @@ def test_named_arrays_are_read_as_they_were_written(value: Any, beside: bytes) -
         numpy.testing.assert_array_equal(read[name], array)
 
 
+rows_of_numbers = st.sampled_from(["<i4", "<f4", "?", ">i4"]).flatmap(
+    lambda dtype: st.lists(arrays.arrays(dtype, st.integers(0, 1500)), min_size=1, max_size=6)
+)
+
+
+@given(rows_of_numbers, st.binary(max_size=20))
+def test_a_list_of_rows_is_read_as_it_was_written(value: Any, beside: bytes) -> None:
+    layout = codec.layout_of(value, beside)
+    room = bytearray(layout.length)
+    codec.write(layout, room)
+    read, also = codec.read(room)
+    assert also == beside
+    assert len(read) == len(value)
+    for mine, theirs in zip(value, read, strict=True):
+        assert theirs.dtype == mine.dtype
+        numpy.testing.assert_array_equal(theirs, mine)
+
+
+def test_short_rows_of_one_type_are_not_pickled_one_by_one(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(codec, "_pickled")
+    rows = [numpy.arange(length, dtype=numpy.int32) for length in (3, 0, 500)]
+    [*read, again] = line.ask([*rows, rows[0]])
+    read[0][:] = 7
+    assert again.tolist() == [0, 1, 2], "each row is its own"
+    assert [row.tolist() for row in read[1:]] == [row.tolist() for row in rows[1:]]
+
+
+def test_rows_that_are_no_plain_ones_are_read_as_well(line: Line) -> None:
+    short = numpy.arange(4, dtype=numpy.int32)
+    for odd in (short.astype(numpy.int64), short[::2], short.reshape(2, 2), "text", None):
+        first, second = line.ask([short, odd])
+        numpy.testing.assert_array_equal(first, short)
+        numpy.testing.assert_array_equal(second, odd)
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -33,6 +33,9 @@ _STEADY = 0.05  # up to this spread they do not
 _GUESSED_SAMPLES = 4  # what a line between two cells counts for
 _SCALE_RATE = 0.05  # of each observation goes into the speed of the whole model …
 _REFINE_RATE = 0.01  # … and of what is left, this much into its own cell
+_LATELY_RATE = 0.25  # of each goes into how far off batches of any size are at present:
+_ALL_OFF = 0.1  # where that is more than this, the size in use is not to blame
+_MOST_CHANGE = 0.02  # of what was probed, by one observation
 _OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
 _ERRORS_KEPT = 256
 _STRAYS_KNOWN = 16  # of those, to be believed rather than the table's
@@ -50,9 +53,12 @@ _TRIAL_ROWS = 1.5  # of the best size: closer ones are not worth a trial
 
 
 class _Cell:
-    __slots__ = ("last_s", "samples", "seconds", "seen_at")
+    __slots__ = ("last_s", "samples", "seconds", "seen_at", "was_probed")
 
-    def __init__(self, seconds: float, samples: int, seen_at: int) -> None:
+    def __init__(
+        self, seconds: float, samples: int, seen_at: int, *, was_probed: bool = False
+    ) -> None:
+        self.was_probed = was_probed
         self.seconds = seconds
         self.samples = samples
         self.seen_at = seen_at  # by the number of batches observed
@@ -64,7 +70,11 @@ class _Cell:
             self.seconds = min(self.seconds, seconds)
             return
         rate = _TRIAL_RATE if is_trial else max(1 / self.samples, _REFINE_RATE)
-        self.seconds += (seconds - self.seconds) * rate
+        change_s = (seconds - self.seconds) * rate
+        if self.was_probed and not is_trial:
+            most_s = _MOST_CHANGE * self.seconds
+            change_s = min(max(change_s, -most_s), most_s)
+        self.seconds += change_s
 
 
 class Costs:
@@ -93,6 +103,7 @@ class Costs:
         self.edition = 0  # likewise, of what may be a little older: plans, choices
         self._errors_at: dict[float, float] = {}  # by percentile
         self._scale = 1.0  # how much slower the model is now than the cells say, at any size
+        self._lately = 1.0  # what the last batches took, to what was predicted
         self._curve: list[float | None] = []  # the one of size 0: where nothing varies
         self._curve_by_size: dict[int, list[float | None]] = {}
         self._predicted: dict[tuple[int, int], float | None] = {}  # before scaling
@@ -115,11 +126,11 @@ class Costs:
         self._forget_errors()
         samples = _PROBED_SAMPLES if self.is_steady else _UNSTEADY_SAMPLES
         self._cells = {
-            (table.rows[i], j): _Cell(seconds, samples, self._observed)
+            (table.rows[i], j): _Cell(seconds, samples, self._observed, was_probed=True)
             for i, row in enumerate(table.seconds)
             for j, seconds in enumerate(row)
         }
-        self._scale = 1.0
+        self._scale = self._lately = 1.0
         self._redraw()
         self._forget_derived()
 
@@ -238,7 +249,7 @@ class Costs:
             self._cells.clear()
             self._redraw()
             self._forget_derived()
-        predicted = self.predict(rows, size)
+        predicted, ratio = self.predict(rows, size), 1.0
         at, j = self._cell_at(rows, predicted), self._size_index(size)
         is_trial = (at, j) == self._trial
         if predicted is not None:
@@ -251,10 +262,19 @@ class Costs:
                 # A machine that slows down is slow at every size; if only the size in use were
                 # corrected, others would look better than they are, and be avoided or sought.
                 self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
-        self._refine(at, j, rows, size, seconds, predicted)
+        if is_trial or not self._are_all_off(at, j, ratio):
+            self._refine(at, j, rows, size, seconds, predicted)
         self._ran_s += seconds
         is_news = self._cells[at, j].samples == TRUSTED_SAMPLES
         self._note_observed(is_news=(is_trial and self._end_trial(size)) or is_news)
+
+    def _are_all_off(self, at: int, j: int, ratio: float) -> bool:
+        """Has the whole model become slower or faster since this size was probed (another worker
+        shares its device now, say)? Then an observation says nothing of one size."""
+        lately = self._lately
+        self._lately += _LATELY_RATE * (ratio - lately)
+        cell = self._cells.get((at, j))
+        return abs(lately - 1.0) > _ALL_OFF and cell is not None and cell.was_probed
 
     def _refine(
         self, at: int, j: int, rows: int, size: int, seconds: float, predicted: float | None

@@ -41,7 +41,7 @@ class Suspects:
 
     @property
     def rows(self) -> int:
-        return sum(item.rows for item in self.items())
+        return sum(item.rows for item in self.items()) if self.cases else 0
 
     def items(self) -> Iterator[Item]:
         return (item for case in self.cases for item in case.items())

@@ -51,7 +51,7 @@ def place_engine(
     if asked != "auto":
         return _granted(name, asked, is_async=False, needs_process=needs_process)
     if has_processes:
-        return Placement("process", "what ends its engine does not end the server")
+        return Placement("process", "a crash of its engine does not end the server")
     return Placement("thread", "processes of its own need Linux")
 
 

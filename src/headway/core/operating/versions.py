@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from headway.core.items import Wait
 
+NOT_CHOSEN = "not chosen by the version policy"
 RETRY_S = (5.0, 30.0, 180.0)  # after a failed load; then only when asked to, or when it has changed
 
 
@@ -322,7 +323,7 @@ class Lifecycle:
 
     def _why_not_loaded(self, version: int) -> str:
         if version not in self._chosen():
-            return "not chosen by the version policy"
+            return NOT_CHOSEN
         if self._is_wanted:
             return "waits to be loaded"
         return "loads on the first request" if self._is_on_request else "unloaded"

@@ -2,11 +2,25 @@
 
 import math
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 
 from headway.engine.cache import KvCache
 from headway.engine.inputs import Inputs
+
+
+class StepLayout(NamedTuple):
+    """Where a step's rows and their pages lie, for the kernels."""
+
+    keys: list[torch.Tensor]  # of each layer: [page, token, head, feature]
+    values: list[torch.Tensor]
+    tables: torch.Tensor  # pages, by slot
+    slots: torch.Tensor  # of each row
+    positions: torch.Tensor  # of each row
+    places: torch.Tensor  # where each row's key and value go
+    runs: torch.Tensor  # where each begins, and where the last one ends
+    decodes: int  # rows, before all others
 
 
 class Attention(ABC):
@@ -26,10 +40,18 @@ class Attention(ABC):
         scale: float | None = None,
     ) -> torch.Tensor:
         """Queries, keys and values as `[token, head, feature]`; answers as queries are."""
-        self._cache.write(layer, self._inputs.places, keys, values)
+        self._write(layer, keys, values)
         if scale is None:
             scale = 1.0 / math.sqrt(queries.shape[-1])
         return self._attend(layer, queries, keys, values, scale)
+
+    def layout(self) -> StepLayout | None:
+        """None: layer by layer only."""
+        return None
+
+    def _write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Into the cache, each token's to its place."""
+        self._cache.write(layer, self._inputs.places, keys, values)
 
     @abstractmethod
     def _attend(

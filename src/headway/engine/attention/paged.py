@@ -1,20 +1,15 @@
 """Attention by this CPU's kernels: rows read their sequences' pages where they lie.
 
-A prompt's rows are cut into runs, whose rows share each page while it is in the cache; a decode is
-a run of one row. Decodes that share a long beginning are left to torch, which reads it once for all
-of them.
+A chunk's rows are a run, of which some at a time share each page while it is in the cache; a decode
+is a run of one row.
 """
 
 import torch
 
-from headway.engine.attention.base import Attention
-from headway.engine.attention.plain import PlainAttention
+from headway.engine.attention.base import Attention, StepLayout
 from headway.engine.cache import KvCache, Tables
 from headway.engine.cpu.kernels import Kernels
 from headway.engine.inputs import Inputs
-
-_LONGEST = 16  # rows of a run: more would not fit into the first cache beside a block's keys
-_SHARES = 3  # of a chunk for each thread, at least: so that they end at about the same time
 
 
 class PagedAttention(Attention):
@@ -24,9 +19,20 @@ class PagedAttention(Attention):
         super().__init__(cache, inputs)
         self._tables = tables
         self._kernels = kernels
-        is_shared = any(len(each.rows) > 1 for each in inputs.segments)
-        self._sharing = PlainAttention(cache, inputs) if is_shared else None
-        self._runs = torch.tensor(self._begins(decodes=not is_shared))
+        begins = [*range(inputs.decodes), *(chunk.start for chunk in inputs.chunks)]
+        self._runs = torch.tensor([*begins, len(inputs.ids)])
+
+    def layout(self) -> StepLayout:
+        return StepLayout(
+            self._cache.keys,
+            self._cache.values,
+            self._tables.blocks,
+            self._inputs.row_slots,
+            self._inputs.positions,
+            self._inputs.places,
+            self._runs,
+            self._inputs.decodes,
+        )
 
     def _attend(
         self,
@@ -49,24 +55,8 @@ class PagedAttention(Attention):
             out,
             scale,
         )
-        if self._sharing is not None:
-            decodes = slice(self._inputs.decodes)
-            out[decodes] = self._sharing.decode(layer, queries[decodes], scale)
         return out
 
-    def _begins(self, *, decodes: bool) -> list[int]:
-        """Where each run begins, and where the last one ends."""
-        begins = list(range(self._inputs.decodes)) if decodes else []
-        heads = self._cache.keys[0].shape[2]  # each is attended to by itself
-        for chunk in self._inputs.chunks:
-            shares = (chunk.end - chunk.start) * heads // (_SHARES * torch.get_num_threads())
-            begins += range(chunk.start, chunk.end, max(1, min(_LONGEST, shares)))
-        return [*begins, len(self._inputs.ids)]
-
-
-def attention_of(
-    cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels | None
-) -> Attention:
-    if kernels is None or not kernels.attends(cache.keys[0]):
-        return PlainAttention(cache, inputs)
-    return PagedAttention(cache, inputs, tables, kernels)
+    def _write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        pages = self._cache.keys[layer], self._cache.values[layer]
+        self._kernels.write(keys, values, *pages, self._inputs.places)

@@ -1,4 +1,4 @@
-"""Attention over pages in plain torch: for the CPU, and as the reference for kernels.
+"""Attention over pages in plain torch: where there are no kernels, and as the reference for them.
 
 Decodes are one batch. Long stretches of the cache are read where they lie (`segments`), one that
 several share for all of them at once; the other pages are gathered, and the two put together. All
@@ -21,8 +21,10 @@ class PlainAttention(Attention):
 
     def __init__(self, cache: KvCache, inputs: Inputs) -> None:
         super().__init__(cache, inputs)
+        assert inputs.context is not None
+        self._context = inputs.context
         self._decode_mask = self._mask_decodes() if inputs.decodes else None
-        self._segments = [(each, torch.tensor(each.rows)) for each in inputs.segments]
+        self._segments = [(each, torch.tensor(each.rows)) for each in self._context.segments]
         self._chunk_masks = [self._mask_chunk(each) for each in inputs.chunks]
 
     def _attend(
@@ -35,10 +37,10 @@ class PlainAttention(Attention):
     ) -> torch.Tensor:
         inputs = self._inputs
         if not inputs.chunks:
-            return self.decode(layer, queries, scale)
+            return self._decode(layer, queries, scale)
         out = torch.empty_like(queries)
         if inputs.decodes:
-            out[: inputs.decodes] = self.decode(layer, queries[: inputs.decodes], scale)
+            out[: inputs.decodes] = self._decode(layer, queries[: inputs.decodes], scale)
         for chunk, mask in zip(inputs.chunks, self._chunk_masks, strict=True):
             rows = slice(chunk.start, chunk.end)
             if mask is None:
@@ -48,12 +50,12 @@ class PlainAttention(Attention):
             out[rows] = _attend_chunk(queries[rows], *context, mask=mask, scale=scale)
         return out
 
-    def decode(self, layer: int, queries: torch.Tensor, scale: float) -> torch.Tensor:
+    def _decode(self, layer: int, queries: torch.Tensor, scale: float) -> torch.Tensor:
         """Of the decodes alone; their keys and values are written."""
         count, heads, features = queries.shape
         all_keys, all_values = self._cache.keys[layer], self._cache.values[layer]
         kv_heads = all_keys.shape[2]
-        flat = self._inputs.decode_blocks.reshape(-1)
+        flat = self._context.blocks.reshape(-1)
         keys, values = (
             each.index_select(0, flat).view(count, -1, kv_heads, features).transpose(1, 2)
             for each in (all_keys, all_values)
@@ -94,9 +96,9 @@ class PlainAttention(Attention):
     def _mask_decodes(self) -> torch.Tensor:
         """Added to the scores of the gathered pages: nothing, or minus infinity where a decode
         may not look. `[sequence, 1, 1, position]`."""
-        inputs = self._inputs
-        positions = torch.arange(inputs.decode_blocks.shape[1] * self._cache.block_size)
-        hidden = positions >= inputs.decode_lengths[:, None]
+        context = self._context
+        positions = torch.arange(context.blocks.shape[1] * self._cache.block_size)
+        hidden = positions >= context.lengths[:, None]
         mask = torch.zeros(hidden.shape, dtype=self._cache.keys[0].dtype)
         return mask.masked_fill_(hidden, -math.inf)[:, None, None, :]
 

@@ -1,24 +1,29 @@
 // Attention over pages where they lie.
 //
-// Rows of one sequence that follow each other, a run, are attended to together: each page is in the
-// cache for all of them. A decode is a run of one row.
+// Rows of one sequence that follow each other are a run. A thread takes some rows of a run at a time,
+// for one head: each page is in the cache for all of them. A decode is a run of one row.
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common.h"
 
 enum { MOST_PAGE = 256 };  // tokens; pages have a multiple of four
 
+struct item {  // some rows of a run, for some heads
+    long first, rows, head, heads;
+};
+
 struct attention {
     const float *queries, *keys, *values;
     const int64_t *tables, *slots, *positions;  // of each row: its sequence's table, its place there
-    const int64_t *runs;                        // where each begins, and where the last one ends
     float *out;
-    long count;    // of runs
+    struct item *items;  // of work
+    long count;          // of them
     long decodes;  // rows, before all others
     long heads, group, features, page, stride, columns;
     float scale;
-    long next;  // the run and head that nobody has taken yet
+    long next;  // the item that nobody has taken yet
 };
 
 struct query {
@@ -87,14 +92,40 @@ INLINE void add_values(const int vectors, float *to, float kept, const float *we
     for (int i = 0; i < vectors; i++) _mm256_storeu_ps(to + 8 * i, sums[i]);
 }
 
+// Rows of the next page that are fetched between the steps of the computation on this one: pages lie
+// anywhere, so the processor cannot guess where the next one is.
+struct next_page {
+    const float *keys, *values;
+    long left, floats, stride;  // rows; floats of a row that are needed; floats between two rows
+    long rows, steps, due;      // so many rows in so many steps; what is due of them, in 1 / steps
+};
+
+INLINE void fetch_row(const float *keys, const float *values, long floats)
+{
+    for (long i = 0; i < floats; i += 16) {
+        _mm_prefetch((const char *)(keys + i), _MM_HINT_T0);
+        _mm_prefetch((const char *)(values + i), _MM_HINT_T0);
+    }
+}
+
+INLINE void fetch_some(struct next_page *next)
+{
+    for (next->due += next->rows; next->due >= next->steps && next->left; next->left--) {
+        fetch_row(next->keys, next->values, next->floats);
+        next->keys += next->stride, next->values += next->stride;
+        next->due -= next->steps;
+    }
+}
+
 // What a query finds in one page. The scores of a page's unused places are computed, for its memory
 // is there, and then have no weight; the values there are not read.
 INLINE void attend_page(const struct attention *given, struct query *query, const float *keys,
-                        const float *values, long tokens)
+                        const float *values, long tokens, struct next_page *next)
 {
     const long features = given->features, stride = given->heads * features;
     float scores[MOST_PAGE];
     for (long t = 0; t < tokens; t += 4) {
+        fetch_some(next);
         __m128 four = four_scores(query->from, keys + t * stride, stride, features);
         _mm_storeu_ps(scores + t, _mm_mul_ps(four, _mm_set1_ps(given->scale)));
     }
@@ -107,15 +138,26 @@ INLINE void attend_page(const struct attention *given, struct query *query, cons
 }
 
 static void attend_row(const struct attention *given, struct query *queries, const int64_t *table,
-                       long length, long head)
+                       long length, long head, long heads)
 {
-    for (long done = 0; done < length; done += given->page) {
-        size_t token = (size_t)table[done / given->page] * given->page;
-        size_t at = (token * given->heads + head) * given->features;
-        long left = length - done;
-        for (long q = 0; q < given->group; q++)
-            attend_page(given, queries + q, given->keys + at, given->values + at,
-                        left < given->page ? left : given->page);
+    const long page = given->page, features = given->features, stride = given->heads * features;
+    const long count = heads * given->group, steps = count * page / 4;
+    for (long done = 0; done < length; done += page) {
+        const long left = length - done, tokens = left < page ? left : page;
+        const size_t at = (size_t)table[done / page] * page * stride + head * features;
+        struct next_page next = {0};
+        if (left > page) {
+            const long more = left - page, rows = more < page ? more : page;
+            const size_t from = (size_t)table[done / page + 1] * page * stride + head * features;
+            next = (struct next_page){given->keys + from, given->values + from, rows,
+                                      heads * features,   stride,               rows,
+                                      steps,              0};
+        }
+        for (long q = 0; q < count; q++) {
+            const size_t from = at + q / given->group * features;
+            attend_page(given, queries + q, given->keys + from, given->values + from, tokens,
+                        &next);
+        }
     }
 }
 
@@ -125,6 +167,7 @@ static void attend_row(const struct attention *given, struct query *queries, con
 // tokens. A row's sums have the same order however the prompt is cut.
 
 enum { BLOCK = 32, ACROSS = BLOCK / 8, ABREAST = 3, MOST_FEATURES = 256 };
+enum { LEAST_ROWS = 8, MOST_ROWS = 32 };  // of a prompt, that a thread takes at a time
 
 struct block {
     const float *keys[BLOCK], *values[BLOCK];  // of each token
@@ -156,14 +199,19 @@ INLINE void turn(struct block *block, long token, long i)
     }
 }
 
+// Where a token's key and value begin.
+INLINE size_t place_of(const struct attention *given, const int64_t *table, long token, long head)
+{
+    const size_t page = (size_t)table[token / given->page];
+    return ((page * given->page + token % given->page) * given->heads + head) * given->features;
+}
+
 INLINE void gather(struct block *block, const struct attention *given, const int64_t *table,
                    long first, long tokens, long head)
 {
-    const long page = given->page;
     block->tokens = tokens;
     for (long t = 0; t < tokens; t++) {
-        size_t token = (size_t)table[(first + t) / page] * page + (first + t) % page;
-        size_t at = (token * given->heads + head) * given->features;
+        const size_t at = place_of(given, table, first + t, head);
         block->keys[t] = given->keys + at, block->values[t] = given->values + at;
     }
     for (long i = 0; i < given->features; i += 8)
@@ -237,15 +285,21 @@ static void attend_rows(const struct attention *given, struct query *queries, co
                         long start, long rows, long head)
 {
     struct block block;
-    const long count = rows * given->group;
-    for (long done = 0; done < start + rows; done += BLOCK) {
-        long left = start + rows - done;
+    const long count = rows * given->group, end = start + rows;
+    for (long done = 0, fetched = BLOCK; done < end; done += BLOCK) {
+        const long left = end - done;
         gather(&block, given, table, done, left < BLOCK ? left : BLOCK, head);
         for (long q = 0; q < count; q += ABREAST) {
             long tokens[ABREAST];
             for (long each = 0; each < ABREAST; each++) {
                 long own = start + (q + each) / given->group + 1 - done;
                 tokens[each] = own < BLOCK ? own : BLOCK;
+            }
+            // A part of the next block is fetched with each group of queries.
+            const long due = done + BLOCK + (q + ABREAST) * BLOCK / count;
+            for (; fetched < due && fetched < done + 2 * BLOCK && fetched < end; fetched++) {
+                const size_t at = place_of(given, table, fetched, head);
+                fetch_row(given->keys + at, given->values + at, given->features);
             }
             switch (count - q) {
             case 1: attend_block(1, given, &block, queries + q, tokens); break;
@@ -256,35 +310,65 @@ static void attend_rows(const struct attention *given, struct query *queries, co
     }
 }
 
-static void attend_run(const struct attention *given, long first, long rows, long head)
+// ---- sharing out the work
+
+// A row's sums have the same order however work is shared out.
+static void attend_item(const struct attention *given, const struct item *item)
 {
-    const long group = given->group, features = given->features;
-    const long count = rows * group, start = given->positions[first];
-    const int64_t *table = given->tables + given->slots[first] * given->columns;
+    const long group = given->group, features = given->features, across = item->heads * group;
+    const long count = item->rows * across, start = given->positions[item->first];
+    const int64_t *table = given->tables + given->slots[item->first] * given->columns;
     struct query queries[count];
     for (long q = 0; q < count; q++) {
-        long row = first + q / group, at = (head * group + q % group) * features;
+        long row = item->first + q / across, at = (item->head * group + q % across) * features;
         queries[q] = (struct query){given->queries + row * given->stride + at,
                                     given->out + row * given->heads * group * features + at,
                                     -INFINITY, 0.0f};
     }
-    if (first < given->decodes)
-        attend_row(given, queries, table, start + 1, head);
+    if (item->first < given->decodes)
+        attend_row(given, queries, table, start + 1, item->head, item->heads);
     else
-        attend_rows(given, queries, table, start, rows, head);
+        attend_rows(given, queries, table, start, item->rows, item->head);
     divide_by_totals(queries, count, features);
 }
 
 static void attend_on_thread(void *work, long thread, long threads)
 {
-    struct attention *given = work;  // whoever is free takes the next run of a head
+    struct attention *given = work;  // whoever is free takes the next item
     (void)thread, (void)threads;
     for (;;) {
-        long item = __atomic_fetch_add(&given->next, 1, __ATOMIC_RELAXED);
-        if (item >= given->count * given->heads) return;
-        long run = item % given->count, first = given->runs[run];
-        attend_run(given, first, given->runs[run + 1] - first, item / given->count);
+        long next = __atomic_fetch_add(&given->next, 1, __ATOMIC_RELAXED);
+        if (next >= given->count) return;
+        attend_item(given, given->items + next);
     }
+}
+
+// Rows of prompts, some at a time, and then decodes: short work last, so that the threads end
+// together. No run may be empty. Returns how many items there are.
+static long share_out(const struct attention *given, const int64_t *runs, long count, long threads,
+                      struct item *items)
+{
+    const long heads = given->heads;
+    long made = 0, decodes = 0;
+    for (long run = 0; run < count; run++) {
+        if (runs[run] < given->decodes) {
+            decodes++;
+            continue;
+        }
+        const long end = runs[run + 1], wanted = (end - runs[run]) * heads / (4 * threads);
+        const long rows = wanted < LEAST_ROWS ? LEAST_ROWS : wanted < MOST_ROWS ? wanted : MOST_ROWS;
+        for (long head = 0; head < heads; head++)  // its pages stay in the cache for all rows
+            for (long row = runs[run]; row < end; row += rows)
+                items[made++] = (struct item){row, row + rows < end ? rows : end - row, head, 1};
+    }
+    // All heads of a page lie together in memory. But one item for each of a few decodes would leave
+    // threads idle.
+    const long together = decodes < 2 * threads ? 1 : heads;
+    for (long run = 0; run < count; run++)
+        if (runs[run] < given->decodes)
+            for (long head = 0; head < heads; head += together)
+                items[made++] = (struct item){runs[run], 1, head, together};
+    return made;
 }
 
 void attend(const float *queries, const float *keys, const float *values, const int64_t *tables,
@@ -292,11 +376,15 @@ void attend(const float *queries, const float *keys, const float *values, const 
             long count, long decodes, long heads, long group, long features, long page, long stride,
             long columns, float scale, long threads)
 {
-    struct attention given = {queries, keys,    values, tables, slots,    positions, runs,   out,
-                              count,   decodes, heads,  group,  features, page,      stride, columns,
+    struct attention given = {queries, keys,    values, tables, slots,    positions, out,    NULL,
+                              0,       decodes, heads,  group,  features, page,      stride, columns,
                               scale,   0};
+    given.items = malloc((runs[count] - runs[0]) * heads * sizeof *given.items);
+    if (!given.items) abort();
+    given.count = share_out(&given, runs, count, threads, given.items);
     long cost = 0;
     for (long row = runs[0]; row < runs[count]; row++)
         cost += (positions[row] + 1) * heads * group * features / 2;
     on_threads(attend_on_thread, &given, cost, threads);
+    free(given.items);
 }

@@ -20,6 +20,21 @@ typedef void (*work_t)(void *given, long thread, long threads);
 __attribute__((visibility("hidden"))) void on_threads(work_t work, void *given, long cost,
                                                       long threads);
 
+// Called from Python and from layers.c.
+void multiply(const char *weights, const float *scales, const float *x, float *y, long rows,
+              long outputs, long inputs, int kind, long threads);
+void normalize(const float *x, const float *weight, float *y, long rows, long width, float epsilon,
+               long threads);
+void gate(const float *gate_up, float *y, long rows, long width, long threads);
+void rotate(float *heads, const float *by, long rows, long count, long width, long stride,
+            long threads);
+void write_rows(const float *keys, const float *values, float *key_pages, float *value_pages,
+                const int64_t *places, long rows, long width, long stride, long threads);
+void attend(const float *queries, const float *keys, const float *values, const int64_t *tables,
+            const int64_t *slots, const int64_t *positions, const int64_t *runs, float *out,
+            long count, long decodes, long heads, long group, long features, long page, long stride,
+            long columns, float scale, long threads);
+
 // This thread's share of `count`.
 INLINE void share(long count, long thread, long threads, long *begin, long *end)
 {

@@ -11,9 +11,11 @@ _ARGUMENTS = {
     "normalize": [*[_POINTER] * 3, _LONG, _LONG, _FLOAT, _LONG],
     "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
+    "write_rows": [*[_POINTER] * 5, *[_LONG] * 4],
+    "run_layers": [_POINTER, _POINTER, _LONG],
     "attend": [*[_POINTER] * 8, *[_LONG] * 8, _FLOAT, _LONG],
 }
-_KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
+WEIGHT_KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
 _LANES = 8  # floats that are computed together
 WIDTH = 16  # outputs of a panel
 _MOST_PAGE = 256  # tokens
@@ -25,14 +27,15 @@ class Kernels:
         functions = {name: _function(library, name) for name in _ARGUMENTS}
         self._multiply, self._normalize = functions["multiply"], functions["normalize"]
         self._gate, self._rotate = functions["gate"], functions["rotate"]
-        self._attend = functions["attend"]
+        self._write, self._attend = functions["write_rows"], functions["attend"]
+        self.run_layers = functions["run_layers"]  # see LayersAtOnce
 
     def multiply(
         self, x: torch.Tensor, panels: torch.Tensor, scales: torch.Tensor | None
     ) -> torch.Tensor:
         """Rows by weights in panels (`in_panels`), of 16 bits or of 8 with a scale each output."""
         count, inputs, width = panels.shape
-        _fits(x.shape[-1] == inputs, "a row has another width than the weights")
+        _fits(x.shape[-1] == inputs > 0, "a row has another width than the weights")
         x = x.contiguous()
         rows, outputs = len(x), count * width
         y = torch.empty((rows, outputs), dtype=torch.float32)
@@ -44,7 +47,7 @@ class Kernels:
             rows,
             outputs,
             inputs,
-            _KINDS[panels.dtype],
+            WEIGHT_KINDS[panels.dtype],
             torch.get_num_threads(),
         )
         return y
@@ -88,6 +91,34 @@ class Kernels:
             torch.get_num_threads(),
         )
 
+    def write(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        key_pages: torch.Tensor,
+        value_pages: torch.Tensor,
+        places: torch.Tensor,
+    ) -> None:
+        """Each token's `[head, feature]` to its place: number of the page × its size + position."""
+        rows, heads, features = keys.shape
+        is_alike = keys.shape == values.shape and key_pages.shape == value_pages.shape
+        _fits(is_alike, "keys and values have other sizes")
+        _fits(key_pages.shape[2:] == (heads, features), "a token has other heads than a page")
+        _fits(keys.dtype == key_pages.dtype == torch.float32, "only float32 is written")
+        if keys.stride() != values.stride() or keys.stride()[1:] != (features, 1):
+            keys, values = keys.contiguous(), values.contiguous()
+        self._write(
+            keys.data_ptr(),
+            values.data_ptr(),
+            key_pages.data_ptr(),
+            value_pages.data_ptr(),
+            places.data_ptr(),
+            rows,
+            heads * features,
+            keys.stride(0),
+            torch.get_num_threads(),
+        )
+
     def attend(
         self,
         queries: torch.Tensor,
@@ -109,6 +140,7 @@ class Kernels:
             queries = queries.contiguous()
         _, heads, features = queries.shape
         _, page, kv_heads, _ = keys.shape
+        _fits(not heads % kv_heads, "the heads are no multiple of the heads of keys")
         self._attend(
             queries.data_ptr(),
             keys.data_ptr(),

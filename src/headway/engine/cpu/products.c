@@ -1,11 +1,11 @@
 // Products with weights.
 //
 // Weights lie in panels of WIDTH outputs: [panel][input][WIDTH]. They are widened to float32 as
-// they are multiplied. Sums run over DEPTH inputs at a time, for which a panel stays in the cache.
+// they are multiplied. Sums run over some inputs at a time, for which a panel stays in the cache.
 
 #include "common.h"
 
-enum { WIDTH = 16, DEPTH = 512, HEIGHT = 96, TALLEST = 6, WIDEST = 4 };
+enum { WIDTH = 16, DEEPEST = 640, HEIGHT = 96, TALLEST = 6, WIDEST = 4, AHEAD = 1536 };
 enum kind { HALF, BRAIN, INT8 };
 
 struct product {
@@ -28,9 +28,23 @@ INLINE __m256 widened(enum kind kind, const char *at)
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
+// Of the inputs, as many as are summed at a time: about the same number each time.
+INLINE long depth_of(const struct product *given)
+{
+    const long times = (given->inputs + DEEPEST - 1) / DEEPEST;
+    return (given->inputs + times - 1) / times;
+}
+
+// Weights that are fetched while others are multiplied: so many bytes for each input.
+struct ahead {
+    const char *from;
+    size_t bytes;
+};
+
 // Some rows by some panels, over `depth` inputs from `start` on.
 INLINE void tile(const enum kind kind, const int rows, const int panels,
-                 const struct product *given, long row, long panel, long start, long depth)
+                 const struct product *given, long row, long panel, long start, long depth,
+                 struct ahead ahead)
 {
     const size_t size = size_of(kind) * WIDTH, stride = size * given->inputs;
     const char *weights = given->weights + panel * stride + start * size;
@@ -42,7 +56,7 @@ INLINE void tile(const enum kind kind, const int rows, const int panels,
         __m256 wide[2 * WIDEST];
         for (int p = 0; p < panels; p++) {
             const char *at = weights + p * stride + i * size;
-            _mm_prefetch(at + 1536, _MM_HINT_T0);
+            _mm_prefetch(ahead.from + p * stride + i * ahead.bytes, _MM_HINT_T0);
             wide[2 * p] = widened(kind, at);
             wide[2 * p + 1] = widened(kind, at + size / 2);
         }
@@ -65,51 +79,67 @@ INLINE void tile(const enum kind kind, const int rows, const int panels,
         }
 }
 
+INLINE const char *weights_at(const enum kind kind, const struct product *given, long panel,
+                              long start)
+{
+    return given->weights + (panel * given->inputs + start) * size_of(kind) * WIDTH;
+}
+
 // Few rows: the weights come from memory, once, and several panels at a time keep it busy.
 INLINE void few_rows(const enum kind kind, const int rows, const int panels,
                      const struct product *given, long begin, long end)
 {
+    const long most = depth_of(given);
     for (long panel = begin; panel < end;) {
         const int is_wide = panel + panels <= end;
-        for (long start = 0; start < given->inputs; start += DEPTH) {
-            long left = given->inputs - start, depth = left < DEPTH ? left : DEPTH;
+        for (long start = 0; start < given->inputs; start += most) {
+            const long left = given->inputs - start, depth = left < most ? left : most;
+            const struct ahead ahead = {weights_at(kind, given, panel, start) + AHEAD,
+                                        size_of(kind) * WIDTH};
             if (is_wide)
-                tile(kind, rows, panels, given, 0, panel, start, depth);
+                tile(kind, rows, panels, given, 0, panel, start, depth, ahead);
             else
-                tile(kind, rows, 1, given, 0, panel, start, depth);
+                tile(kind, rows, 1, given, 0, panel, start, depth, ahead);
         }
         panel += is_wide ? panels : 1;
     }
 }
 
-// Rows of the next tile: all of about the same height, for a low one takes as long as a higher one.
-INLINE long next_rows(long left)
+// Rows from `row` to `bottom` by one panel: in tiles of about the same height, for a low one takes
+// as long as a higher one. Meanwhile the next panel comes from memory, a part with each tile.
+INLINE void many_rows_by_panel(const enum kind kind, const struct product *given, long row,
+                               long bottom, long panel, long start, long depth, const char *next)
 {
-    long tiles = (left + TALLEST - 1) / TALLEST;
-    return (left + tiles - 1) / tiles;
+    const long tiles = (bottom - row + TALLEST - 1) / TALLEST;
+    const size_t bytes = (size_of(kind) * WIDTH + tiles - 1) / tiles;
+    for (long left = tiles; left; left--) {
+        const long rows = (bottom - row + left - 1) / left;
+        const struct ahead ahead = {next, bytes};
+        switch (rows) {
+        case 6: tile(kind, 6, 1, given, row, panel, start, depth, ahead); break;
+        case 5: tile(kind, 5, 1, given, row, panel, start, depth, ahead); break;
+        case 4: tile(kind, 4, 1, given, row, panel, start, depth, ahead); break;
+        case 3: tile(kind, 3, 1, given, row, panel, start, depth, ahead); break;
+        case 2: tile(kind, 2, 1, given, row, panel, start, depth, ahead); break;
+        case 1: tile(kind, 1, 1, given, row, panel, start, depth, ahead); break;
+        }
+        row += rows;
+        next += bytes * depth;
+    }
 }
 
 // Many rows: a panel's part is used for HEIGHT rows while it is in the cache.
 INLINE void many_rows(const enum kind kind, const struct product *given, long begin, long end)
 {
+    const long most = depth_of(given);
     for (long top = 0; top < given->rows; top += HEIGHT) {
-        long bottom = top + HEIGHT < given->rows ? top + HEIGHT : given->rows;
-        for (long start = 0; start < given->inputs; start += DEPTH) {
-            long left = given->inputs - start, depth = left < DEPTH ? left : DEPTH;
+        const long bottom = top + HEIGHT < given->rows ? top + HEIGHT : given->rows;
+        for (long start = 0; start < given->inputs; start += most) {
+            const long left = given->inputs - start, depth = left < most ? left : most;
             for (long panel = begin; panel < end; panel++) {
-                long row = top;
-                while (row < bottom) {
-                    long rows = next_rows(bottom - row);
-                    switch (rows) {
-                    case 6: tile(kind, 6, 1, given, row, panel, start, depth); break;
-                    case 5: tile(kind, 5, 1, given, row, panel, start, depth); break;
-                    case 4: tile(kind, 4, 1, given, row, panel, start, depth); break;
-                    case 3: tile(kind, 3, 1, given, row, panel, start, depth); break;
-                    case 2: tile(kind, 2, 1, given, row, panel, start, depth); break;
-                    case 1: tile(kind, 1, 1, given, row, panel, start, depth); break;
-                    }
-                    row += rows;
-                }
+                const char *next = panel + 1 < end ? weights_at(kind, given, panel + 1, start)
+                                                   : weights_at(kind, given, begin, start + depth);
+                many_rows_by_panel(kind, given, top, bottom, panel, start, depth, next);
             }
         }
     }

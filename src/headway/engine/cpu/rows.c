@@ -1,4 +1,6 @@
-// What is done to each row: norm, gate, rotation.
+// What is done to each row: norm, gate, rotation; and where it is kept.
+
+#include <string.h>
 
 #include "common.h"
 
@@ -90,4 +92,32 @@ void rotate(float *heads, const float *by, long rows, long count, long width, lo
 {
     struct rows given = {NULL, by, heads, rows, width, stride, count, 0};
     on_threads(rotate_on_thread, &given, rows * count * width, threads);
+}
+
+struct written {
+    const float *keys, *values;
+    float *key_pages, *value_pages;
+    const int64_t *places;
+    long rows, width, stride;
+};
+
+static void write_on_thread(void *work, long thread, long threads)
+{
+    const struct written *given = work;
+    const long width = given->width, bytes = width * sizeof(float);
+    long begin, end;
+    share(given->rows, thread, threads, &begin, &end);
+    for (long row = begin; row < end; row++) {
+        const size_t place = given->places[row] * width;
+        memcpy(given->key_pages + place, given->keys + row * given->stride, bytes);
+        memcpy(given->value_pages + place, given->values + row * given->stride, bytes);
+    }
+}
+
+// Each row's keys and values, of all heads, to its place in the pages.
+void write_rows(const float *keys, const float *values, float *key_pages, float *value_pages,
+                const int64_t *places, long rows, long width, long stride, long threads)
+{
+    struct written given = {keys, values, key_pages, value_pages, places, rows, width, stride};
+    on_threads(write_on_thread, &given, rows * width, threads);
 }

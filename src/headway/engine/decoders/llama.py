@@ -14,8 +14,9 @@ from headway.engine.adapters.products import Adapting, Product, packed
 from headway.engine.attention.base import Attention
 from headway.engine.cache import Shape
 from headway.engine.cpu.kernels import Kernels, is_whole
+from headway.engine.cpu.layers import Parts, layers_at_once
 from headway.engine.decoders.rotary import SUPPORTED, pair_neighbours, rope_of, rotate, rotations
-from headway.engine.linear import Linear, linear
+from headway.engine.linear import Linear, PanelLinear, linear
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -62,6 +63,13 @@ class LlamaDecoder:
             _Layer(_Given(given, f"layers.{index}."), index, heads, self.shape, make)
             for index in range(self.shape.layers)
         ]
+        self._at_once = layers_at_once(
+            self.kernels,
+            [each.parts() for each in self._layers],
+            self.shape,
+            epsilon,
+            width=embedding.shape[1],
+        )
         head = given.pop("lm_head.weight", None)
         is_tied = head is None or config.get("tie_word_embeddings")
         self._head = make.linear(embedding if is_tied else head)
@@ -78,8 +86,12 @@ class LlamaDecoder:
         """The logits after these rows."""
         hidden = self._embedding[ids]
         by = self._rotations[positions][:, None]
-        for layer in self._layers:
-            hidden = layer(hidden, by, attention, adapting)
+        layout = attention.layout() if self._at_once is not None and adapting is None else None
+        if self._at_once is not None and layout is not None:
+            self._at_once(hidden, by, layout)
+        else:
+            for layer in self._layers:
+                hidden = layer(hidden, by, attention, adapting)
         return self._head(self._norm(hidden[rows]))
 
     @property
@@ -168,6 +180,10 @@ class _Norm:
         self._epsilon = epsilon
         self._added = torch.tensor(epsilon, dtype=torch.float32)
 
+    def by_kernel(self) -> torch.Tensor | None:
+        """The weights, where a kernel computes it."""
+        return None if self._kernels is None else self._weight
+
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         if self._kernels is not None:
             return self._kernels.normalize(hidden, self._weight, self._epsilon)
@@ -241,6 +257,18 @@ class _Layer:
             gate, up = gate_up.chunk(2, dim=-1)
             gated = F.silu(gate).mul_(up)
         return self._multiply("down", gated, adapting).add_(hidden)
+
+    def parts(self) -> Parts | None:
+        """For the kernels; None: they do not know all of them."""
+        products = [each for each in self._products.values() if isinstance(each, PanelLinear)]
+        before, between = self._before.by_kernel(), self._between.by_kernel()
+        has_kernels = self._rotates is not None and self._gates is not None
+        if not has_kernels or len(products) < len(self._products) or self._head_norms is not None:
+            return None
+        if before is None or between is None:
+            return None
+        qkv, out, gate_up, down = products
+        return Parts(qkv, out, gate_up, down, before, between)
 
     def _multiply(self, name: str, x: torch.Tensor, adapting: Adapting | None) -> torch.Tensor:
         out = self._products[name](x)

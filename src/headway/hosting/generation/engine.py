@@ -7,9 +7,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from headway.errors import ConfigError
 from headway.model import Model
 from headway.models.chat.grammars import Grammars
 from headway.models.chat.model import LanguageModel
+from headway.runtime.calling.faults import is_out_of_memory
 from headway.runtime.generating import StepRunner
 from headway.runtime.workers.process.channel import Channel
 
@@ -34,7 +36,15 @@ class EngineModel(Model[Any, Any]):
         self.engine: StepRunner
 
     def load(self) -> None:
-        engine = self._model.engine(self._options)
+        try:
+            engine = self._model.engine(self._options)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ConfigError(
+                f"there is too little memory for the weights and the KV cache: {error}",
+                field="kv_cache_gib",
+            ) from error
         self.has_grammars = hasattr(engine, "matcher_of")
         engine.matcher_of = lambda grammar: self._compiler().matcher(grammar)
         engine.limits = dataclasses.replace(

@@ -26,6 +26,8 @@ from headway.hosting.repository.settings import RepositoryModelConfig, read_sett
 SAMPLES = "samples.jsonl"
 _MODEL = re.compile(r"[A-Za-z0-9][\w.\-]*")
 _VERSION = re.compile(r"[1-9]\d{0,17}")
+_OF_A_VERSION = frozenset(["model.py", "model.onnx", "model.pt2", "model.safetensors"])
+_OF_A_MODEL = _OF_A_VERSION | {TOML, "config.pbtxt"}
 _NOT_CONTENT = frozenset(["__pycache__", tables.NAME])
 _MOST_FILES = 10_000  # of one model; with more, the folder is something else
 
@@ -61,7 +63,7 @@ class Repository:
         self._settings = settings or {}
 
     def scan(self) -> dict[str, ModelFolder]:
-        """Every model there is. A folder with neither versions nor a model.toml is none."""
+        """Every model there is. A folder without a version or a model's file is none."""
         try:
             names = sorted(os.listdir(self._root))
         except OSError as error:
@@ -89,14 +91,20 @@ class Repository:
             config = read_settings(path / TOML, over=self._settings)
             if config.name not in ("", name):
                 raise ConfigError(f"{path / TOML}: it is for {config.name!r}, not {name!r}")
-            return ModelFolder(name, config, self._versions(path, config), self._samples(path))
+            versions = self._versions(path, config)
+            if not versions and (found := _OF_A_VERSION.intersection(os.listdir(path))):
+                raise ConfigError(
+                    f"{path} has no version: move {min(found)} and its neighbours to {path / '1'}"
+                )
+            return ModelFolder(name, config, versions, self._samples(path))
         except (ConfigError, OSError) as error:
             return ModelFolder(name, RepositoryModelConfig(), {}, error=str(error))
 
     def _is_model(self, path: Path) -> bool:
-        return path.is_dir() and (
-            (path / TOML).exists() or any(map(_VERSION.fullmatch, os.listdir(path)))
-        )
+        if not path.is_dir():
+            return False
+        names = os.listdir(path)
+        return any(each in _OF_A_MODEL or _VERSION.fullmatch(each) for each in names)
 
     def _versions(self, model: Path, config: RepositoryModelConfig) -> dict[int, VersionFolder]:
         shared = hashlib.sha256(repr(config).encode())

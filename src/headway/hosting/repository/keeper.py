@@ -24,6 +24,7 @@ from headway.hosting.repository.folder import ModelFolder, Repository
 from headway.hosting.repository.listing import Listing, of_config, of_folder
 from headway.hosting.repository.model_keeper import MakeServed, ModelKeeper
 from headway.hosting.repository.settings import overridden
+from headway.hosting.repository.turns import LoadTurns
 from headway.hosting.tables import cache_dir_of
 from headway.models.catalogue import AnyModel
 from headway.runtime.calling.threads import run_in_thread
@@ -58,7 +59,7 @@ class Keeper:
         self._seen: dict[str, ModelFolder] = {}  # at the last look
         self._overrides: dict[str, Mapping[str, Any]] = {}  # by load requests
         self._attempts: dict[str, int] = {}  # of reloads: each is another offer
-        self._turn = asyncio.Semaphore(1)
+        self._turns = LoadTurns()
         self._tasks = asyncio.TaskGroup()
         self._running: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -280,7 +281,7 @@ class Keeper:
             lambda: self._look(name),
             registry=self.registry,
             make=self._made,
-            turn=self._turn,
+            turns=self._turns,
             is_asked=lambda: any(model.is_asked for model in self._models.values()),
             drain_s=lambda: self._config.server.drain_s,
             crashed=self._note_crash,

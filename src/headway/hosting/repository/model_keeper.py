@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
@@ -31,6 +30,7 @@ from headway.hosting.registry import (
 )
 from headway.hosting.repository.building import forget_module
 from headway.hosting.repository.listing import Listing
+from headway.hosting.repository.turns import LoadTurns, Turn
 from headway.hosting.warm_up import Beside
 from headway.models.catalogue import AnyModel
 from headway.runtime.calling.threads import run_in_thread
@@ -39,7 +39,6 @@ from headway.runtime.events import Crashed, Event
 _log = logging.getLogger(__name__)
 
 MakeServed: TypeAlias = Callable[[ModelConfig, str, AnyModel, ModelOrigin], ManagedModel]
-_HAND_OVER_S = 0.0005
 _SLOW_LOAD_S = 1.0
 _STATES = {
     State.LOADING: "LOADING",
@@ -60,7 +59,7 @@ class ModelKeeper:
         *,
         registry: Registry,
         make: MakeServed,
-        turn: asyncio.Semaphore,  # of loading: probes must not disturb each other
+        turns: LoadTurns,
         is_asked: Callable[[], bool],  # whether any model is, and must not be disturbed
         drain_s: Callable[[], float],
         crashed: Callable[[Crashed], None],
@@ -74,7 +73,7 @@ class ModelKeeper:
         self._look = look
         self._registry = registry
         self._make = make
-        self._turn = turn
+        self._turns = turns
         self._is_asked = is_asked
         self._drain_s = drain_s
         self._listing: Listing | None = None  # the last that could be used
@@ -302,9 +301,9 @@ class ModelKeeper:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            async with self._turn:
-                with _polite(), self._told_if_slow(offer):
-                    served = await self._started(id_, offer)
+            async with self._turns.turn(f"{self.name} version {offer.version}") as turn:
+                with self._told_if_slow(offer):
+                    served = await self._started(id_, offer, turn)
                     await self._check_unchanged(offer)
         except Exception as error:  # noqa: BLE001  the model is user code
             await self._failed(id_, offer, error)
@@ -327,7 +326,7 @@ class ModelKeeper:
         finally:
             told.cancel()
 
-    async def _started(self, id_: int, offer: Offer) -> ManagedModel:
+    async def _started(self, id_: int, offer: Offer, turn: Turn) -> ManagedModel:
         listing = self._listing
         if listing is None or offer not in listing.offers:
             raise ConfigError("it was changed before it was loaded")
@@ -340,6 +339,7 @@ class ModelKeeper:
                 self._served[id_] = served
                 served.observe(self._observe)
                 await served.load()
+                await turn.wait_alone()
                 self._life.warming(id_)
                 self._tell()
                 await served.warm(self._beside(served))
@@ -424,18 +424,6 @@ class ModelKeeper:
     async def _wait_until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
             await self._news.wait()
-
-
-@contextmanager
-def _polite() -> Iterator[None]:
-    """While one model is loaded in a thread, others are served by the event loop: a thread that
-    runs Python hands over after half a millisecond, not after five."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _HAND_OVER_S))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _release(served: ManagedModel) -> None:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from headway.config import ModelConfig, read
+from headway.config import ModelConfig, converted, read
 from headway.core.operating.versions import VersionPolicy
-from headway.errors import ConfigError, InvalidInput
+from headway.errors import ConfigError, InvalidInput, nearest
 
 NAME = "model.toml"
 _ONLY_HERE = frozenset(["name", "target", "options"])  # a `load` over the API may not set these
@@ -77,6 +77,7 @@ def _ours(override: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Our own names, and Triton's for the same things. What merely describes the model is taken as
     read: clients send back the whole configuration that they got."""
     ours: dict[str, Any] = {}
+    known = RepositoryModelConfig.__struct_fields__
     for key, value in override.items():
         if key == "name":
             if value != name:
@@ -85,10 +86,10 @@ def _ours(override: Mapping[str, Any], name: str) -> dict[str, Any]:
             raise InvalidInput(f"config: {key!r} can be set in {NAME} only")
         elif key in _TRITON:
             ours |= _TRITON[key](value)
-        elif key in RepositoryModelConfig.__struct_fields__:
+        elif key in known:
             ours[key] = value
         elif key not in _DESCRIPTIVE:
-            raise InvalidInput(f"config: no such setting: {key!r}")
+            raise InvalidInput(f"config: {key}: no such setting{nearest(key, known)}")
     return ours
 
 
@@ -145,7 +146,4 @@ _TRITON = {
 
 
 def _convert(table: Mapping[str, Any], where: str) -> RepositoryModelConfig:
-    try:
-        return msgspec.convert(table, RepositoryModelConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from error
+    return converted(RepositoryModelConfig, table, where)

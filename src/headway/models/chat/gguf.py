@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from headway.errors import ConfigError
+from headway.models.chat.unfinished import unfinished_folder
 
 CONVERTER = 2  # raise when what is written changes: the cache is keyed by it
 _ARCHITECTURES = {
@@ -55,10 +54,10 @@ def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAU
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Written elsewhere and moved: a process that finds the folder finds it whole.
-    unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix="unfinished-"))
     try:
-        _convert(file, unfinished, defaults)
-        os.rename(unfinished, folder)
+        with unfinished_folder(folder.parent, "unfinished-") as unfinished:
+            _convert(file, unfinished, defaults)
+            os.rename(unfinished, folder)
     except ConfigError:
         raise
     except KeyError as error:
@@ -68,8 +67,6 @@ def converted(file: Path, cache: Path, defaults: Mapping[str, float] = _NO_DEFAU
             raise
     except Exception as error:  # a file may hold anything
         raise ConfigError(f"{file} is no GGUF file that can be read: {error}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 

@@ -99,8 +99,9 @@ class SpeechModel(Model[Clip, Heard]):
     ) -> Clip:
         """`sample_rate` is that of samples; a file says its own."""
         if language and str(language).lower() not in self.languages:
-            heard = ", ".join(self.languages) or "name none, for this model tells them apart itself"
-            raise InvalidInput(f"language: {language!r} is not one that is heard: {heard}")
+            known = f"there are: {', '.join(self.languages)}"
+            hint = known if self.languages else "leave it out: the model recognizes the language"
+            raise InvalidInput(f"language: {language!r} is not supported; {hint}")
         if isinstance(raw, bytes):
             samples = read_audio(raw, max_s=self.max_seconds)
         else:

@@ -19,6 +19,7 @@ from headway.runtime.events import Cancelled
 from headway.runtime.fan_out import FanOut, LongCall, pieces_of
 
 _PLAIN_FIELDS = Item(0, 0.0)[2:]  # of an item whose caller wished for nothing special
+_NO_REQUEST = Item(0, 0.0)[8:]  # of one that is no part of a larger request
 Follower = Callable[[tuple[int, ...]], None]
 
 
@@ -195,16 +196,9 @@ class Entrance:
         deadline = deadline_at(now if entered_at is None else entered_at, deadline_ms)
         if deadline is None:
             deadline = math.inf
-        return Item(
-            next(self._ids),
-            now,
-            read.rows,
-            read.size,
-            read.priority,
-            tenant,
-            deadline,
-            read.partition,
-        )
+        _, rows, size, priority, partition = read
+        more = (rows, size, priority, tenant, deadline, partition, *_NO_REQUEST)
+        return new_item((next(self._ids), now, *more))
 
     def _submit(self, item: Item, call: Any) -> None:
         if item.rows > 1 and item.rows > self._queue.scheduler.part_rows(item.size):

@@ -110,6 +110,8 @@ class Callbacks:
     def _checked_size(self, item: Any) -> int:
         assert self.size is not None
         size = call_user_code("size", self.size, item)
+        if type(size) is int and 0 <= size <= _LARGEST_SIZE:
+            return size
         if isinstance(size, HeadwayError):
             raise size
         whole = call_user_code("size", operator.index, size)  # numpy's integers are no `int`

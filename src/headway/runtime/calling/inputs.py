@@ -39,6 +39,8 @@ class InputReader:
 
     def __init__(self, model: Any, runner: Runner, callbacks: Callbacks) -> None:
         self.parameters = _parameters(model, callbacks.prepare)
+        # What a call without parameters comes to.
+        self._taken_plainly: tuple[Mapping[str, Any], BatchParameters | None] | None = None
         self._callbacks = callbacks
         self._runner = runner
         self._shape = runner.shape if isinstance(model, TensorModel) else None
@@ -122,13 +124,18 @@ class InputReader:
         self, given: Mapping[str, Any] | None
     ) -> tuple[Mapping[str, Any], BatchParameters | None]:
         """What `prepare` takes of the parameters, and what their batch must have in common."""
+        if not given and self._taken_plainly is not None:
+            return self._taken_plainly
         if self.parameters is None and not given:
             return _NONE, None
         self.check_parameters(given or _NONE)
         assert self.parameters is not None
         shared = self.parameters.of_batch(given or _NONE)
         _check_hashable(shared, "a parameter that decides which calls share a batch")
-        return self.parameters.of_item(given or _NONE), shared
+        taken = self.parameters.of_item(given or _NONE), shared
+        if not given:
+            self._taken_plainly = taken
+        return taken
 
 
 def _parameters(model: object, prepare: Callable[..., Any] | None) -> Parameters | None:

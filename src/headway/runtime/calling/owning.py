@@ -166,6 +166,8 @@ class _Copying:
         if kind is list or kind is dict:
             copied: Any = value.copy()
             self._todo.append(copied)
+        elif kind is _ndarray() and not value.dtype.hasobject:
+            copied = _copied(value)
         elif isinstance(value, tuple):
             copied = self._tuple(value)
         else:

@@ -129,7 +129,7 @@ class DirectCall:
         try:
             tell(outcome)
         except Exception:  # noqa: BLE001  a front end's bug; the next calls are answered all the same
-            _log.exception("a caller could not be told")
+            _log.exception("a caller could not be given its answer")
 
     def detach(self) -> None:
         raise AssertionError("only a batcher that stays in its loop has direct calls")

@@ -177,26 +177,24 @@ class StreamCall:
 
     def wake(self) -> None:
         self._is_told = False  # first: what comes from now on is told anew
-        if self.direct is not None and self._pass_some(self.direct):
-            return
+        chunks, direct = self._chunks, self.direct
+        if direct is not None and chunks and not self.has_ended:
+            # The hot path: the few chunks that have come, while there are more to come.
+            pushed_bytes = self._pushed_bytes
+            if pushed_bytes - self._taken_bytes <= AT_ONCE_BYTES:
+                taken = [chunks.popleft()]
+                for _ in range(len(chunks)):
+                    taken.append(chunks.popleft())
+                if direct(taken):
+                    self._taken_bytes = pushed_bytes
+                    return
+                chunks.extendleft(reversed(taken))
         if self.reader is not None:
             self.reader()
             return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-    def _pass_some(self, direct: Direct) -> bool:
-        """The hot path: the few chunks that have come, while there are more to come."""
-        pushed_bytes, chunks = self._pushed_bytes, self._chunks
-        if not chunks or self.has_ended or pushed_bytes - self._taken_bytes > AT_ONCE_BYTES:
-            return False
-        taken = [chunks.popleft() for _ in range(len(chunks))]
-        if not direct(taken):
-            chunks.extendleft(reversed(taken))
-            return False
-        self._taken_bytes = pushed_bytes
-        return True
 
     def take_direct(self, chunk: Any) -> bool:
         """Whether the reader took it past the queue. What waits there goes first."""

@@ -13,6 +13,7 @@ from headway.runtime.workers.process.handle import ModelProcess
 from headway.runtime.workers.process.protocol import Kind
 
 _log = logging.getLogger(__name__)
+_STOPPED_S = 5.0  # no timer of a process that runs is so late
 
 
 class Line:
@@ -60,8 +61,10 @@ class Line:
             self._stop_reading()
             return False
         except Unreadable as error:
-            _log.error("%s: an engine's word cannot be read", self.process.name, exc_info=error)
-            self.process.kill("said what cannot be read")
+            _log.error(
+                "%s: a message of the engine cannot be decoded", self.process.name, exc_info=error
+            )
+            self.process.kill("sent a message that cannot be decoded")
             self._stop_reading()
             return False
         self._hear(word)
@@ -98,13 +101,14 @@ class Watch:
         self._limit_s = limit_s
         self._is_late = is_late
         self._heard_at = 0.0
+        self._due_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Something is expected of it from now on."""
         if self._timer is None and self._limit_s is not None:
             self._heard_at = time.monotonic()
-            self._timer = self._loop.call_later(self._limit_s, self._look)
+            self._look_in(self._limit_s)
 
     def heard(self) -> None:
         self._heard_at = time.monotonic()
@@ -114,11 +118,18 @@ class Watch:
             self._timer.cancel()
             self._timer = None
 
+    def _look_in(self, seconds: float) -> None:
+        self._due_at = time.monotonic() + seconds
+        self._timer = self._loop.call_later(seconds, self._look)
+
     def _look(self) -> None:
         assert self._limit_s is not None
         self._timer = None
-        left = self._heard_at + self._limit_s - time.monotonic()
+        now = time.monotonic()
+        if now > self._due_at + _STOPPED_S:  # this process did not run, so the engine may not have
+            self._heard_at = now
+        left = self._heard_at + self._limit_s - now
         if left > 0:
-            self._timer = self._loop.call_later(left, self._look)
+            self._look_in(left)
         else:
             self._is_late(self._limit_s)

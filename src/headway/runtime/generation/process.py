@@ -8,8 +8,10 @@ import asyncio
 import copy
 import dataclasses
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from headway.core.faults.supervision import WorkerState
@@ -41,6 +43,7 @@ from headway.runtime.workers.process.options import ProcessOptions
 from headway.runtime.workers.process.recipe import check_main, recipe_of
 from headway.runtime.workers.process.worker import ProcessWorker, WorkerStatus
 
+_log = logging.getLogger(__name__)
 _STOP_S = 15.0
 _RETRY_S = 60.0
 _NO_TOKENS = PlainTokens([], [])
@@ -173,15 +176,26 @@ class EngineProcess:
         return answer
 
     def unload_adapter(self, adapter: str) -> "asyncio.Future[Any]":
+        """Sequences that have it go on, on this engine or the next. It is told when none is left;
+        of one that is just being read, at once."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        answer.set_result(None)
         if adapter in self._adapters:
             self._leaving.add(adapter)
             self._drop_if_unused(adapter)
-        return self._ask(lambda number: UnloadAdapter(number, adapter))
+        else:
+            self._say_unload(adapter)
+        return answer
 
     def _drop_if_unused(self, adapter: str) -> None:
         if all(each.sequence.adapter != adapter for each in self._entries.values()):
             del self._adapters[adapter]
             self._leaving.discard(adapter)
+            self._say_unload(adapter)
+
+    def _say_unload(self, adapter: str) -> None:
+        if self.is_up:
+            self._say(UnloadAdapter(next(self._numbers), adapter))
 
     def _ask(self, command: "Callable[[int], Command]") -> "asyncio.Future[Any]":
         self._check_open()
@@ -259,9 +273,15 @@ class EngineProcess:
         if self._weights is not None:
             self._say(Weigh(self._weights))
         for adapter, folder in self._adapters.items():  # sequences wait until it is read
-            self._say(LoadAdapter(next(self._numbers), adapter, folder))
+            answer = self._ask(partial(LoadAdapter, adapter=adapter, folder=folder))
+            answer.add_done_callback(partial(self._loaded_again, adapter))
         for sequence in self._recovery.started():
             self._send(self._entries[sequence])
+
+    def _loaded_again(self, adapter: str, answer: "asyncio.Future[Any]") -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if error is not None and not isinstance(error, NotReady | Closed):
+            _log.error("%s: adapter %s is lost with its engine: %s", self._name, adapter, error)
 
     def _plain(self, step: Step) -> PlainTokens:
         """The hot path: every token comes through here."""
@@ -354,6 +374,8 @@ class EngineProcess:
             entry = self._entries.pop(each, None)
             if entry is not None:
                 self._sent.pop(entry.number, None)
+                if entry.sequence.adapter in self._leaving:
+                    self._drop_if_unused(entry.sequence.adapter)
         if outputs:
             self._report(_NO_TOKENS, outputs)
 

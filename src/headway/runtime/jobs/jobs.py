@@ -79,8 +79,8 @@ class BatchJob:
         try:
             self._run(started)
         except BaseException as error:  # noqa: BLE001  ours, or an exception that cannot be read
-            _log.exception("a batch broke while its errors were looked at")
-            failure = f"the batch broke: {type(error).__name__}: {text_of(error)}"
+            _log.exception("a batch failed while its errors were examined")
+            failure = f"the batch failed: {type(error).__name__}: {text_of(error)}"
             self.results = [ModelFailed(failure) for _ in self.calls]
         finally:
             self.ran_s = self._clock() - started

@@ -26,9 +26,16 @@ class Draining:
         ]
 
     async def state(self, request: Request) -> Response:
+        _check(request)
         return Response(msgspec.json.encode({"draining": self._registry.is_draining}))
 
     async def drain(self, request: Request) -> Response:
+        _check(request)
         asked = await decode_fields(request, _Body, default=b"{}")
         self._registry.drain(is_draining=asked.draining)
         return await self.state(request)
+
+
+def _check(request: Request) -> None:
+    if request.caller is not None:
+        request.caller.check_whole_server()

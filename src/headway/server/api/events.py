@@ -1,16 +1,22 @@
 """A stream of a model as server-sent events, for every route that streams.
 
-What an event looks like is the route's; when one is written, and what closes, is said here.
+What an event looks like is the route's; when one is written, and what closes, is said here. An
+event that is large is made off the event loop, and only once its client has room for it.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
 from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct, Pause
+from headway.server.json.encoding import encode_in_steps
+from headway.server.net.background import Steps, Work, made
 from headway.server.net.messages import Sink
+from headway.server.net.plain_json import plain_of
+
+EventOf: TypeAlias = Callable[[Any], bytes | Work]  # of a chunk; of a large one the work
 
 
 class Events:
@@ -20,7 +26,7 @@ class Events:
     def __init__(
         self,
         stream: AsyncIterator[Any],
-        event_of: Callable[[Any], bytes],
+        event_of: EventOf,
         error_of: Callable[[HeadwayError], bytes],
         tail_of: Callable[[], bytes] = bytes,
     ) -> None:
@@ -35,7 +41,7 @@ class Events:
     async def start(self) -> None:
         """What fails before the first event is an ordinary error."""
         try:
-            self._first = self._event_of(await anext(self._stream))
+            self._first = await made(self._event_of(await anext(self._stream)))
         except StopAsyncIteration:
             self._first = self._end()
         except BaseException:
@@ -49,7 +55,7 @@ class Events:
         event, self._first = self._first, b""
         try:
             while not event and not self._ended:
-                event = self._event_of(await anext(self._stream))
+                event = await made(self._event_of(await anext(self._stream)))
         except StopAsyncIteration:
             event = self._end()
         except HeadwayError as error:
@@ -75,8 +81,6 @@ class Events:
             await sink.wait_writable()
             while (event := await anext(self, None)) is not None:
                 sink.write(event)
-                if len(event) > AT_ONCE_BYTES:  # the next may be there, and is encoded first
-                    await turn_of(sink)
                 await sink.wait_writable()
             return
         if self._ended:
@@ -90,13 +94,21 @@ class Events:
             sink.write(self._error_of(error))
 
 
+class Slow(NamedTuple):
+    """Chunks of which the first takes long to spell."""
+
+    event: Work
+    rest: Sequence[Any]
+
+
 class Pumping:
-    """Takes what has come, whenever something does, until the end: no task has a turn for it."""
+    """Takes what has come, whenever something does, until the end: no task has a turn for it, but
+    for what is slow."""
 
     def __init__(
         self,
         stream: ServedStream,
-        take: Callable[[list[Any]], None],
+        take: Callable[[list[Any]], Slow | None],
         direct: Direct | None = None,
         pause: Pause | None = None,
     ) -> None:
@@ -104,23 +116,33 @@ class Pumping:
         self._take = take
         self._direct = direct
         self._pause = pause
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Done at the end, and whenever there is something slow: until that is written, the rest
+        # waits in the stream.
+        self.done: asyncio.Future[Slow | None] = asyncio.get_running_loop().create_future()
 
     async def wait_done(self) -> None:
         """Raises what went wrong."""
         self._stream.attach(self.advance, self._direct, self._pause)
         try:
             self.advance()  # what has come meanwhile
-            await self.done
+            while (slow := await self.done) is not None:
+                await self._wait_written(slow)
+                self.done = asyncio.get_running_loop().create_future()
+                self.advance()
         finally:
             self._stream.attach(None)
+
+    async def _wait_written(self, slow: Slow) -> None:
+        raise NotImplementedError
 
     def advance(self) -> None:
         if self.done.done():
             return
         try:
-            self._take(self._stream.take(AT_ONCE_BYTES))
-            if self._stream.is_at_end():
+            slow = self._take(self._stream.take(AT_ONCE_BYTES))
+            if slow is not None:
+                self.done.set_result(slow)
+            elif self._stream.is_at_end():
                 self.done.set_result(None)
             elif self._stream.has_chunks():
                 self._come_back()
@@ -139,15 +161,16 @@ class Pumping:
 class ToSink(Pumping):
     """Writes what comes as events, as long as the sink has room."""
 
-    def __init__(self, stream: ServedStream, event_of: Callable[[Any], bytes], sink: Sink) -> None:
+    def __init__(self, stream: ServedStream, event_of: EventOf, sink: Sink) -> None:
         super().__init__(stream, self._write, self._write_direct, sink.pause)
         self._event_of = event_of
         self._sink = sink
+        self._out = sink.out
         self._is_held_up = False
         self._is_clear = False  # no chunk waits in the stream, and there may be more
 
     def advance(self) -> None:
-        writable = self._sink.writable
+        writable = self._out.writable
         if writable is None:
             super().advance()
             self._is_clear = not self.done.done() and not self._stream.has_chunks()
@@ -164,33 +187,46 @@ class ToSink(Pumping):
 
     def _write_direct(self, chunks: Sequence[Any]) -> bool:
         """The hot path: chunks go to the sink without a stay in the stream."""
-        if not self._is_clear or self._sink.writable is not None:
+        if not self._is_clear or self._out.writable is not None:
             self._is_clear = False  # they wait now, and the next ones behind them
             return False
         try:
-            if len(chunks) > 1:
-                self._write(chunks)
-            elif event := self._event_of(chunks[0]):  # an empty one would end the answer
-                self._sink.write(event)
+            slow = self._write(chunks)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._is_clear = False
             self._fail(error)
+            return True
+        if slow is not None:
+            self._is_clear = False
+            self.done.set_result(slow)
         return True
 
-    def _write(self, chunks: Sequence[Any]) -> None:
+    def _write(self, chunks: Sequence[Any]) -> Slow | None:
+        event_of = self._event_of
         events: list[bytes] = []
         try:
-            for chunk in chunks:
-                events.append(self._event_of(chunk))
-        finally:  # also those before one that cannot be made
-            if written := b"".join(events):
+            for count, chunk in enumerate(chunks, 1):
+                event = event_of(chunk)
+                if not isinstance(event, bytes):
+                    return Slow(event, chunks[count:])
+                events.append(event)
+        finally:  # also those before one that cannot be made, or is slow
+            if written := b"".join(events):  # an empty part would end the answer
                 self._sink.write(written)
+        return None
+
+    async def _wait_written(self, slow: Slow) -> None:
+        sink, event = self._sink, await made(slow.event)
+        sink.write(event)
+        for chunk in slow.rest:
+            await sink.wait_writable()
+            if event := await made(self._event_of(chunk)):
+                sink.write(event)
 
 
-async def turn_of(sink: Sink) -> None:
-    turn = asyncio.Event()
-    sink.call_in_turn(turn.set)
-    await turn.wait()
+def event_in_steps(value: Any, steps: Steps) -> bytes:
+    """Of a large value: its JSON as an event's data."""
+    return encode_in_steps(value, plain_of, steps, start=b"data: ", end=b"\n\n")
 
 
 async def close(stream: AsyncIterator[Any]) -> None:

@@ -210,7 +210,7 @@ class HuggingFace:
         if model:
             models.find_ready(request.caller, model)
         elif not models.registry.is_ready:
-            raise NotReady("not every model is ready", retry_after_s=1.0)
+            raise NotReady(models.registry.unready, retry_after_s=1.0)
         return Response(b'{"status":"ok"}')
 
     async def _find(self, request: Request, name: str, *tasks: Task) -> ServedModel:

@@ -23,8 +23,9 @@ class MetricsPage:
         return [Route("GET", "/metrics", self.metrics, Access.METRICS, may_compress=True)]
 
     async def metrics(self, request: Request) -> Response:
-        """A model at a time: a page of many models is no reason for requests to wait."""
-        page = Page()
+        """A model at a time: a page of many models is no reason for requests to wait. A key that is
+        for certain models is shown those."""
+        page = Page() if request.caller is None else Page(request.caller.may_use)
         for _ in self._metrics.fill(page):
             await asyncio.sleep(0)
         page.add(families.BUILD_INFO, self._build, 1)

@@ -59,6 +59,14 @@ class Caller:
         if not self.may_use(model):
             raise Forbidden(f"key {self.key.id!r} may not use model {model!r}")
 
+    def check_whole_server(self) -> None:
+        """Raises Forbidden for a key that is for certain models: what it does, others would
+        notice."""
+        if self.key.models:
+            raise Forbidden(
+                f"key {self.key.id!r} is for certain models; this concerns the whole server"
+            )
+
     def may_use(self, model: str) -> bool:
         return not self.key.models or model in self.key.models
 

@@ -30,9 +30,10 @@ from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
 from headway.server.grpc.calls import Calls
 from headway.server.grpc.large import LargeResponse
-from headway.server.grpc.spelling import ChunkEncoder
+from headway.server.grpc.spelling import ChunkEncoder, is_large_chunk
 from headway.server.grpc.streams import Asked, Chunks, Streams
 from headway.server.inference import Inference
+from headway.server.net.background import AT_ONCE, Steps
 from headway.server.net.body_room import BodyRoom
 from headway.server.net.http2.call import Call
 from headway.signature import Decoded
@@ -131,10 +132,13 @@ class Methods:
         stream = served.stream(_value_of(served, inputs), ask)
         arrays = cast(Any, served).signature.output.arrays
 
-        def encode(chunk: Any) -> pb.ModelInferResponse:
-            response = self._inference.encode(served, decoded, arrays([chunk]), messages.encode)
-            assert isinstance(response, pb.ModelInferResponse), "made at once"
-            return response
+        def made(chunk: Any, steps: Steps) -> Any:
+            outputs = arrays([chunk])
+            return self._inference.encode(served, decoded, outputs, messages.encode, steps)
+
+        def encode(chunk: Any) -> Any:
+            is_large = is_large_chunk(chunk)
+            return partial(made, chunk) if is_large else made(chunk, AT_ONCE)
 
         async with aclosing(cast(Any, stream)):
             yield Chunks(stream, ChunkEncoder(encode))

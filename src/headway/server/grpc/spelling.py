@@ -1,4 +1,4 @@
-"""The chunks of one stream as messages of `ModelStreamInfer`.
+"""The chunks of one stream as messages of `ModelStreamInfer`. Large ones are made off the loop.
 
 Of a stream of texts, the commonest one, all messages but the first differ in that text alone: the
 first is made as every answer is, the others are that message with another text in it.
@@ -6,31 +6,56 @@ first is made as every answer is, the others are that message with another text 
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy
 
 from headway.errors import ModelFailed
+from headway.server.api.v2.requests import LONG_TEXTS, is_large_raw
 from headway.server.grpc import inference_pb2 as pb
-from headway.server.grpc.large import ANSWER, RAW, varint
-from headway.server.net.http2.inbox import framed
+from headway.server.grpc.large import (
+    ANSWER,
+    RAW,
+    LargeResponse,
+    LargeStreamResponse,
+    joined,
+    varint,
+)
+from headway.server.json.encoding import is_large
+from headway.server.net.background import Steps, Work, background
+from headway.server.net.http2.inbox import framed, prefix_of
 
 IS_END = "triton_final_response"
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct(">BI")
+_MOST_REMEMBERED = 32  # bytes of a text: a token's
+InSteps: TypeAlias = Callable[[Steps], LargeResponse]
 
 
 class ChunkEncoder:
-    def __init__(self, encode: Callable[[Any], pb.ModelInferResponse]) -> None:
+    def __init__(self, encode: Callable[[Any], pb.ModelInferResponse | InSteps]) -> None:
+        """`encode`: a chunk's answer, or how a large one is made."""
         self._encode = encode
         self._of_text: pb.ModelStreamInferResponse | None = None  # what texts are written into
         self._start = b""  # of the answer in it, up to its text
+        self._before: dict[int, bytes] = {}  # by a text's length: all of its message before it
 
-    def message_of(self, chunk: Any) -> pb.ModelStreamInferResponse:
-        """Valid until the next one is asked for. Raises ModelFailed."""
+    async def wait_message(self, chunk: Any) -> pb.ModelStreamInferResponse | bytes:
+        """Valid until the next one is asked for; a large one is serialised. Raises ModelFailed."""
+        found = self.message_of(chunk)
+        if isinstance(found, pb.ModelStreamInferResponse):
+            return found
+        return await background.run(lambda steps: joined(_parts(found, steps)))
+
+    def message_of(self, chunk: Any) -> pb.ModelStreamInferResponse | InSteps:
         message = self._of_text
-        if message is not None and type(chunk) is str:
+        if message is not None and type(chunk) is str and len(chunk) <= LONG_TEXTS:
             message.infer_response.raw_output_contents[0] = _raw(chunk)
             return message
         response = self._encode(chunk)
+        if not isinstance(response, pb.ModelInferResponse):
+            return response
         response.parameters[IS_END].bool_param = False
         message = pb.ModelStreamInferResponse(infer_response=response)
         if type(chunk) is str and list(response.raw_output_contents) == [_raw(chunk)]:
@@ -38,26 +63,62 @@ class ChunkEncoder:
             self._start = _without_text(response, chunk)
         return message
 
-    def frame_of(self, chunk: Any) -> bytes:
+    def frame_of(self, chunk: Any) -> bytes | Work:
         """The same, serialised, as a message of gRPC. The hot path of our own stack."""
-        start = self._start
-        if not start or type(chunk) is not str:
-            return framed(self.message_of(chunk).SerializeToString())
-        raw = _raw(chunk)
-        raw_size = varint(len(raw))
-        answer_bytes = len(start) + 1 + len(raw_size) + len(raw)
+        if self._start and type(chunk) is str and len(chunk) <= LONG_TEXTS:
+            text = _utf8(chunk)
+            before = self._before.get(len(text))
+            return (self._begin(len(text)) if before is None else before) + text
+        found = self.message_of(chunk)
+        if isinstance(found, pb.ModelStreamInferResponse):
+            return framed(found.SerializeToString())
+        return partial(_large_frame, found)
+
+    def _begin(self, text_bytes: int) -> bytes:
+        """What stands before a text of this length."""
+        raw_bytes = _LENGTH.size + text_bytes
+        raw_size = varint(raw_bytes)
+        answer_bytes = len(self._start) + len(RAW) + len(raw_size) + raw_bytes
         answer_size = varint(answer_bytes)
-        frame = _FRAME.pack(0, 1 + len(answer_size) + answer_bytes)
-        return b"".join((frame, ANSWER, answer_size, start, RAW, raw_size, raw))
+        size_bytes = len(ANSWER) + len(answer_size) + answer_bytes
+        found = b"".join(
+            (
+                *(_FRAME.pack(0, size_bytes), ANSWER, answer_size),
+                *(self._start, RAW, raw_size, _LENGTH.pack(text_bytes)),
+            )
+        )
+        if text_bytes <= _MOST_REMEMBERED:
+            self._before[text_bytes] = found
+        return found
+
+
+def is_large_chunk(chunk: Any) -> bool:
+    """Would its answer hold an event loop up? (A value without a tensor's kind travels as JSON.)"""
+    return is_large_raw(chunk) if isinstance(chunk, numpy.ndarray) else is_large(chunk)
+
+
+def _parts(make: InSteps, steps: Steps) -> list[bytes]:
+    response = make(steps)
+    response.parameters[IS_END].bool_param = False
+    return LargeStreamResponse(response).parts()
+
+
+def _large_frame(make: InSteps, steps: Steps) -> bytes:
+    parts = _parts(make, steps)
+    return joined([prefix_of(*parts), *parts])
 
 
 def _raw(text: str) -> bytes:
     """An element of a BYTES tensor."""
+    data = _utf8(text)
+    return _LENGTH.pack(len(data)) + data
+
+
+def _utf8(text: str) -> bytes:
     try:
-        data = text.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         raise ModelFailed(f"the result cannot be written as text: {error}") from None
-    return _LENGTH.pack(len(data)) + data
 
 
 def _without_text(response: pb.ModelInferResponse, text: str) -> bytes:

@@ -152,10 +152,14 @@ class _Stream:
     async def _write_all(self, asked: Asked) -> None:
         async with self._service.stream(asked) as (stream, spelling):
             async for chunk in stream:
-                await self._write(spelling.message_of(chunk))
+                await self._write(await spelling.wait_message(chunk))
                 if isinstance(self._context, Call) and isinstance(stream, ServedStream):
                     # The rest as they come, without a task's turn for each.
-                    await ToSink(stream, spelling.frame_of, _Sink(self._context)).wait_done()
+                    sink = self._context.sink()
+                    try:
+                        await ToSink(stream, spelling.frame_of, sink).wait_done()
+                    finally:
+                        sink.flush()  # before what is said of its end
                     return
 
     @contextmanager
@@ -185,25 +189,6 @@ class _Stream:
             error_message=self._calls.refusal_of(error, request.id).message,
             infer_response=pb.ModelInferResponse(id=request.id),
         )
-
-
-class _Sink:
-    """Of one call; what goes in is framed."""
-
-    pause = None
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self.write = call.send
-        self.call_in_turn = call.call_in_turn
-
-    @property
-    def writable(self) -> "asyncio.Future[None] | None":
-        return self._call.writable
-
-    async def wait_writable(self) -> None:
-        while (writable := self.writable) is not None:
-            await writable
 
 
 async def _parsed(request: Any) -> pb.ModelInferRequest:

@@ -18,6 +18,7 @@ from headway.server.net.messages import Request
 Fields = TypeVar("Fields")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a surrogate pair, or both
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)  # at the top
+_MISSING = re.compile(r"Object missing required field `(\w+)`")  # at the top
 SMALL_BYTES = 64 * 2**10  # decoded in the event loop: two milliseconds, whatever is in it
 
 
@@ -72,17 +73,21 @@ async def decode_fields(
 
 
 def mistake_of(error: msgspec.ValidationError, kind: type) -> str:
-    """For a field that `kind` does not have: that it is not supported, where `kind` names it in
-    UNSUPPORTED (with what there is instead, if anything), or which one may have been meant."""
+    """The field first. For one that `kind` does not have: that it is not supported, where `kind`
+    names it in UNSUPPORTED (with what there is instead, if anything), or which one may have been
+    meant."""
+    missing = _MISSING.fullmatch(str(error))
+    if missing is not None:
+        return f"{missing[1]}: this field is missing"
     found = _UNKNOWN.fullmatch(str(error))
     if found is None:
         return str(error)
     name = found[1]
     instead: str | None = getattr(kind, "UNSUPPORTED", {}).get(name)
     if instead is not None:
-        return f"{name}: is not supported" + (f"; {instead}" if instead else "")
+        return f"{name}: this field is not supported" + (f"; {instead}" if instead else "")
     fields = [each.encode_name for each in msgspec.structs.fields(kind)]
-    return f"{name:.60}: is an unknown field{nearest(name[:60], fields)}"
+    return f"{name:.60}: there is no such field{nearest(name[:60], fields)}"
 
 
 def _said_of(body: bytes, error: Exception) -> str:

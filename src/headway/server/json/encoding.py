@@ -9,7 +9,7 @@ import numpy
 from headway.server.net.background import Steps, background
 
 _MOST_VALUES = 2**12  # encoded in one go: less than a millisecond
-_MOST_CHARACTERS = 64 * 2**10
+MOST_CHARACTERS = 64 * 2**10  # of a text, likewise
 _SCALARS = frozenset([bool, float, int, type(None)])
 Hook = Callable[[Any], Any]
 
@@ -23,11 +23,16 @@ async def encode_json(value: Any, hook: Hook) -> bytes:
 
 def is_large(value: Any) -> bool:
     """Would encoding it hold an event loop up?"""
+    if type(value) is str:  # the commonest
+        return len(value) > MOST_CHARACTERS
     return _weight(value, _MOST_VALUES) > _MOST_VALUES
 
 
-def encode_in_steps(value: Any, hook: Hook, steps: Steps) -> bytes:
-    return b"".join(_Writer(hook, steps).parts_of(value))
+def encode_in_steps(
+    value: Any, hook: Hook, steps: Steps, *, start: bytes = b"", end: bytes = b""
+) -> bytes:
+    """Between `start` and `end`."""
+    return b"".join((start, *_Writer(hook, steps).parts_of(value), end))
 
 
 def _weight(value: Any, most: int) -> int:
@@ -53,7 +58,7 @@ def _weight_alone(value: Any) -> int:
     """Of what is no container."""
     kind = type(value)
     if kind is str or kind is bytes:
-        return 1 + len(value) * _MOST_VALUES // _MOST_CHARACTERS
+        return 1 + len(value) * _MOST_VALUES // MOST_CHARACTERS
     return 1 + value.size if isinstance(value, numpy.ndarray) else 1
 
 
@@ -123,8 +128,8 @@ class _Writer:
 
     def _write_text(self, text: str) -> None:
         self._parts.append(b'"')
-        for start in range(0, len(text), _MOST_CHARACTERS):
-            part = text[start : start + _MOST_CHARACTERS]
+        for start in range(0, len(text), MOST_CHARACTERS):
+            part = text[start : start + MOST_CHARACTERS]
             self._parts.append(msgspec.json.encode(part)[1:-1])
             self._steps.rest()
         self._parts.append(b'"')

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from headway.errors import DeadlineExceeded
 from headway.runtime.calling.threads import Lanes, whose
@@ -37,6 +37,7 @@ class Steps:
 
 
 AT_ONCE = Steps()
+Work: TypeAlias = Callable[[Steps], bytes]  # bytes that take too long to make in the event loop
 
 
 class _ThreadSteps(Steps):
@@ -126,6 +127,11 @@ def _run(found: _Work, *, is_nested: bool) -> None:
 
 
 background = Background()  # for all front ends of this process
+
+
+async def made(found: bytes | Work) -> bytes:
+    """As it is, or as the work makes it."""
+    return found if isinstance(found, bytes) else await background.run(found)
 
 
 async def joined(parts: Sequence[bytes]) -> bytes:

@@ -97,7 +97,7 @@ class TlsListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptors, no memory: it would be readable for ever
-                _log.error("no connection can be accepted for a moment: %s", error)
+                _log.error("connections cannot be accepted for a moment: %s", error)
                 self._loop.remove_reader(listening)
                 self._loop.call_later(_PAUSE_S, self._watch, listening)
                 return

@@ -60,13 +60,28 @@ class Refusal(Response):
         self.code = code
 
 
-class Sink(Protocol):
-    """Where a stream's parts go."""
+class Out(Protocol):
+    """A stream's way out: a connection of HTTP/1.1, a call of gRPC."""
 
     @property
     def writable(self) -> "asyncio.Future[None] | None":
         """None: now; else done when there is room again."""
         ...
+
+    def send(self, data: bytes) -> None:
+        """Parts of the stream. Raises nothing, also where the client has left."""
+        ...
+
+    def call_in_turn(self, callback: Callable[[], object]) -> None:
+        """After much was written: when others who write much have had their turn."""
+        ...
+
+
+class Sink(Protocol):
+    """Where a stream's parts go."""
+
+    @property
+    def out(self) -> Out: ...
 
     @property
     def pause(self) -> Pause | None:
@@ -78,7 +93,7 @@ class Sink(Protocol):
     def write(self, data: bytes) -> None: ...
 
     def call_in_turn(self, callback: Callable[[], object]) -> None:
-        """After much was written: when others who write much have had their turn."""
+        """As its way out does."""
         ...
 
 

@@ -8,45 +8,33 @@ many streams get tokens faster than anybody reads, several tokens go into one wr
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from headway.runtime.driving.streams import Pause
+from headway.server.net.messages import Out
 
-SMALL_BYTES = 4096  # a connection that holds more writes at once
+SMALL_BYTES = 4096  # a stream that holds more writes at once
 _STREAM_S = 1e-4  # of pause for each stream that was written: ten times what a write takes
 _SHORT_S = 1e-3  # a pause below is none: event loops count in milliseconds
 
 
-class Writer(Protocol):
-    """A connection that holds parts of a stream."""
-
-    def flush(self) -> None:
-        """Write what is held, if anything is. Raises nothing."""
-        ...
-
-
 class Writes:
-    """Of one port's connections.
+    """Of one port's streams.
 
     After a round of writes is a pause, the longer the more streams were written. What comes after
     the pause leaves in the turn it comes in, with what came during the pause; if nothing more
     comes, that leaves after twice the pause. Models in other threads do not wake us in the pause.
     """
 
-    __slots__ = ("_most_pause_s", "_timer", "_waiting", "clock", "is_due", "next_at", "pause")
+    __slots__ = ("_most_pause_s", "_timer", "clock", "is_due", "next_at", "pause", "waiting")
 
     def __init__(self, most_pause_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_pause_s = most_pause_s
-        self._waiting: list[Writer] = []
+        self.waiting: list[StreamSink] = []  # each from its first part on
         self._timer: asyncio.TimerHandle | None = None  # while there is a pause
         self.is_due = False  # at the end of this turn
         self.clock = clock
         self.next_at = 0.0  # a part that comes later is written at the end of its turn
         self.pause = Pause(clock)
-
-    def add(self, writer: Writer) -> None:
-        """It holds its first part."""
-        self._waiting.append(writer)
 
     def come_due(self) -> None:
         """One more part is held, after the pause."""
@@ -62,11 +50,53 @@ class Writes:
             self.pause.end()  # what was held back leaves with the rest
         finally:
             self.is_due = False
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         pause_s = min(len(waiting) * _STREAM_S, self._most_pause_s)
         if pause_s >= _SHORT_S:
             self.next_at = self.clock() + pause_s
             self.pause.begin(self.next_at)
             self._timer = asyncio.get_running_loop().call_later(2 * pause_s, self._flush)
-        for writer in waiting:
-            writer.flush()
+        for sink in waiting:
+            held, sink.held = sink.held, b""
+            if held:  # it may have left meanwhile, with a large one
+                sink.out.send(held)
+
+
+class StreamSink:
+    """Where the parts of one stream go. Small ones are held, and written with those of others."""
+
+    __slots__ = ("_writes", "call_in_turn", "held", "out", "pause")
+
+    def __init__(self, writes: Writes, out: Out) -> None:
+        self._writes = writes
+        self.out = out
+        self.held = b""
+        self.pause = writes.pause
+        self.call_in_turn = out.call_in_turn
+
+    async def wait_writable(self) -> None:
+        while (writable := self.out.writable) is not None:
+            await writable
+
+    def write(self, part: bytes) -> None:
+        held, writes = self.held, self._writes
+        if len(held) + len(part) > SMALL_BYTES:
+            self.flush()
+            self.out.send(part)
+            return
+        if held:
+            self.held = held + part
+        else:
+            self.held = part
+            writes.waiting.append(self)
+        if not writes.is_due and writes.clock() >= writes.next_at:
+            writes.come_due()
+
+    def flush(self) -> None:
+        if held := self.take():
+            self.out.send(held)
+
+    def take(self) -> bytes:
+        """What is held, to be written with what follows."""
+        held, self.held = self.held, b""
+        return held

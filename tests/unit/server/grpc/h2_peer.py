@@ -20,6 +20,7 @@ from headway.server.net.http2.budget import Budget, address_budget
 from headway.server.net.http2.connection import Connection
 from headway.server.net.http2.method import Method
 from headway.server.net.round_robin import RoundRobin
+from headway.server.net.writes import Writes
 
 LIMIT_BYTES = 100_000
 CONFIG = ServerConfig(
@@ -154,6 +155,7 @@ class Owner:
         self.has_room = True
         self.room = BodyRoom(CONFIG)
         self.turns = RoundRobin()
+        self.writes = Writes(0.0)
         self.unpacking = asyncio.Semaphore(2)
         self.budget = address_budget(0.0)
         self.keys: set[str] = set()  # none: everybody may

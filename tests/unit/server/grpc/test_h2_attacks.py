@@ -412,6 +412,44 @@ async def test_a_read_that_ends_with_its_slice_does_not_stop_the_reading() -> No
     assert not link.transport.pauses
 
 
+async def test_large_frames_end_a_read_sooner_than_small_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A quarter of a megabyte was sixteen units, however long it takes to copy."""
+    one_step_a_turn(monkeypatch)
+    link = Link()
+    encoder, data, sent = hpack.Encoder(), message(bytes(98_000)), GREETING
+    for number in (1, 3, 5):
+        sent += frames.headers(number, encoder.encode(head("/test/wait")), is_last=False)
+        for at in range(0, len(data), frames.MAX_FRAME):
+            sent += frames.frame(frames.DATA, 0, number, data[at : at + frames.MAX_FRAME])
+    link.feed(sent)
+
+    def read_bytes() -> int:
+        return sum(len(call._inbox or b"") for call in link.server._calls.values())
+
+    assert 0 < read_bytes() <= 12 * frames.MAX_FRAME
+    assert link.transport.is_paused
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert read_bytes() == 3 * len(data)
+    assert not link.transport.is_paused
+    await ended(link)
+
+
+async def test_a_task_costs_the_more_the_larger_its_message_is() -> None:
+    """Eight messages of 200 KB were decoded in one turn of the loop."""
+    link = Link()
+    link.feed(GREETING)
+    costs = []
+    for size in (0, 2**12, 2**17):
+        before = link.server._left_units
+        await link.server.create_task(asyncio.sleep(0), size)
+        costs.append(link.server._left_units - before)
+    assert costs == [10, 11, 42]
+    await ended(link)
+
+
 async def test_calls_with_a_task_each_are_begun_a_few_in_a_turn() -> None:
     """Their tasks run in the next turn: a hundred of them took ten milliseconds of it."""
     turns = round_robin.RoundRobin()

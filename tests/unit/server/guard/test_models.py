@@ -63,7 +63,7 @@ def test_whoever_looks_says_who_it_is() -> None:
 
 def test_front_ends_ask_the_registry_only_for_what_concerns_no_model() -> None:
     """Or for what anybody may know: whether one is ready whose name he has."""
-    harmless = {"is_ready", "is_live", "is_draining", "drain", "find_ready"}
+    harmless = {"is_ready", "is_live", "is_draining", "drain", "find_ready", "unready"}
     for path in [*SERVER.glob("api/**/*.py"), *SERVER.glob("grpc/*.py")]:
         used = re.findall(r"\b_?registry\.(\w+)\b(?! import)", path.read_text())
         # Whoever loads an adapter, an administrator, is told that its name is taken.

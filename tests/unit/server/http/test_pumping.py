@@ -23,6 +23,10 @@ class Connection:
         self.pause = None
         self.written: list[bytes] = []
 
+    @property
+    def out(self) -> Any:
+        return self
+
     async def wait_writable(self) -> None:
         if self.writable is not None:
             await self.writable

@@ -16,6 +16,10 @@ class Sink:
     def __init__(self) -> None:
         self.written: list[bytes] = []
 
+    @property
+    def out(self) -> Any:
+        return self
+
     async def wait_writable(self) -> None: ...
 
     def write(self, data: bytes) -> None:

@@ -40,6 +40,16 @@ def test_models_are_folders_with_numbered_versions(tmp_path: Path) -> None:
     }
 
 
+def test_a_model_without_a_version_folder_is_told_where_its_files_belong(tmp_path: Path) -> None:
+    write(tmp_path / "flat/model.py", "")
+    found = Repository(tmp_path).scan()["flat"]
+    assert found.error is not None
+    assert "has no version: move model.py and its neighbours to" in found.error
+    (tmp_path / "flat/1").mkdir()
+    (tmp_path / "flat/model.py").rename(tmp_path / "flat/1/model.py")
+    assert sorted(Repository(tmp_path).scan()["flat"].versions) == [1]
+
+
 def test_a_folder_of_something_else_is_refused_and_an_empty_one_is_not(tmp_path: Path) -> None:
     Repository(tmp_path).check()
     write(tmp_path / "notes.txt")
@@ -135,10 +145,10 @@ def test_version_policies(tmp_path: Path, text: str, policy: VersionPolicy) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_bach_size = 3", "unknown field `max_bach_size`"),
-        ("versions.lates = 3", r"unknown field `lates` - at `\$.versions`"),
+        ("max_bach_size = 3", r"max_bach_size: no such setting; did you mean max_batch_size\?"),
+        ("versions.lates = 3", r"\[versions\] lates: no such setting; did you mean latest\?"),
         ("versions = {latest = 1, all = true}", "one of latest, all and listed"),
-        ("versions.latest = 0", "Expected `int` >= 1"),
+        ("versions.latest = 0", r"\[versions\] latest: a whole number >= 1 is expected, not 0"),
         ("unload_after_s = 3", 'set load = "on-request"'),
         ("max_batch_size = ", "Invalid value"),
     ],
@@ -180,8 +190,8 @@ def test_a_load_may_say_things_in_our_words_or_tritons(
         ('{"version_policy": {"newest": {}}}', "Triton does not have"),
         ('{"instance_group": [{"count": "two"}]}', "'two' is not a whole number"),
         ('{"max_batch_size": "eight"}', "'eight' is not a whole number"),
-        ('{"max_batch_size": 1.5}', "Expected `int`, got `float`"),
-        ('{"nonsense": 1}', "no such setting: 'nonsense'"),
+        ('{"max_batch_size": 1.5}', "max_batch_size: a whole number is expected, not 1.5"),
+        ('{"nonsense": 1}', "nonsense: no such setting"),
     ],
 )
 def test_what_a_load_may_not_say(text: str, message: str) -> None:

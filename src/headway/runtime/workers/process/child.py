@@ -137,9 +137,12 @@ class Child:
         line = self._channel.both_ways()
         try:
             model.serve(line)
-        except BaseException:
+        except BaseException as error:
             logging.getLogger(__name__).exception("the model has ended")
             sys.stdout.flush()
+            # The last line there is the reason that the parent tells, and knows memory by.
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+            sys.stderr.flush()
             os._exit(1)
 
     def _predict(

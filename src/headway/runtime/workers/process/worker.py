@@ -177,7 +177,7 @@ class _Life:
                     if self._supervision.state is WorkerState.FAILED:
                         self._give_back()  # no thread will come for it
         except BaseException as error:  # noqa: BLE001  a bug of ours; no caller may wait for ever
-            _log.exception("%s: its worker broke", self._spec.name)
+            _log.exception("%s: its worker failed", self._spec.name)
             self._supervision.fail(f"broke: {type(error).__name__}: {error}")
             self._tell_lost(None)
         finally:

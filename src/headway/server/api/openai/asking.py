@@ -102,7 +102,7 @@ class Generating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if self.stream_options is not None and not self.stream:
             raise InvalidInput("stream_options: needs stream = true")
         if self.stream_options is not None and self.stream_options.include_obfuscation:
-            raise InvalidInput("stream_options.include_obfuscation: is not supported")
+            raise InvalidInput("stream_options.include_obfuscation: this field is not supported")
 
     @property
     def includes_usage(self) -> bool:
@@ -119,7 +119,9 @@ def _biases(given: dict[str, float]) -> dict[int, float]:
 def language_of(served: ServedModel) -> Language:
     language = served.language
     if language is None:
-        raise InvalidInput(f"model: {served.name!r} does not generate text")
+        raise InvalidInput(
+            f"model: {served.name!r} does not generate text; POST /v1/predict/{served.name} runs it"
+        )
     return language
 
 

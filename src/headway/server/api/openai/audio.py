@@ -44,7 +44,7 @@ class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         if self.temperature != 0:
             raise InvalidInput("temperature: only 0 is supported: models give the likeliest text")
         if self.prompt:
-            raise InvalidInput("prompt: is not supported")
+            raise InvalidInput("prompt: this field is not supported")
         for each in self.include:
             raise InvalidInput(
                 f"include: {each!r} is not supported: there are no log-probabilities"

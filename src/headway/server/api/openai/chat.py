@@ -46,6 +46,8 @@ class ChatRequest(Generating, frozen=True, forbid_unknown_fields=True, kw_only=T
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         **Generating.UNSUPPORTED,
         **dict.fromkeys(_UNSUPPORTED, ""),
+        "prompt": "/v1/completions takes it; here a prompt is a message",
+        "input": "this route takes messages",
     }
 
     messages: list[dict[str, Any]]
@@ -134,7 +136,9 @@ def _checked(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InvalidInput(f"{where}.role: {role!r:.40} is unknown; there are {served}")
     for name, value in message.items():
         if name not in ("role", "content", "name") and value is not None:
-            raise InvalidInput(f"{where}.{name}: is not supported")
+            raise InvalidInput(f"{where}.{name}: this field is not supported")
+    if role != "assistant" and message.get("content") is None:
+        raise InvalidInput(f"{where}.content: a text is expected")
     checked = {"role": known, "content": _text(message.get("content"), f"{where}.content")}
     named = message.get("name")
     if named is not None:
@@ -160,7 +164,7 @@ def _part(part: Any, where: str) -> str:
     if part.get("type") != "text":
         raise InvalidInput(f"{where}.type: {part.get('type')!r:.40} is not supported; only text is")
     for name in part.keys() - {"type", "text"}:
-        raise InvalidInput(f"{where}.{name}: is an unknown field")
+        raise InvalidInput(f"{where}.{name}: there is no such field")
     text = part.get("text")
     if not isinstance(text, str):
         raise InvalidInput(f"{where}.text: a text is expected")

@@ -25,7 +25,7 @@ class Form:
         known = {each.encode_name: each for each in msgspec.structs.fields(kind)}
         for name in (*self.fields, *self.files):
             if name not in known:
-                raise InvalidInput(f"{name}: is an unknown field; there are {', '.join(known)}")
+                raise InvalidInput(f"{name}: there is no such field; there are {', '.join(known)}")
         given = {name: self._given(name, field) for name, field in known.items()}
         given = {name: value for name, value in given.items() if value is not None}
         try:

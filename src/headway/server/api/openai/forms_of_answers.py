@@ -33,7 +33,7 @@ def _response_format(given: Mapping[str, Any]) -> Form | None:
         raise InvalidInput(f"{field}.type: {kind!r:.40} is none of {', '.join(_KINDS)}")
     known = {"type", "json_schema"} if kind == "json_schema" else {"type"}
     for name in given.keys() - known:
-        raise InvalidInput(f"{field}.{name}: is an unknown field")
+        raise InvalidInput(f"{field}.{name}: there is no such field")
     if kind == "text":
         return None
     if kind == "json_object":
@@ -42,7 +42,7 @@ def _response_format(given: Mapping[str, Any]) -> Form | None:
     if not isinstance(inner, Mapping) or "schema" not in inner:
         raise InvalidInput(f"{field}.json_schema: an object with a schema is expected")
     for name in inner.keys() - {"name", "description", "schema", "strict"}:
-        raise InvalidInput(f"{field}.json_schema.{name}: is an unknown field")
+        raise InvalidInput(f"{field}.json_schema.{name}: there is no such field")
     where = f"{field}.json_schema.schema"
     return Form(grammar_of_schema(inner["schema"], where), where)
 
@@ -52,7 +52,7 @@ def _structured(given: Mapping[str, Any]) -> Form:
     said = {name: value for name, value in given.items() if value is not None}
     makers = {"json": grammar_of_schema, "regex": grammar_of_regex, "choice": grammar_of_choice}
     for name in said.keys() - makers.keys():
-        raise InvalidInput(f"{field}.{name}: is an unknown field; there are {', '.join(makers)}")
+        raise InvalidInput(f"{field}.{name}: there is no such field; there are {', '.join(makers)}")
     if len(said) != 1:
         raise InvalidInput(f"{field}: one of {', '.join(makers)} is expected")
     ((name, value),) = said.items()

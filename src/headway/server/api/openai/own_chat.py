@@ -4,15 +4,15 @@ Its texts are the answer, whole or as they come. Fields of the request that its 
 (`temperature`, `max_tokens`), are handed on; one that it has not is refused, not ignored.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 
 from headway.errors import InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.events import Events
+from headway.server.api.events import Events, event_in_steps
 from headway.server.api.openai.answers import (
     ChatChoice,
     ChatMessage,
@@ -21,7 +21,8 @@ from headway.server.api.openai.answers import (
 )
 from headway.server.api.openai.events import DONE, error_event, event_of
 from headway.server.api.v2.generating import single, whole
-from headway.server.json.encoding import encode_json
+from headway.server.json.encoding import encode_json, is_large
+from headway.server.net.background import Work
 from headway.server.net.messages import Answer, Response, StreamResponse
 from headway.server.net.plain_json import plain_of
 from headway.signature.values import field_hints
@@ -50,8 +51,9 @@ async def answer_own_chat(asked: Any, served: ServedModel, ask: Ask) -> Answer:
     value = _value_of(asked, served)
     head = chat_head(served.name)
     if asked.stream:
-        parts = _parts(served, value, ask, {**head, "object": "chat.completion.chunk"})
-        events = Events(parts, bytes, error_event)
+        writer = _EventWriter({**head, "object": "chat.completion.chunk"})
+        stream = served.stream(value, ask) if served.streams else single(served, value, ask)
+        events = Events(stream, writer.event_of, error_event, writer.tail)
         await events.start()
         return StreamResponse(events, headers=_HEADERS)
     result = await (whole if served.only_streams else _predicted)(served, value, ask)
@@ -85,24 +87,25 @@ def _value_of(asked: Any, served: ServedModel) -> dict[str, Any]:
     return value
 
 
-async def _parts(
-    served: ServedModel, value: Any, ask: Ask, head: Mapping[str, Any]
-) -> AsyncIterator[bytes]:
-    stream = served.stream(value, ask) if served.streams else single(served, value, ask)
+class _EventWriter:
+    """Spells the texts of one answer."""
 
-    def chunk(delta: dict[str, Any], reason: str | None = None) -> bytes:
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        self._head = head
+        self._role = {"role": "assistant"}  # said with the first
+
+    def event_of(self, chunk: Any) -> bytes | Work:
+        text = _text(chunk)
+        value = self._value({**self._role, "content": text})
+        self._role = {}
+        return partial(event_in_steps, value) if is_large(text) else event_of(value)
+
+    def tail(self) -> bytes:
+        return event_of(self._value({}, "stop")) + DONE
+
+    def _value(self, delta: Mapping[str, str], reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return event_of({**head, "choices": [choice]})
-
-    is_first = True
-    async with aclosing(cast(Any, stream)):
-        async for text in stream:
-            if is_first:
-                is_first = False
-                yield chunk({"role": "assistant", "content": _text(text)})
-            else:
-                yield chunk({"content": _text(text)})
-    yield chunk({}, "stop") + DONE
+        return {**self._head, "choices": [choice]}
 
 
 def _text(value: Any) -> str:

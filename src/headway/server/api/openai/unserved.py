@@ -1,4 +1,4 @@
-"""Routes of OpenAI's that are not served here, and what is instead."""
+"""Routes of other servers that are not served here, and what is instead."""
 
 _CHAT = "/v1/chat/completions"
 _PREDICT = "/v1/predict/{model}/batch"
@@ -21,11 +21,25 @@ _INSTEAD = {
     "videos": "/v1/predict/{model} (a model of yours that gives bytes)",
     "fine_tuning": "/v1/load_lora_adapter for what was tuned elsewhere",
     "engines": "/v1/models",
+    "predict": "/v1/predict/{model}",
+}
+# Of vLLM, SageMaker, TorchServe and Kubernetes.
+_OTHERS = {
+    "/generate": "/v1/completions",
+    "/invocations": "/v1/predict/{model}",
+    "/predictions": "/v1/predict/{model}",
+    "/infer": "/v2/models/{model}/infer",
+    "/models": "/v1/models",
+    "/version": "/v2",
+    **dict.fromkeys(("/ping", "/healthz", "/readyz"), "/health"),
+    "/livez": "/v2/health/live",
 }
 
 
 def why_unserved(path: str) -> str | None:
-    """None: it is no route of OpenAI's that we know."""
+    """None: it is no route of theirs that we know."""
+    if path in _OTHERS:
+        return f"{path} is not served here; instead there is {_OTHERS[path]}. /docs lists all"
     if not path.startswith("/v1/"):
         return None
     asked = path.removeprefix("/v1/")

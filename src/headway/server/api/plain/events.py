@@ -1,14 +1,17 @@
 """A stream on the plain route: each chunk as a server-sent event, `data: ` and its JSON."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.events import Events
+from headway.server.api.events import Events, event_in_steps
 from headway.server.api.plain.answers import NOT_JSON
 from headway.server.api.v2.generating import single
+from headway.server.json.encoding import is_large
+from headway.server.net.background import Steps, Work
 from headway.server.net.messages import StreamResponse
 from headway.signature.foreign import encode_plain
 
@@ -23,11 +26,24 @@ async def answer_events(served: ServedModel, value: Any, ask: Ask) -> StreamResp
     return StreamResponse(events, headers=_HEADERS)
 
 
-def _event_of(chunk: Any) -> bytes:
+def _event_of(chunk: Any) -> bytes | Work:
+    if is_large(chunk):
+        return partial(_large_event, chunk)
     try:
         return b"data: %b\n\n" % encode_plain(chunk)
     except NOT_JSON as error:
-        raise ModelFailed(f"a chunk is not JSON: {error}") from error
+        raise _not_json(error) from error
+
+
+def _large_event(chunk: Any, steps: Steps) -> bytes:
+    try:
+        return event_in_steps(chunk, steps)
+    except NOT_JSON as error:
+        raise _not_json(error) from error
+
+
+def _not_json(error: Exception) -> ModelFailed:
+    return ModelFailed(f"a chunk is not JSON: {error}")
 
 
 def _error_event(error: HeadwayError) -> bytes:

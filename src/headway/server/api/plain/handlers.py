@@ -7,6 +7,7 @@ form is a value, too; streams are answered as server-sent events. `{"items": [â€
 `?language=de`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ItemsMean, ServedModel
+from headway.server.api.openapi.examples import example_of
 from headway.server.api.plain.answers import (
     NOT_JSON,
     answer_of,
@@ -38,7 +40,7 @@ from headway.server.net.background import Steps
 from headway.server.net.messages import Answer, Request, Response
 from headway.server.net.plain_json import plain_of
 from headway.server.routes import Route
-from headway.signature.values import takes_list
+from headway.signature.values import takes_list, takes_object, takes_text
 
 _NO_PARAMETERS: dict[str, str] = {}
 
@@ -75,8 +77,7 @@ class Plain:
             try:
                 return await _answer(request, served, value, ask)
             except InvalidInput as error:
-                if type(value) is list and not takes_list(served.json_schemas()[0]):
-                    error.args = (f'{error}; several at once are sent as {{"items": [...]}}',)
+                error.args = (f"{error}{_hint(value, served.json_schemas()[0])}",)
                 raise
 
     async def predict_batch(self, request: Request, model: str) -> Answer:
@@ -112,6 +113,18 @@ class Plain:
         results = await served.predict_many(items, ask, keep_errors=True)
         body = await encoded({"results": results}, _plain_or_error)
         return Response(body, headers=ask.headers())
+
+
+def _hint(value: Any, schema: dict[str, Any]) -> str:
+    """What may have been meant by a value of the wrong kind, for the end of a message."""
+    if type(value) is list and value:
+        is_text = isinstance(value[0], str) and takes_text(schema)
+        if is_text or not takes_list(schema):
+            return '; several at once are sent as {"items": [...]}'
+    if type(value) is dict and not takes_object(schema):
+        example = json.dumps(example_of(schema), ensure_ascii=False)
+        return f"; the body is the value itself, as in {example}"
+    return ""
 
 
 def _unclear(name: str) -> InvalidInput:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
@@ -9,11 +10,12 @@ from msgspec import Meta
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.events import Events, close
+from headway.server.api.events import Events, close, event_in_steps
 from headway.server.api.v2.asking import check_count
 from headway.server.api.v2.requests import Parameters
 from headway.server.json.body import decode_json
-from headway.server.json.encoding import encode_json
+from headway.server.json.encoding import MOST_CHARACTERS, encode_json, is_large
+from headway.server.net.background import Steps, Work
 from headway.server.net.messages import Request, Response, StreamResponse
 from headway.server.net.plain_json import plain_of
 
@@ -130,13 +132,19 @@ class _EventEncoder:
         # An event with a text in it, the commonest one, up to that text.
         self._start = b"data: " + _message(model, body, "")[: -len(_TEXT_END)]
 
-    def event_of(self, chunk: Any) -> bytes:
-        if type(chunk) is str:
+    def event_of(self, chunk: Any) -> bytes | Work:
+        if type(chunk) is str and len(chunk) <= MOST_CHARACTERS:
             try:
                 return self._start + _encode(chunk) + b"}\n\n"
             except UnicodeError:
                 pass  # half of a surrogate pair: said below
+        elif is_large(chunk):
+            return partial(self._large_event, chunk)
         return _event(_message(self._model, self._body, chunk))
+
+    def _large_event(self, chunk: Any, steps: Steps) -> bytes:
+        with _not_json():
+            return event_in_steps(_named(self._model, self._body, chunk), steps)
 
 
 def _error_event(error: HeadwayError) -> bytes:

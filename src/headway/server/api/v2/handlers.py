@@ -178,7 +178,7 @@ class V2:
 
     async def ready(self, request: Request) -> Response:
         if not self._models.registry.is_ready:
-            raise NotReady("not every model is ready", retry_after_s=1.0)
+            raise NotReady(self._models.registry.unready, retry_after_s=1.0)
         return _json(Ready(ready=True))
 
     async def server_metadata(self, request: Request) -> Response:

@@ -15,7 +15,7 @@ from headway.server.api.v2.tensors import Array, TensorSignature, objects
 Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = dict[str, Scalar]
 LARGE_ANSWER = FEW  # elements in JSON or texts: encoding takes some milliseconds
-_LONG_TEXTS = 2**20  # characters of texts, however few they are, likewise
+LONG_TEXTS = 2**16  # characters of texts, however few they are: several come at a time
 LARGE_ANSWER_BYTES = 4 * 2**20  # of raw numbers, likewise
 Count = Annotated[int, Meta(ge=0)]
 
@@ -169,9 +169,9 @@ def is_large_raw(array: Array) -> bool:
 def _has_long_texts(array: Array) -> bool:
     """For an array of a few."""
     if not array.dtype.hasobject:
-        return array.nbytes > _LONG_TEXTS
+        return array.nbytes > LONG_TEXTS
     found = array.ravel().tolist()
-    return sum(len(each) for each in found if isinstance(each, str | bytes)) > _LONG_TEXTS
+    return sum(len(each) for each in found if isinstance(each, str | bytes)) > LONG_TEXTS
 
 
 def check_known(parameters: Parameters, known: tuple[str, ...], what: str) -> None:

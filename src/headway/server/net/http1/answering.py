@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from headway.config import ServerConfig
 from headway.runtime.calling.threads import whose
-from headway.runtime.driving.streams import Pause
 from headway.server.app import WISHES, App
 from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
@@ -17,7 +16,7 @@ from headway.server.net.http1 import wire
 from headway.server.net.http1.lifetime import Lifetime, Owner
 from headway.server.net.http1.turns import Received, Refused, request_of
 from headway.server.net.messages import Response, StreamResponse
-from headway.server.net.writes import SMALL_BYTES
+from headway.server.net.writes import StreamSink
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +24,9 @@ SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
 
 
 class Answering(Lifetime):
-    """A stream that it answers writes into it (`Sink`), without a task."""
+    """A stream that it answers is written without a task: it is the `Out` of a `StreamSink`."""
 
-    __slots__ = ("_asked", "_handle", "_held", "_is_chunked", "_owes_continue", "writable")
+    __slots__ = ("_asked", "_handle", "_is_chunked", "_owes_continue", "writable")
 
     def __init__(
         self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
@@ -37,39 +36,18 @@ class Answering(Lifetime):
         self._asked: tuple[bytes, dict[bytes, bytes]] = (b"", {})  # its URL and headers, if direct
         self._owes_continue = False
         self._is_chunked = True  # the stream that is answered
-        self._held = b""  # parts of it that are written with those of other streams
         self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
 
-    # As a stream's sink.
+    # As a stream's way out.
 
-    @property
-    def pause(self) -> Pause:
-        return self._owner.writes.pause
-
-    async def wait_writable(self) -> None:
-        if self.writable is not None:
-            await self.writable
-
-    def write(self, part: bytes) -> None:
-        if len(part) > SMALL:
-            self.flush()
-            self._transport.writelines(wire.parts_of_chunk(part, is_chunked=self._is_chunked))
+    def send(self, data: bytes) -> None:
+        transport = self._transport
+        if transport.is_closing():
             return
-        is_first = not self._held
-        self._held = part if is_first else self._held + part
-        if len(self._held) > SMALL_BYTES:
-            self.flush()
-            return
-        writes = self._owner.writes
-        if is_first:
-            writes.add(self)
-        if not writes.is_due and writes.clock() >= writes.next_at:
-            writes.come_due()
-
-    def flush(self) -> None:
-        held, self._held = self._held, b""
-        if held and not self._transport.is_closing():
-            self._transport.write(wire.encode_chunk(held) if self._is_chunked else held)
+        if len(data) > SMALL:
+            transport.writelines(wire.parts_of_chunk(data, is_chunked=self._is_chunked))
+        else:
+            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     @property
     def client(self) -> str:
@@ -143,7 +121,7 @@ class Answering(Lifetime):
             received = self._received_direct()
             self._send(received, self._app.answer_error(received.request, error))
         except Exception:
-            logger.exception("an error could not be told")
+            logger.exception("an error answer could not be sent")
             self._transport.abort()  # the client must not wait for an answer that never comes
             return
         self._next(keep_alive=True)
@@ -155,7 +133,7 @@ class Answering(Lifetime):
             if not self._transport.is_closing():
                 self._send(received, response)
         except Exception:
-            logger.exception("an answer could not be packed")
+            logger.exception("an answer could not be compressed")
             self._transport.abort()
             return
         self._next(keep_alive=True)
@@ -227,11 +205,14 @@ class Answering(Lifetime):
             return
         is_events = response.content_type.startswith("text/event-stream")
         comment = wire.encode_comment(is_chunked=is_chunked) if is_events else None
+        held = b""
         if chunk is not None and (pump := getattr(response.chunks, "pump", None)) is not None:
             self._write_chunk(head, chunk, is_chunked=is_chunked)
             head, chunk = b"", None
             self._comment = comment
-            await pump(self)
+            sink = StreamSink(self._owner.writes, self)
+            await pump(sink)
+            held = sink.take()
         while chunk is not None:
             if chunk:  # an empty one would end the stream
                 self._write_chunk(head, chunk, is_chunked=is_chunked)
@@ -241,7 +222,6 @@ class Answering(Lifetime):
                 await self.writable
             chunk = await anext(response.chunks, None)
         self._comment = None
-        held, self._held = self._held, b""
         if held:
             head += wire.encode_chunk(held) if is_chunked else held
         self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))

@@ -18,6 +18,7 @@ from headway.server.net.http2.call_state import WINDOW, CallState, Status, wake
 from headway.server.net.http2.frames import Code, StreamFailed
 from headway.server.net.http2.heads import Metadata, Value
 from headway.server.net.http2.inbox import Broken, Message, TooLong, prefix_of, whole
+from headway.server.net.writes import StreamSink
 
 _log = logging.getLogger(__name__)
 ENCODINGS = frozenset(["identity", "gzip", "deflate"])
@@ -119,7 +120,7 @@ class Call(CallState):
             self._work = direct.start(request, data, self)
             if self._work is not None:
                 return
-        self._work = self._wire.create_task(self._run(request))
+        self._work = self._wire.create_task(self._run(request), len(data))
 
     def _collect(self, data: bytes) -> None:
         inbox = self._open_inbox() if self._inbox is None else self._inbox
@@ -251,6 +252,10 @@ class Call(CallState):
 
     def call_in_turn(self, callback: Callable[[], object]) -> None:
         self._wire.call_in_turn(callback)
+
+    def sink(self) -> StreamSink:
+        """For one of the streams that it answers with."""
+        return StreamSink(self._wire.writes, self)
 
     @property
     def writable(self) -> "asyncio.Future[None] | None":

@@ -20,12 +20,14 @@ from headway.server.net.http2.frames import Code, ConnectionFailed
 from headway.server.net.http2.heads import Metadata
 from headway.server.net.http2.sending import Sending
 from headway.server.net.round_robin import RoundRobin
+from headway.server.net.writes import Writes
 
 LINGER_S = 2.0  # how long a peer that failed is listened to, so that it can read why
 PING_TIMEOUT_S = 20.0
 RESET_COSTS = 4  # a call that was begun for nothing, or refused
 _ANSWER_EARNS = 8
-_TASK_UNITS = 10  # what a call with a task of its own takes, in the turns after this
+_TASK_UNITS = 10  # what a call with a task of its own takes, in the turns after this …
+_BYTES_A_UNIT = 2**12  # … and one more for so much of its message
 _CANCEL_S = 3e-5
 
 
@@ -34,6 +36,7 @@ class Owner(Protocol):
 
     room: BodyRoom
     turns: RoundRobin  # of work that would hold all connections up
+    writes: Writes  # of streams
     unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
 
     @property
@@ -103,9 +106,15 @@ class Lifetime(Sending):
     def left(self, task: "asyncio.Task[None]") -> None:
         self._owner.left(task)
 
-    def create_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        self._left_units += _TASK_UNITS
+    def create_task(
+        self, work: Coroutine[Any, Any, None], size_bytes: int = 0
+    ) -> "asyncio.Task[None]":
+        self._left_units += _TASK_UNITS + size_bytes // _BYTES_A_UNIT
         return self.loop.create_task(work)
+
+    @property
+    def writes(self) -> Writes:
+        return self._owner.writes
 
     def call_in_turn(self, callback: Callable[[], object]) -> None:
         self._owner.turns.call(self._client, callback)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headway.server.grpc.calls import Refusal
+from headway.server.net.writes import Writes
 from headway.server.routes import Pending
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class Wire(Protocol):
     unpacking: asyncio.Semaphore  # how many are unpacked at a time
 
     @property
+    def writes(self) -> Writes: ...
+
+    @property
     def is_paused(self) -> bool: ...
 
     def send_answer(self, call: "CallState", body: bytes) -> None:
@@ -66,7 +70,11 @@ class Wire(Protocol):
         """It may send so much more."""
         ...
 
-    def create_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
+    def create_task(
+        self, work: Coroutine[Any, Any, None], size_bytes: int = 0
+    ) -> "asyncio.Task[None]":
+        """`size_bytes`: of the message that it works on."""
+        ...
 
     def left(self, task: "asyncio.Task[None]") -> None:
         """It has been cancelled, and may still be cleaning up."""

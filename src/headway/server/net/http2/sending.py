@@ -126,7 +126,12 @@ class Sending(asyncio.Protocol):
     def _sent_at_once(self, call: CallState, parts: tuple[bytes, ...]) -> bool:
         """The common case: a message that fits into one frame, and nothing waits before it."""
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        if self.is_paused or size > min(self._window, call.send_window, frames.MAX_FRAME):
+        if (
+            size > frames.MAX_FRAME
+            or size > self._window
+            or size > call.send_window
+            or self.is_paused
+        ):
             return False
         self._window -= size
         call.send_window -= size

@@ -1,0 +1,212 @@
+"""A stream's large chunks are spelled off the event loop, on every route and stack, and none for a
+client that does not read."""
+
+import asyncio
+import dataclasses
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, NamedTuple
+
+import grpc
+import httpx
+import pytest
+from served_models import MOST_S
+from stacks import on_uvicorn
+
+import headway
+from headway.config import ModelConfig, ServerConfig
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Registry
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc.server import GrpcServer
+from headway.server.net.asgi import AsgiApp
+from headway.server.net.background import background
+from headway.server.net.http1.server import HttpServer
+from headway.server.run import make_app
+
+pytestmark = pytest.mark.real_time
+CHUNKS = ["a" * 300_000, "b", "c", "é" * 200_000, "d" * 2**20, "e"]
+LARGE = 3  # of them
+
+
+@dataclasses.dataclass
+class Said:
+    messages: list[dict[str, Any]]
+
+
+class Pages(headway.Model[str, str]):
+    def stream(self, items: list[str]) -> Iterator[list[str]]:
+        for chunk in CHUNKS:
+            yield [chunk for _ in items]
+
+
+class Talk(headway.Model[Said, str]):
+    def stream(self, items: list[Said]) -> Iterator[list[str]]:
+        for chunk in CHUNKS:
+            yield [chunk for _ in items]
+
+
+class Broken(headway.Model[str, str]):
+    """Its second chunk is large, and no JSON and no text."""
+
+    def stream(self, items: list[str]) -> Iterator[list[str]]:
+        yield ["a" for _ in items]
+        yield ["b" * 300_000 + "\ud800" for _ in items]
+        yield ["c" for _ in items]
+
+
+class Flood(headway.Model[str, str]):
+    """Goes on until nobody reads it."""
+
+    ended: ClassVar = threading.Event()
+
+    def stream(self, items: list[str]) -> Iterator[list[str]]:
+        try:
+            while True:
+                yield ["a" * 2**20 for _ in items]
+        finally:
+            self.ended.set()
+
+
+class Addresses(NamedTuple):
+    http: str
+    asgi: str
+    grpc: str
+    grpcio: str
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Addresses]:
+    registry = Registry()
+    models = {"pages": Pages(), "talk": Talk(), "broken": Broken(), "flood": Flood()}
+    hosted = []
+    for name, model in models.items():
+        served = Served(ModelConfig(name=name, target="t:t", warm_up=False), model=model)
+        await served.start()
+        registry.add(served)
+        hosted.append(served)
+    config = ServerConfig(port=0, grpc_port=0)
+    app = make_app(registry, config)
+    async with (
+        HttpServer(app, config) as http,
+        GrpcServer(registry, ServerConfig(grpc_port=0, grpc_stack="headway")) as own,
+        GrpcServer(registry, ServerConfig(grpc_port=0, grpc_stack="grpcio")) as grpcio,
+        on_uvicorn(AsgiApp(app)) as asgi,
+    ):
+        yield Addresses(http.url.removeprefix("http://"), asgi, own.address, grpcio.address)
+    for served in hosted:
+        await served.close()
+
+
+def text_of(event: dict[str, Any]) -> str:
+    """Of any of the routes."""
+    if "choices" in event:
+        return event["choices"][0]["delta"].get("content", "")
+    return event["text_output"]
+
+
+ROUTES = {
+    "plain": ("/v1/predict/pages", "a"),
+    "v2": ("/v2/models/pages/generate_stream", {"text_input": "a"}),
+    "chat": (
+        "/v1/chat/completions",
+        {"model": "talk", "messages": [{"role": "user", "content": "a"}], "stream": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("stack", ["http", "asgi"])
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_large_chunk_is_spelled_off_the_loop(stack: str, route: str) -> None:
+    """A megabyte was encoded in one go, in the event loop, of every stream."""
+    async with serving() as addresses, httpx.AsyncClient(timeout=MOST_S) as client:
+        path, body = ROUTES[route]
+        before = background.started
+        url, headers = f"http://{getattr(addresses, stack)}{path}", {"Accept": "text/event-stream"}
+        answer = await client.post(url, json=body, headers=headers)
+        assert answer.status_code == 200, answer.text[:200]
+        assert background.started - before == LARGE
+        lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+        found = [json.loads(line) for line in lines if line != "[DONE]"]
+        texts = [each if isinstance(each, str) else text_of(each) for each in found]
+        assert [text for text in texts if text] == CHUNKS
+
+
+@pytest.mark.parametrize("stack", ["grpc", "grpcio"])
+async def test_so_it_is_over_grpc(stack: str) -> None:
+    async with serving() as addresses, channel_to(getattr(addresses, stack)) as channel:
+        before = background.started
+        answers = [each async for each in ask(channel, "pages")]
+        assert background.started - before == LARGE
+        assert [each.error_message for each in answers] == [""] * len(CHUNKS)
+        raws = [each.infer_response.raw_output_contents[0] for each in answers]
+        assert [raw[4:].decode() for raw in raws] == CHUNKS
+        assert {bool(each.infer_response.outputs) for each in answers} == {True}
+
+
+@pytest.mark.parametrize("stack", ["http", "asgi", "grpc", "grpcio"])
+async def test_one_that_cannot_be_spelled_is_said_after_those_before_it(stack: str) -> None:
+    async with serving() as addresses:
+        address = getattr(addresses, stack)
+        if stack.startswith("grpc"):
+            async with channel_to(address) as channel:
+                answers = [each async for each in ask(channel, "broken")]
+            assert answers[0].infer_response.raw_output_contents[0][4:] == b"a"
+            assert "surrogates not allowed" in answers[1].error_message
+            assert len(answers) == 2
+            return
+        async with httpx.AsyncClient(timeout=MOST_S) as client:
+            url = f"http://{address}/v2/models/broken/generate_stream"
+            answer = await client.post(url, json={"text_input": "a"})
+        first, second = [line for line in answer.text.split("\n\n") if line]
+        assert json.loads(first.removeprefix("data: "))["text_output"] == "a"
+        assert "error" in json.loads(second.removeprefix("data: "))
+
+
+@pytest.mark.parametrize("stack", ["http", "asgi", "grpc", "grpcio"])
+async def test_nothing_is_spelled_for_a_client_that_does_not_read(stack: str) -> None:
+    """Its connection takes a few megabytes, and its stream four more: then it is cut off."""
+    Flood.ended.clear()
+    async with serving() as addresses:
+        before = background.started
+        if stack.startswith("grpc"):
+            async with channel_to(getattr(addresses, stack)) as channel:
+                stream = ask(channel, "flood")
+                assert (await stream.read()).infer_response.outputs
+                assert await asyncio.to_thread(Flood.ended.wait, MOST_S)
+                stream.cancel()
+        else:
+            host, port = getattr(addresses, stack).split(":")
+            reader, writer = await asyncio.open_connection(host, int(port), limit=2**16)
+            body = b'{"text_input":"x"}'
+            head = b"POST /v2/models/flood/generate_stream HTTP/1.1\r\nHost: x\r\n"
+            writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            await reader.readline()
+            assert await asyncio.to_thread(Flood.ended.wait, MOST_S)
+            writer.close()
+        assert background.started - before < 40
+
+
+@asynccontextmanager
+async def channel_to(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    options = [("grpc.max_receive_message_length", 2**30)]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        yield channel
+
+
+def ask(channel: grpc.aio.Channel, model: str) -> Any:
+    request = pb.ModelInferRequest(model_name=model)
+    tensor = request.inputs.add(name="input", datatype="BYTES", shape=[1])
+    tensor.contents.bytes_contents.append(b"x")
+    method: Any = channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelStreamInferResponse.FromString,
+    )
+
+    async def requests() -> AsyncIterator[pb.ModelInferRequest]:
+        yield request
+
+    return method(requests(), timeout=MOST_S)

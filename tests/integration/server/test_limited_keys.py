@@ -1,0 +1,153 @@
+"""A key that is for one model, at every door: another model looks like one that does not exist."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from served_models import Letters, Upper
+
+from headway.config import KeyConfig, ModelConfig, ServerConfig
+from headway.hosting.hosted import Served
+from headway.hosting.registry import Registry
+from headway.server.app import App
+from headway.server.auth.guard import Guard
+from headway.server.auth.keys import new_key
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.grpc.calls import SERVICE
+from headway.server.grpc.server import GrpcServer
+from headway.server.net.asgi import AsgiApp
+from headway.server.net.http1.server import HttpServer
+from headway.server.observing import Observing
+from headway.server.routes import Route
+from headway.server.run import make_app
+
+pytestmark = pytest.mark.real_time
+KEY, WHOLE = new_key(), new_key()
+RIGHTS = ("infer", "metrics", "admin")
+KEYS = [
+    KeyConfig(id="m", hash=KEY.hash, tenant="m", models=("mine",), rights=RIGHTS),
+    KeyConfig(id="w", hash=WHOLE.hash, tenant="w", rights=RIGHTS),
+]
+BODIES = [
+    *(b"", b"{}", b'"a"', b'{"model":"NAME"}', b'{"model":"NAME","input":"a"}'),
+    *(b'{"model":"NAME","prompt":"a"}', b'{"model":"NAME","tokens":[1]}'),
+    b'{"model":"NAME","messages":[{"role":"user","content":"a"}]}',
+    b'{"model":"NAME","query":"a","documents":["b"]}',
+    b'{"model":"NAME","texts":["a"],"input_type":"search_query"}',
+    b'{"lora_name":"NAME","lora_path":"/x"}',
+    b'{"lora_name":"x","lora_path":"/x","model":"NAME"}',
+    *(b'{"inputs":"a"}', b'{"text_input":"a"}', b'{"instances":["a"]}', b'{"folder":"/x"}'),
+]
+
+
+@asynccontextmanager
+async def served(stack: str) -> AsyncIterator[tuple[App, Any]]:
+    """A client of `mine` and `secret`: of HTTP or ASGI, or a channel of gRPC."""
+    grpc_stack: Any = stack if stack in ("headway", "grpcio") else "headway"
+    config = ServerConfig(port=0, grpc_port=0, grpc_stack=grpc_stack, drain_s=0.2)
+    guard, observing, registry = Guard(config, KEYS), Observing(config), Registry()
+    async with AsyncExitStack() as opened:
+        for name, model in (("mine", Upper()), ("secret", Letters())):
+            settings = ModelConfig(name=name, target="tests:None", warm_up=False)
+            each = Served(settings, model=model)
+            observing.watch(each)
+            await each.start()
+            opened.push_async_callback(each.close, drain_s=0.2)
+            registry.add(each)
+        observing.follow(registry)
+        app = make_app(registry, config, guard=guard, observing=observing)
+        client: Any
+        if stack == "http":
+            http = await opened.enter_async_context(HttpServer(app, config))
+            client = httpx.AsyncClient(base_url=http.url, timeout=20)
+        elif stack == "asgi":
+            transport = httpx.ASGITransport(app=AsgiApp(app))  # type: ignore[arg-type]
+            client = httpx.AsyncClient(transport=transport, base_url="http://asgi", timeout=20)
+        else:
+            server = await opened.enter_async_context(GrpcServer(registry, config, guard=guard))
+            client = grpc.aio.insecure_channel(server.address)
+        yield app, await opened.enter_async_context(client)
+
+
+async def ask(client: httpx.AsyncClient, route: Route, body: bytes, name: str) -> tuple[int, str]:
+    path = route.template.replace("{model}", name).replace("{version}", "1")
+    path = re.sub(r"\{\w+\}", "x", path)
+    headers = {"x-api-key": KEY.key, "x-request-id": "r"}
+    content = body.replace(b"NAME", name.encode())
+    answer = await client.request(route.method, path, content=content, headers=headers)
+    return answer.status_code, answer.text
+
+
+@pytest.mark.parametrize("stack", ["http", "asgi"])
+async def test_no_route_tells_another_model_from_none(stack: str) -> None:
+    async with served(stack) as (app, client):
+        for route in app.routes:
+            for body in BODIES if route.method == "POST" else [b""]:
+                about = (route.method, route.template, body)
+                secret, text = await ask(client, route, body, "secret")
+                absent, same = await ask(client, route, body, "absent")
+                if "{model}" in route.template or b"NAME" in body:
+                    assert (secret, text.replace("secret", "absent")) == (absent, same), about
+                    assert secret >= 400 or "{model}" not in route.template, about
+                else:
+                    assert "secret" not in text, about
+
+
+@pytest.mark.parametrize("stack", ["http", "asgi"])
+async def test_metrics_show_a_key_its_own_models(stack: str) -> None:
+    async with served(stack) as (_, client):
+        for key, models in ((KEY, {"mine"}), (WHOLE, {"mine", "secret"})):
+            page = (await client.get("/metrics", headers={"x-api-key": key.key})).text
+            assert set(re.findall(r'model="(\w+)"', page)) == models
+            assert "headway_model_ready" in page
+            assert "headway_build_info" in page  # what concerns no model is for every such key
+
+
+@pytest.mark.parametrize("stack", ["http", "asgi"])
+async def test_who_administrates_one_model_does_not_drain_the_server(stack: str) -> None:
+    async with served(stack) as (_, client):
+        for method in ("GET", "POST"):
+            refused = await client.request(
+                method, "/admin/drain", headers={"x-api-key": KEY.key}, content=b""
+            )
+            assert refused.status_code == 403
+            assert "'m' is for certain models" in refused.text
+        allowed = await client.get("/admin/drain", headers={"x-api-key": WHOLE.key})
+        assert allowed.json() == {"draining": False}
+
+
+@pytest.mark.parametrize("stack", ["headway", "grpcio"])
+async def test_no_method_tells_another_model_from_none(stack: str) -> None:
+    async with served(stack) as (_, channel):
+        for method in SERVICE.methods:
+            if method.name == "ModelReady":
+                continue  # whoever knows a name may ask that
+            told = {}
+            for name in ("secret", "absent", ""):
+                told[name] = await call(channel, method, name)
+            assert told["secret"].replace("secret", "absent") == told["absent"], method.name
+            assert "secret" not in told[""], method.name
+
+
+async def call(channel: Any, method: Any, name: str) -> str:
+    request = getattr(pb, method.input_type.name)()
+    for field in request.DESCRIPTOR.fields:
+        if field.name in ("name", "model_name", "repository_name"):
+            setattr(request, field.name, name)
+    streams = method.name == "ModelStreamInfer"
+    ask = (channel.stream_stream if streams else channel.unary_unary)(
+        f"/{SERVICE.full_name}/{method.name}",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=getattr(pb, method.output_type.name).FromString,
+    )
+    metadata = (("x-api-key", KEY.key),)
+    try:
+        if streams:
+            return "".join([str(each) async for each in ask(iter([request]), metadata=metadata)])
+        return str(await ask(request, metadata=metadata, timeout=20))
+    except grpc.aio.AioRpcError as error:
+        return f"{error.code()}: {error.details()}"
