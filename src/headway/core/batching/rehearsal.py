@@ -51,7 +51,7 @@ _CHANCE = 0.5
 _NO_LONGER = 1.002  # times what a smaller batch takes
 _CAPPED = math.log(0.97)  # a cap must be this much better than none, as it is worse when more come
 _BUSY = 0.8  # of the time
-_SLOW = 1.05  # times the mean: batches that take less are not slow
+_SLOW = 1.5  # times the mean: where no batch takes longer, none is slow
 
 
 class Setting(NamedTuple):
