@@ -117,8 +117,8 @@ def test_its_class_takes_options_by_type(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("absent.py", r"absent\.py: there is no such file in "),
-        ("absent.py:Model", r"absent\.py: there is no such file in "),
+        ("absent.py", r"absent\.py: there is no such file"),
+        ("absent.py:Model", r"absent\.py: there is no such file"),
         ("broken_file.py", r"broken_file\.py, line 1: invalid syntax"),
         ("needs_more.py", r"cannot be imported: No module named 'not_there_at_all'; pip install "),
         (
