@@ -6,6 +6,8 @@
 #include "common.h"
 
 enum { WIDTH = 16, DEEPEST = 640, HEIGHT = 96, TALLEST = 6, WIDEST = 4, AHEAD = 1536 };
+enum { FEW = 3 };                           // rows, for which weights only pass through
+enum { PIECES = 4, PIECES_OF_FEW_ROWS = 2 };  // of a product, for each thread
 enum kind { HALF, BRAIN, INT8 };
 
 struct product {
@@ -15,6 +17,7 @@ struct product {
     float *y;
     long rows, outputs, inputs;
     enum kind kind;
+    long next;  // the piece that nobody has taken yet
 };
 
 INLINE size_t size_of(enum kind kind) { return kind == INT8 ? 1 : 2; }
@@ -145,11 +148,8 @@ INLINE void many_rows(const enum kind kind, const struct product *given, long be
     }
 }
 
-INLINE void multiply_share(const enum kind kind, const struct product *given, long thread,
-                           long threads)
+INLINE void multiply_panels(const enum kind kind, const struct product *given, long begin, long end)
 {
-    long begin, end;
-    share(given->outputs / WIDTH, thread, threads, &begin, &end);
     switch (given->rows) {
     case 1: few_rows(kind, 1, 4, given, begin, end); break;
     case 2: few_rows(kind, 2, 2, given, begin, end); break;
@@ -158,19 +158,30 @@ INLINE void multiply_share(const enum kind kind, const struct product *given, lo
     }
 }
 
+// Whoever is free takes the next panels: a thread that has to leave its core for a moment, to another
+// process or another machine's guest, holds up one piece, not half of the product.
 static void multiply_on_thread(void *work, long thread, long threads)
 {
-    const struct product *given = work;
-    switch (given->kind) {
-    case HALF: multiply_share(HALF, given, thread, threads); break;
-    case BRAIN: multiply_share(BRAIN, given, thread, threads); break;
-    case INT8: multiply_share(INT8, given, thread, threads); break;
+    struct product *given = work;
+    const long each = given->rows <= FEW ? PIECES_OF_FEW_ROWS : PIECES;
+    const long pieces = threads > 1 ? each * threads : 1;
+    (void)thread;
+    for (;;) {
+        const long piece = __atomic_fetch_add(&given->next, 1, __ATOMIC_RELAXED);
+        if (piece >= pieces) return;
+        long begin, end;
+        share(given->outputs / WIDTH, piece, pieces, &begin, &end);
+        switch (given->kind) {
+        case HALF: multiply_panels(HALF, given, begin, end); break;
+        case BRAIN: multiply_panels(BRAIN, given, begin, end); break;
+        case INT8: multiply_panels(INT8, given, begin, end); break;
+        }
     }
 }
 
 void multiply(const char *weights, const float *scales, const float *x, float *y, long rows,
               long outputs, long inputs, int kind, long threads)
 {
-    struct product given = {weights, scales, x, y, rows, outputs, inputs, kind};
+    struct product given = {weights, scales, x, y, rows, outputs, inputs, kind, 0};
     on_threads(multiply_on_thread, &given, rows * outputs * inputs, threads);
 }
