@@ -96,7 +96,7 @@ class Driver:
             after - before
             for number in numbers
             for before, after in itertools.pairwise(self.tokens[number])
-            if before >= since
+            if after > since  # the gap in which something began is of that time, too
         ]
 
 

@@ -76,7 +76,7 @@ class World:
             after - before
             for number in numbers
             for before, after in itertools.pairwise(self.times[number])
-            if before >= since
+            if after > since
         ]
 
     def start_streams(self) -> list[int]:
