@@ -14,7 +14,7 @@ from benchmarks.peers.loads import Load, loads
 from benchmarks.peers.over_http import serving
 from benchmarks.report import Bar, Benchmark, Report
 
-ROUNDS = 5
+ROUNDS = 8
 
 
 def chat_http(quick: bool) -> Report:
