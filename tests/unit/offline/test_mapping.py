@@ -100,7 +100,7 @@ def test_answers_that_come_in_another_order_are_written_in_the_lines_order(tmp_p
 
         async def answer(value: int) -> bytes:
             if value + 1 < len(waiting) and value % 3 != 2:
-                await waiting[value + 1].wait()  # whoever comes next is first
+                await waiting[value + 1].wait()  # the next line is answered first
             waiting[value].set()
             return b"%d" % value
 

@@ -4,7 +4,6 @@ keeps the others waiting."""
 import asyncio
 import logging
 import sys
-from types import TracebackType
 from typing import Self
 
 _log = logging.getLogger(__name__)
@@ -54,12 +53,7 @@ class Turn:
         self._turns.begin()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._turns.end()
         self._stop_patience()
         if self._is_alone:

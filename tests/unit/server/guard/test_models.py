@@ -66,7 +66,7 @@ def test_front_ends_ask_the_registry_only_for_what_concerns_no_model() -> None:
     harmless = {"is_ready", "is_live", "is_draining", "drain", "find_ready", "unready"}
     for path in [*SERVER.glob("api/**/*.py"), *SERVER.glob("grpc/*.py")]:
         used = re.findall(r"\b_?registry\.(\w+)\b(?! import)", path.read_text())
-        # Whoever loads an adapter, an administrator, is told that its name is taken.
+        # An administrator who loads an adapter is told that its name is taken.
         more = {"adapters", "names"} if path.name == "adapting.py" else set()
         assert set(used) <= harmless | more, path
         assert "Ask(" not in path.read_text() or path.name == "asking.py", path
