@@ -3,12 +3,14 @@
 import hashlib
 import pickle
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 _SAMPLE = 64  # bytes from either end, elements of an array
 _MEMBERS = 8  # of a container, from either end
 _HASHED = frozenset([str, int, float, bool, bytes])
+_SHORT = 256  # characters of a text: a token's, and more
+_BLOCK = 16  # short texts that are hashed together
 
 
 def digest_of(value: Any, partition: Hashable) -> bytes | None:
@@ -29,22 +31,42 @@ class Trail:
         self._state = _State(sampled=True)
         self._is_known = True
         self._hash = 0
+        self._texts: list[str] = []  # short ones since the last block of them, in their order
 
     def add(self, content: Any) -> None:
-        self.length += 1
         kind = type(content)
-        if kind in _HASHED:  # tokens: a tenth of what a digest costs
-            self._hash = hash((self._hash, kind, content))
+        if kind is str and len(content) <= _SHORT:
+            self.add_texts((content,), len(content))
+            return
+        self.length += 1
+        # Beside short texts it must be known which place it had among them.
+        self._hash = hash((self._hash, self.length, kind, content if kind in _HASHED else None))
+        if kind in _HASHED:
             return
         try:
             self._state.add(content)
         except Exception:  # noqa: BLE001  user code, as below
             self._is_known = False
 
-    def digest(self) -> tuple[int, bytes] | None:
+    def add_texts(self, texts: Sequence[str], size: int) -> None:
+        """Of so many characters in all. The hot path: tokens cost no digest of their own."""
+        if size > _SHORT:
+            for text in texts:
+                self.add(text)
+            return
+        self.length += len(texts)
+        waiting = self._texts
+        waiting += texts
+        while len(waiting) >= _BLOCK:
+            self._hash = hash((self._hash, *waiting[:_BLOCK]))
+            del waiting[:_BLOCK]
+
+    def digest(self) -> tuple[Hashable, ...] | None:
         """None: whether another one is equal cannot be known, so it is not. It holds within
         this process."""
-        return (self._hash, self._state.hash.digest()) if self._is_known else None
+        if not self._is_known:
+            return None
+        return (self._hash, *self._texts, self._state.hash.digest())
 
 
 def _digest(content: Any, *, sampled: bool) -> bytes | None:

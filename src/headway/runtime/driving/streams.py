@@ -1,11 +1,12 @@
 """Streams: many chunks for one caller, handed over a step of the model at a time.
 
-The model's side writes into each stream from whatever thread it is in; the reader's event loop is
-told once for all streams of a step (`deliver_step`), and wakes each reader once.
+The model's side hands each step over whole, from whatever thread it is in (`StepQueue`). The
+readers' event loop is told once, takes steps apart, and wakes each reader once.
 """
 
 import asyncio
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -19,10 +20,11 @@ from headway.runtime.driving.digests import Trail
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
 _OTHER_BYTES = 256  # what a chunk counts for that is no text, no bytes and no array
-_QUIET_CHUNKS = 64  # that may wait for the end of a pause …
-_QUIET_BYTES = 4096  # … and what they may take
+_QUIET_STEPS = 64  # that may wait whole, for the end of a pause …
+_QUIET_BYTES = 4096  # … and what they may bring a stream
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
+_TEXT = frozenset([str])
 # Called in the reader's loop with chunks. False: not now, they are to be put.
 Direct: TypeAlias = Callable[[Sequence[Any]], bool]
 
@@ -33,8 +35,7 @@ class StreamCall:
     __slots__ = (
         "_chunks",
         "_error",
-        "_is_told",
-        "_pushed",
+        "_has_begun",
         "_pushed_bytes",
         "_retrace",
         "_taken_bytes",
@@ -48,6 +49,7 @@ class StreamCall:
         "pause",
         "ran",
         "reader",
+        "step_queue",
         "value",
     )
 
@@ -60,12 +62,12 @@ class StreamCall:
         self.reader: Callable[[], None] | None = None  # told in place of a waiting task
         self.direct: Direct | None = None  # takes a chunk past the queue
         self.pause: Pause | None = None  # in which the reader is told of nothing
+        self.step_queue: StepQueue | None = None  # of the model, once it runs
         self._chunks: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self.has_ended = False  # there will be no more chunks
-        self._is_told = False  # its loop has been asked to wake the reader, and has not yet
-        self._pushed = 0
+        self._has_begun = False  # there was a chunk
         self._pushed_bytes = 0  # counted by the model's side only …
         self._taken_bytes = 0  # … and by the reader's
         self._trail: Trail | None = None  # of what was pushed, where the model may start over
@@ -80,7 +82,7 @@ class StreamCall:
     def start(self, *, may_rerun: bool) -> None:
         """The model begins, or starts over: what the reader has seen already is compared, and not
         given again."""
-        if not self._pushed:
+        if not self._has_begun:
             self._trail = Trail() if may_rerun else None
         elif self._trail is None:
             self.fail(self._broken_off())
@@ -88,35 +90,31 @@ class StreamCall:
             self._retrace = Trail()
 
     def put(self, entry: Any) -> bool:
-        """One entry of a step: a chunk, None for nothing, END, or this item's own error. True: its
-        loop is to be told that there is something to read, and does not know yet."""
+        """One entry of a step: a chunk, None for nothing, END, or this item's own error. True:
+        there is something new for its reader."""
         if entry is None or self.has_ended or self.is_abandoned:
             return False
-        if type(entry) is str and self._retrace is None:  # the commonest
-            self._push(entry, len(entry))
-        elif entry is END or isinstance(entry, Exception):
+        if entry is END or isinstance(entry, Exception):
             self._end(self._retraced() if entry is END else entry)
         elif self._retrace is not None:
             self._follow(self._retrace, entry)
-            if not self.has_ended:
-                return False
+            return self.has_ended
         else:
             self._push(entry, _bytes_of(entry))
-        if self._is_told:
-            return False
-        self._is_told = True
         return True
 
-    def can_wait(self) -> bool:
-        """Its reader is not told now, but at the end of the pause. False: its end and much that
-        waits are told at once."""
-        self._is_told = False  # first: who ends it from now on sees that nobody was told, and tells
-        unread_bytes = self._pushed_bytes - self._taken_bytes
-        is_much = len(self._chunks) > _QUIET_CHUNKS or unread_bytes > _QUIET_BYTES
-        if is_much or self.has_ended:
-            self._is_told = True
-            return False
-        return True
+    def put_texts(self, texts: Sequence[str]) -> None:
+        """The same of several chunks, all of them texts. The hot path."""
+        if self._chunks or self._retrace is not None or self.has_ended or self.is_abandoned:
+            for text in texts:
+                self.put(text)
+            return
+        size = sum(map(len, texts))
+        self._has_begun = True
+        self._pushed_bytes += size
+        if self._trail is not None:
+            self._trail.add_texts(texts, size)
+        self._chunks.extend(texts)
 
     def _push(self, chunk: Any, size: int) -> None:
         if waiting := len(self._chunks):  # one may be larger
@@ -124,7 +122,7 @@ class StreamCall:
             if waiting >= MAX_BACKLOG or unread_bytes + size > MAX_BACKLOG_BYTES:
                 self._end(self._too_far_behind())
                 return
-        self._pushed += 1
+        self._has_begun = True
         self._pushed_bytes += size
         if self._trail is not None:
             self._trail.add(chunk)
@@ -148,14 +146,17 @@ class StreamCall:
         return ModelFailed("the stream broke off, and the model did not repeat the same chunks")
 
     def succeed(self, result: Any) -> None:
-        if not self.has_ended:
-            self._end(self._retraced())
-            self._tell()
+        self._settle(None)
 
     def fail(self, error: BaseException) -> None:
+        self._settle(error)
+
+    def _settle(self, error: BaseException | None) -> None:
+        if self.step_queue is not None:
+            self.step_queue.hand_out()  # what came before the end
         if not self.has_ended:
-            self._end(error)
-            self._tell()
+            self._end(self._retraced() if error is None else error)
+            _wake_in(self.loop, [self])
 
     def detach(self) -> None:
         """It always finds its reader's loop."""
@@ -168,15 +169,9 @@ class StreamCall:
         self._error = error
         self.has_ended = True  # last: the reader looks at it first
 
-    def _tell(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            _wake_in(self.loop, [self])
-
     # In the reader's loop.
 
     def wake(self) -> None:
-        self._is_told = False  # first: what comes from now on is told anew
         chunks, direct = self._chunks, self.direct
         if direct is not None and chunks and not self.has_ended:
             # The hot path: the few chunks that have come, while there are more to come.
@@ -218,6 +213,9 @@ class StreamCall:
 
     def has_chunks(self) -> bool:
         return bool(self._chunks)
+
+    def has_news(self) -> bool:
+        return bool(self._chunks) or self.has_ended
 
     def is_at_end(self) -> bool:
         """Whether all has been read; raises what went wrong."""
@@ -280,11 +278,9 @@ class OpenStream:
         call = self._call
         call.reader = reader
         call.direct = direct
-        if call.pause is not None:
-            call.pause.leave(call)
         call.pause = pause
-        if pause is not None:
-            pause.join(call)
+        if call.step_queue is not None:
+            call.step_queue.look_for_pause()
 
     def close(self) -> None:
         if self._deadline is not None:
@@ -295,50 +291,146 @@ class OpenStream:
             self._withdraw(call)
 
 
+class StepQueue:
+    """The steps of one batch, on their way to its streams.
+
+    They wait whole, and a few at most, until the readers' loops take them apart, or whoever must
+    know first what has come. Nothing is called under the lock.
+    """
+
+    __slots__ = (
+        "_are_texts",
+        "_is_told",
+        "_knows_pause",
+        "_lock",
+        "_pause",
+        "_readers",
+        "_waiting",
+        "_waiting_bytes",
+        "calls",
+    )
+
+    def __init__(self, calls: Sequence[StreamCall]) -> None:
+        self.calls = calls
+        self._readers: dict[asyncio.AbstractEventLoop, list[StreamCall]] = {}
+        for call in calls:
+            self._readers.setdefault(call.loop, []).append(call)
+            call.step_queue = self
+        self._lock = threading.Lock()
+        self._waiting: list[Sequence[Any]] = []
+        self._waiting_bytes: float = 0  # at most so many of one stream
+        self._are_texts = True  # all that waits
+        self._is_told = False  # the loops have been asked to take what waits, and have not yet
+        self._pause: Pause | None = None  # of all streams; None: they have different ones, or none
+        self._knows_pause = False
+
+    # From the model's side, in any thread.
+
+    def deliver(self, entries: Sequence[Any]) -> None:
+        """An entry for each stream. The loops are told, but in a pause of theirs only of ends, of
+        errors and of much."""
+        is_texts = _TEXT.issuperset(map(type, entries))
+        size = max(map(len if is_texts else _urgency_of, entries))
+        with self._lock:
+            self._waiting.append(entries)
+            self._waiting_bytes += size
+            self._are_texts = self._are_texts and is_texts
+            is_much = self._waiting_bytes > _QUIET_BYTES or len(self._waiting) > _QUIET_STEPS
+            if is_much:
+                self._hand_out()
+            elif self._is_told:
+                return
+        if is_much or not self._is_held_back():
+            self._tell()
+
+    def _is_held_back(self) -> bool:
+        if not self._knows_pause:
+            self._knows_pause = True  # first: a reader that changes now is looked for once more
+            pauses = {call.pause for call in self.calls if not call.is_done}
+            self._pause = pauses.pop() if len(pauses) == 1 else None
+        return self._pause is not None and self._pause.hold(self)
+
+    def _tell(self) -> None:
+        self._is_told = True
+        here = asyncio._get_running_loop()
+        for loop, calls in self._readers.items():
+            if loop is here:
+                self._wake(calls)
+                continue
+            try:
+                loop.call_soon_threadsafe(self._wake, calls)
+            except RuntimeError:  # the readers' loop is closed: nobody reads any more
+                for call in calls:
+                    call.is_abandoned = True
+
+    # From any thread.
+
+    def hand_out(self) -> None:
+        """Each stream has its part of all that has come."""
+        if self._waiting:
+            with self._lock:
+                self._hand_out()
+
+    def _hand_out(self) -> None:
+        waiting, are_texts = self._waiting, self._are_texts
+        self._waiting, self._waiting_bytes, self._are_texts = [], 0, True
+        if are_texts:
+            for call, texts in zip(self.calls, zip(*waiting, strict=True), strict=True):
+                call.put_texts(texts)
+        else:
+            for entries in waiting:
+                for call, entry in zip(self.calls, entries, strict=True):
+                    call.put(entry)
+
+    def look_for_pause(self) -> None:
+        """One of the readers has another."""
+        self._knows_pause = False
+
+    # In a reader's loop.
+
+    def wake(self, pause: "Pause") -> None:
+        """It is over. Its streams are all in its loop."""
+        self._wake([call for call in self.calls if call.pause is pause])
+
+    def _wake(self, calls: list[StreamCall]) -> None:
+        with self._lock:
+            self._is_told = False
+            if self._waiting:
+                self._hand_out()
+        _wake_all([call for call in calls if call.has_news()])
+
+
 class Pause:
     """Between two rounds of writes of one event loop. While it is on, models in other threads do
-    not wake that loop for chunks that can wait. `Writes` begins it, and ends it in any case."""
+    not wake that loop for steps that can wait. `Writes` begins it, and ends it in any case."""
 
-    __slots__ = ("_calls", "_clock", "_has_held", "_until")
+    __slots__ = ("_clock", "_held", "_until")
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: may be read from any thread."""
         self._clock = clock
-        self._calls: set[StreamCall] = set()
+        self._held: set[StepQueue] = set()
         self._until = 0.0
-        self._has_held = False  # something was put and not told
 
     # In the readers' loop.
-
-    def join(self, call: StreamCall) -> None:
-        self._calls.add(call)
-
-    def leave(self, call: StreamCall) -> None:
-        self._calls.discard(call)
 
     def begin(self, until: float) -> None:
         self._until = until
 
     def end(self) -> None:
         """Tell what was held back, if anything was."""
-        self._until = 0.0  # first: who puts a chunk from now on tells it
-        if self._has_held:
-            self._has_held = False
-            _wake_all([call for call in self._calls if call.has_chunks()])
-
-    def is_on(self) -> bool:
-        return self._clock() < self._until
+        self._until = 0.0  # first: who comes from now on is not held back
+        while self._held:
+            self._held.pop().wake(self)
 
     # From any thread.
 
-    def hold_back(self, told: list[StreamCall]) -> list[StreamCall]:
-        """Those that must be told now."""
-        if not self.is_on():
-            return told
-        self._has_held = True
-        if not self.is_on():  # it has ended meanwhile, perhaps without a look at these
-            return told
-        return [call for call in told if call.pause is not self or not call.can_wait()]
+    def hold(self, queue: StepQueue) -> bool:
+        """Whether they are told at its end."""
+        if self._clock() >= self._until:
+            return False
+        self._held.add(queue)
+        return self._clock() < self._until  # else it has ended meanwhile, perhaps without them
 
 
 def _bytes_of(chunk: Any) -> int:
@@ -348,28 +440,21 @@ def _bytes_of(chunk: Any) -> int:
     return size
 
 
+def _urgency_of(entry: Any) -> float:
+    """What it takes; more than anything that can wait where it is an end."""
+    if entry is None:
+        return 0
+    return math.inf if entry is END or isinstance(entry, Exception) else _bytes_of(entry)
+
+
 def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
-    """The entries of one step, each to its stream. From any thread; each loop is told once."""
-    told: list[StreamCall] = []
-    try:
-        for call, entry in step:
-            if call.put(entry):
-                told.append(call)
-    finally:  # a call that is marked as told must be told
-        if told:
-            _wake(told)
-
-
-def _wake(told: list[StreamCall]) -> None:
-    pause = told[0].pause
-    if pause is not None and not (told := pause.hold_back(told)):
-        return
-    loop = told[0].loop
-    if any(call.loop is not loop for call in told):
-        for other in {call.loop for call in told}:
-            _wake_in(other, [call for call in told if call.loop is other])
-    else:
-        _wake_in(loop, told)
+    """Entries of streams that are no batch, each to its own. From any thread."""
+    told: dict[asyncio.AbstractEventLoop, list[StreamCall]] = {}
+    for call, entry in step:
+        if call.put(entry):
+            told.setdefault(call.loop, []).append(call)
+    for loop, calls in told.items():
+        _wake_in(loop, calls)
 
 
 def _wake_in(loop: asyncio.AbstractEventLoop, calls: list[StreamCall]) -> None:

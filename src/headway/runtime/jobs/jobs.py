@@ -16,7 +16,7 @@ from headway.runtime.calling.faults import WorkerLost, text_of
 from headway.runtime.calling.owning import own_all
 from headway.runtime.calling.runner import BrokenContract, Runner
 from headway.runtime.driving.calls import Answerable
-from headway.runtime.driving.streams import StreamCall, deliver_step
+from headway.runtime.driving.streams import StepQueue, StreamCall
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.jobs.rerunning import Reruns
 
@@ -276,49 +276,54 @@ class StreamJob(BatchJob):
             return
         steps = self._stream(self._runner.given([call.value for call in readers]))
         assert isinstance(steps, Iterator), "an async stream needs an event loop"
+        queue = StepQueue(readers)
         try:
             for step in steps:
-                if not self._pass_on(step, readers):
+                if not self._pass_on(step, queue):
                     break
         finally:
+            queue.hand_out()
             _close(steps)
 
     async def _pass_steps_async(self, readers: list[StreamCall]) -> None:
         if not readers:
             return
         steps = self._stream(self._runner.given([call.value for call in readers]))
+        queue = StepQueue(readers)
         if not isinstance(steps, AsyncIterator):
-            await self._pass_steps_inline(steps, readers)
+            await self._pass_steps_inline(steps, queue)
             return
         try:
             async for step in steps:
-                if not self._pass_on(step, readers):
+                if not self._pass_on(step, queue):
                     break
         finally:
+            queue.hand_out()
             close = getattr(steps, "aclose", None)
             if close is not None:
                 await close()
 
-    async def _pass_steps_inline(self, steps: Iterator[Any], readers: list[StreamCall]) -> None:
+    async def _pass_steps_inline(self, steps: Iterator[Any], queue: StepQueue) -> None:
         try:
             for step in steps:
-                if not self._pass_on(step, readers):
+                if not self._pass_on(step, queue):
                     break
                 await asyncio.sleep(0)  # the readers live in this loop
         finally:
+            queue.hand_out()
             _close(steps)
 
-    def _pass_on(self, step: Any, readers: list[StreamCall]) -> bool:
+    def _pass_on(self, step: Any, queue: StepQueue) -> bool:
         """False when no reader is left."""
         self.active_at = self._clock()
         entries = list(step)
-        if len(entries) != len(readers):
+        if len(entries) != len(queue.calls):
             raise BrokenContract(
-                f"{self._name} yielded {len(entries)} entries for {len(readers)} items"
+                f"{self._name} yielded {len(entries)} entries for {len(queue.calls)} items"
             )
         # What comes from another process, too: mostly it is a text.
-        deliver_step(zip(readers, own_all(entries), strict=True))
-        return not all(call.is_done for call in readers)
+        queue.deliver(own_all(entries))
+        return not all(call.is_done for call in queue.calls)
 
 
 def _close(steps: Iterator[Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway.model import END
-from headway.runtime.driving.streams import OpenStream, StreamCall, deliver_step
+from headway.runtime.driving.streams import OpenStream, StepQueue, StreamCall
 from headway.server.api.events import ToSink
 from headway.server.net.writes import StreamSink, Writes
 
@@ -93,6 +93,7 @@ class Model:
         self.connections = streams(count)
         self.readers_loop: Any = _Loop(self._loop, self.told_at)
         self.calls = [StreamCall(number, None, self.readers_loop) for number in range(count)]
+        self.queue = StepQueue(self.calls)
         self._readers: list[asyncio.Task[None]] = []
 
     async def begin(self) -> None:
@@ -109,7 +110,7 @@ class Model:
         for at_ms, entry in steps:
             await asyncio.sleep(began + at_ms / 1e3 - self._loop.time())
             of = entry if isinstance(entry, dict) else dict.fromkeys(range(len(self.calls)), entry)
-            deliver_step([(self.calls[number], each) for number, each in of.items()])
+            self.queue.deliver([of.get(number) for number in range(len(self.calls))])
         await asyncio.sleep(1.0)
         self.told_at[:] = [round((at - began) * 1e3, 3) for at in self.told_at]
 
@@ -117,7 +118,7 @@ class Model:
         return self.connections[number].written
 
     async def end(self) -> None:
-        deliver_step([(call, END) for call in self.calls if not call.has_ended])
+        self.queue.deliver([END] * len(self.calls))
         await asyncio.gather(*self._readers)
 
 
@@ -192,6 +193,7 @@ async def test_streams_that_nobody_writes_together_are_told_at_once() -> None:
     await model.begin()
     call = StreamCall(64, None, model.readers_loop)
     model.calls.append(call)
+    model.queue = StepQueue(model.calls)
     await model.run((0, "a"), (1, "b"), (2, "c"))
     assert model.told_at == [0, 1, 2]
     assert call.take() == ["a", "b", "c"]
