@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
-from headway.runtime.driving.digests import digest_of, sketch_of
+from headway.runtime.driving.digests import Trail, digest_of, sketch_of
 
 
 @dataclass(frozen=True)
@@ -67,3 +67,41 @@ def test_what_nobody_can_compare_has_none() -> None:
     for value in (threading.Lock(), lambda: 1, nested):
         assert digest_of(value, None) is None
         assert sketch_of(value, None) is None
+
+
+def trail_of(contents: list[Any]) -> Trail:
+    trail = Trail()
+    for content in contents:
+        trail.add(content)
+    return trail
+
+
+TEXTS = [str(number) for number in range(100)]
+LONG = "x" * 1000
+
+
+def test_a_trail_of_texts_is_the_same_however_many_come_at_a_time() -> None:
+    for at_a_time in (1, 2, 7, 50):
+        trail = Trail()
+        for start in range(0, len(TEXTS), at_a_time):
+            trail.add_texts(TEXTS[start : start + at_a_time])
+        assert trail.length == len(TEXTS)
+        assert trail.digest() == trail_of(TEXTS).digest()
+
+
+@pytest.mark.parametrize(
+    ("contents", "others"),
+    [
+        (TEXTS, [*TEXTS[:3], "other", *TEXTS[4:]]),
+        (TEXTS, [*TEXTS[:98], TEXTS[99], TEXTS[98]]),
+        (["a", 1], [1, "a"]),
+        (["a", LONG], [LONG, "a"]),
+        (["a", [1]], [[1], "a"]),
+        ([1], [True]),
+        (["ab", "c"], ["a", "bc"]),
+    ],
+    ids=str,
+)
+def test_a_trail_knows_contents_and_their_order(contents: list[Any], others: list[Any]) -> None:
+    assert trail_of(contents).digest() == trail_of(list(contents)).digest()
+    assert trail_of(contents).digest() != trail_of(others).digest()

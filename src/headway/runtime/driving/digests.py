@@ -9,8 +9,8 @@ from typing import Any
 _SAMPLE = 64  # bytes from either end, elements of an array
 _MEMBERS = 8  # of a container, from either end
 _HASHED = frozenset([str, int, float, bool, bytes])
-_SHORT = 256  # characters of a text: a token's, and more
-_BLOCK = 16  # short texts that are hashed together
+SHORT_TEXTS = 256  # characters: several tokens
+_BLOCK = 32  # short texts that are hashed together
 
 
 def digest_of(value: Any, partition: Hashable) -> bytes | None:
@@ -35,8 +35,8 @@ class Trail:
 
     def add(self, content: Any) -> None:
         kind = type(content)
-        if kind is str and len(content) <= _SHORT:
-            self.add_texts((content,), len(content))
+        if kind is str and len(content) <= SHORT_TEXTS:
+            self.add_texts((content,))
             return
         self.length += 1
         # Beside short texts it must be known which place it had among them.
@@ -48,12 +48,8 @@ class Trail:
         except Exception:  # noqa: BLE001  user code, as below
             self._is_known = False
 
-    def add_texts(self, texts: Sequence[str], size: int) -> None:
-        """Of so many characters in all. The hot path: tokens cost no digest of their own."""
-        if size > _SHORT:
-            for text in texts:
-                self.add(text)
-            return
+    def add_texts(self, texts: Sequence[str]) -> None:
+        """Short ones. The hot path: a token costs no digest of its own."""
         self.length += len(texts)
         waiting = self._texts
         waiting += texts

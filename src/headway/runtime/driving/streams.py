@@ -15,7 +15,7 @@ from typing import Any, Self, TypeAlias
 from headway.errors import ModelFailed, Shed
 from headway.model import END
 from headway.runtime.driving.calls import Ran
-from headway.runtime.driving.digests import Trail
+from headway.runtime.driving.digests import SHORT_TEXTS, Trail
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
@@ -105,15 +105,18 @@ class StreamCall:
 
     def put_texts(self, texts: Sequence[str]) -> None:
         """The same of several chunks, all of them texts. The hot path."""
-        if self._chunks or self._retrace is not None or self.has_ended or self.is_abandoned:
+        size = 0
+        for text in texts:
+            size += len(text)
+        is_plain = not self._chunks and self._retrace is None and size <= SHORT_TEXTS
+        if not is_plain or self.has_ended or self.is_abandoned:
             for text in texts:
                 self.put(text)
             return
-        size = sum(map(len, texts))
         self._has_begun = True
         self._pushed_bytes += size
         if self._trail is not None:
-            self._trail.add_texts(texts, size)
+            self._trail.add_texts(texts)
         self._chunks.extend(texts)
 
     def _push(self, chunk: Any, size: int) -> None:
@@ -214,9 +217,6 @@ class StreamCall:
     def has_chunks(self) -> bool:
         return bool(self._chunks)
 
-    def has_news(self) -> bool:
-        return bool(self._chunks) or self.has_ended
-
     def is_at_end(self) -> bool:
         """Whether all has been read; raises what went wrong."""
         if not self.has_ended or self._chunks:
@@ -294,19 +294,20 @@ class OpenStream:
 class StepQueue:
     """The steps of one batch, on their way to its streams.
 
-    They wait whole, and a few at most, until the readers' loops take them apart, or whoever must
-    know first what has come. Nothing is called under the lock.
+    Steps of texts wait whole, and a few at most, until the readers' loop takes them apart, or
+    whoever must know first what has come. All others are taken apart at once. Under the lock,
+    chunks are put into streams and nothing else is called.
     """
 
     __slots__ = (
-        "_are_texts",
         "_is_told",
         "_knows_pause",
         "_lock",
         "_pause",
         "_readers",
+        "_untold_bytes",
+        "_untold_steps",
         "_waiting",
-        "_waiting_bytes",
         "calls",
     )
 
@@ -317,10 +318,10 @@ class StepQueue:
             self._readers.setdefault(call.loop, []).append(call)
             call.step_queue = self
         self._lock = threading.Lock()
-        self._waiting: list[Sequence[Any]] = []
-        self._waiting_bytes: float = 0  # at most so many of one stream
-        self._are_texts = True  # all that waits
-        self._is_told = False  # the loops have been asked to take what waits, and have not yet
+        self._waiting: list[Sequence[str]] = []
+        self._is_told = False  # the loops have been asked to look, and have not yet
+        self._untold_steps = 0  # that have come since …
+        self._untold_bytes: float = 0  # … and at most so many of one stream
         self._pause: Pause | None = None  # of all streams; None: they have different ones, or none
         self._knows_pause = False
 
@@ -332,13 +333,17 @@ class StepQueue:
         is_texts = _TEXT.issuperset(map(type, entries))
         size = max(map(len if is_texts else _urgency_of, entries))
         with self._lock:
-            self._waiting.append(entries)
-            self._waiting_bytes += size
-            self._are_texts = self._are_texts and is_texts
-            is_much = self._waiting_bytes > _QUIET_BYTES or len(self._waiting) > _QUIET_STEPS
-            if is_much:
+            self._untold_steps += 1
+            self._untold_bytes += size
+            is_much = self._untold_bytes > _QUIET_BYTES or self._untold_steps > _QUIET_STEPS
+            if is_texts:
+                self._waiting.append(entries)
+            if is_much or not is_texts:
                 self._hand_out()
-            elif self._is_told:
+            if not is_texts:
+                for call, entry in zip(self.calls, entries, strict=True):
+                    call.put(entry)
+            if self._is_told:
                 return
         if is_much or not self._is_held_back():
             self._tell()
@@ -367,20 +372,14 @@ class StepQueue:
 
     def hand_out(self) -> None:
         """Each stream has its part of all that has come."""
-        if self._waiting:
-            with self._lock:
-                self._hand_out()
+        with self._lock:
+            self._hand_out()
 
     def _hand_out(self) -> None:
-        waiting, are_texts = self._waiting, self._are_texts
-        self._waiting, self._waiting_bytes, self._are_texts = [], 0, True
-        if are_texts:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
             for call, texts in zip(self.calls, zip(*waiting, strict=True), strict=True):
                 call.put_texts(texts)
-        else:
-            for entries in waiting:
-                for call, entry in zip(self.calls, entries, strict=True):
-                    call.put(entry)
 
     def look_for_pause(self) -> None:
         """One of the readers has another."""
@@ -395,9 +394,9 @@ class StepQueue:
     def _wake(self, calls: list[StreamCall]) -> None:
         with self._lock:
             self._is_told = False
-            if self._waiting:
-                self._hand_out()
-        _wake_all([call for call in calls if call.has_news()])
+            self._untold_steps = self._untold_bytes = 0
+            self._hand_out()
+        _wake_all([call for call in calls if call._chunks or call.has_ended])
 
 
 class Pause:

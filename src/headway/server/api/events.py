@@ -8,15 +8,43 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
 from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct, Pause
-from headway.server.json.encoding import encode_in_steps
+from headway.server.json.encoding import MOST_CHARACTERS, encode_in_steps
 from headway.server.net.background import Steps, Work, made
 from headway.server.net.messages import Sink
 from headway.server.net.plain_json import plain_of
 
 EventOf: TypeAlias = Callable[[Any], bytes | Work]  # of a chunk; of a large one the work
+# Of several chunks that are short texts, the commonest ones; nothing, where others are among them.
+TextsOf: TypeAlias = Callable[[Sequence[Any]], bytes]
+_encode = msgspec.json.Encoder().encode
+
+
+class TextEvents:
+    """Events that differ in one text."""
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self._before = before
+        self._after = after
+
+    def of(self, chunks: Sequence[Any]) -> bytes:
+        before, after, events = self._before, self._after, []
+        try:
+            for chunk in chunks:
+                if type(chunk) is not str or len(chunk) > MOST_CHARACTERS:
+                    return b""
+                events.append(before + _encode(chunk) + after)
+        except UnicodeError:  # half of a surrogate pair
+            return b""
+        return b"".join(events)
+
+
+def _no_texts(chunks: Sequence[Any]) -> bytes:
+    return b""
 
 
 class Events:
@@ -29,12 +57,15 @@ class Events:
         event_of: EventOf,
         error_of: Callable[[HeadwayError], bytes],
         tail_of: Callable[[], bytes] = bytes,
+        texts_of: TextsOf = _no_texts,
     ) -> None:
-        """`event_of` may answer nothing, which is not written; `tail_of`: after the last."""
+        """`event_of` may answer nothing, which is not written; `tail_of`: after the last.
+        `texts_of`: what `event_of` gives, in one call."""
         self._stream = stream
         self._event_of = event_of
         self._error_of = error_of
         self._tail_of = tail_of
+        self._texts_of = texts_of
         self._first = b""
         self._ended = False
 
@@ -86,7 +117,7 @@ class Events:
         if self._ended:
             return
         try:
-            await ToSink(stream, self._event_of, sink).wait_done()
+            await ToSink(stream, self._event_of, sink, self._texts_of).wait_done()
             tail = self._tail_of()
             if tail:
                 sink.write(tail)
@@ -161,9 +192,16 @@ class Pumping:
 class ToSink(Pumping):
     """Writes what comes as events, as long as the sink has room."""
 
-    def __init__(self, stream: ServedStream, event_of: EventOf, sink: Sink) -> None:
+    def __init__(
+        self,
+        stream: ServedStream,
+        event_of: EventOf,
+        sink: Sink,
+        texts_of: TextsOf = _no_texts,
+    ) -> None:
         super().__init__(stream, self._write, self._write_direct, sink.pause)
         self._event_of = event_of
+        self._texts_of = texts_of
         self._sink = sink
         self._out = sink.out
         self._is_held_up = False
@@ -191,6 +229,9 @@ class ToSink(Pumping):
             self._is_clear = False  # they wait now, and the next ones behind them
             return False
         try:
+            if written := self._texts_of(chunks):
+                self._sink.write(written)
+                return True
             slow = self._write(chunks)
         except BaseException as error:  # noqa: BLE001 - the waiting caller is told
             self._is_clear = False

@@ -5,7 +5,7 @@ first is made as every answer is, the others are that message with another text 
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -63,12 +63,27 @@ class ChunkEncoder:
             self._start = _without_text(response, chunk)
         return message
 
+    def frames_of(self, chunks: Sequence[Any]) -> bytes:
+        """Of short texts, in one call; nothing, where others are among them. The hot path of our
+        own stack."""
+        if not self._start:
+            return b""
+        frames, known = [], self._before
+        try:
+            for chunk in chunks:
+                if type(chunk) is not str or len(chunk) > LONG_TEXTS:
+                    return b""
+                text = chunk.encode()
+                before = known.get(len(text)) or self._begin(len(text))
+                frames.append(before + text)
+        except UnicodeEncodeError:  # half of a surrogate pair
+            return b""
+        return b"".join(frames)
+
     def frame_of(self, chunk: Any) -> bytes | Work:
-        """The same, serialised, as a message of gRPC. The hot path of our own stack."""
-        if self._start and type(chunk) is str and len(chunk) <= LONG_TEXTS:
-            text = _utf8(chunk)
-            before = self._before.get(len(text))
-            return (self._begin(len(text)) if before is None else before) + text
+        """The same, serialised, as a message of gRPC."""
+        if frame := self.frames_of((chunk,)):
+            return frame
         found = self.message_of(chunk)
         if isinstance(found, pb.ModelStreamInferResponse):
             return framed(found.SerializeToString())

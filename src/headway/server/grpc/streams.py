@@ -156,8 +156,9 @@ class _Stream:
                 if isinstance(self._context, Call) and isinstance(stream, ServedStream):
                     # The rest as they come, without a task's turn for each.
                     sink = self._context.sink()
+                    rest = ToSink(stream, spelling.frame_of, sink, spelling.frames_of)
                     try:
-                        await ToSink(stream, spelling.frame_of, sink).wait_done()
+                        await rest.wait_done()
                     finally:
                         sink.flush()  # before what is said of its end
                     return

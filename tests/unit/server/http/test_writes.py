@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headway.errors import Shed
 from headway.model import END
 from headway.runtime.driving.streams import OpenStream, StepQueue, StreamCall
 from headway.server.api.events import ToSink
@@ -100,7 +101,7 @@ class Model:
         for call, connection in zip(self.calls, self.connections, strict=True):
             call.start(may_rerun=False)
             stream: Any = OpenStream(call, lambda call: None)
-            reader = ToSink(stream, str.encode, connection)
+            reader = ToSink(stream, lambda chunk: str(chunk).encode(), connection)
             self._readers.append(asyncio.create_task(reader.wait_done()))
         await asyncio.sleep(0)
 
@@ -176,6 +177,27 @@ async def test_an_end_is_told_in_the_pause() -> None:
     assert model.told_at == [0, 2]
     assert b"".join(held for _, held in model.written(3)) == b"ab"
     await model.end()
+
+
+async def test_what_is_no_text_waits_in_its_order_too() -> None:
+    model = Model(64)
+    await model.begin()
+    await model.run((0, "a"), (1, "b"), (2, 7), (3, "c"))
+    assert model.told_at == [0]
+    assert [held for _, held in model.written(5)] == [b"a", b"b7c"]
+    await model.end()
+
+
+async def test_a_failure_is_told_in_the_pause_after_what_came_before_it() -> None:
+    model = Model(64)
+    await model.begin()
+    asyncio.get_running_loop().call_later(0.002, model.calls[3].fail, Shed("no more"))
+    await model.run((0, "a"), (1, "b"))
+    assert model.told_at == [0, 2]
+    assert b"".join(held for _, held in model.written(3)) == b"ab"
+    assert [held for _, held in model.written(4)] == [b"a", b"b"]
+    with pytest.raises(Shed, match="no more"):
+        await model.end()
 
 
 @pytest.mark.parametrize("chunks", [["b" * 5000], ["b"] * 65], ids=["long", "many"])

@@ -7,7 +7,7 @@ import msgspec
 
 from headway.errors import HeadwayError, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.events import Events, event_in_steps
+from headway.server.api.events import Events, TextEvents, event_in_steps
 from headway.server.api.plain.answers import NOT_JSON
 from headway.server.api.v2.generating import single
 from headway.server.json.encoding import is_large
@@ -16,12 +16,13 @@ from headway.server.net.messages import StreamResponse
 from headway.signature.foreign import encode_plain
 
 _HEADERS = (("Cache-Control", "no-cache"),)
+_texts_of = TextEvents(b"data: ", b"\n\n").of
 
 
 async def answer_events(served: ServedModel, value: Any, ask: Ask) -> StreamResponse:
     """What fails before the first chunk is an ordinary error; later it is an event `error`."""
     stream = served.stream(value, ask) if served.streams else single(served, value, ask)
-    events = Events(stream, _event_of, _error_event)
+    events = Events(stream, _event_of, _error_event, texts_of=_texts_of)
     await events.start()
     return StreamResponse(events, headers=_HEADERS)
 

@@ -10,18 +10,17 @@ from msgspec import Meta
 
 from headway.errors import HeadwayError, InvalidInput, ModelFailed
 from headway.hosting.registry import Ask, ServedModel
-from headway.server.api.events import Events, close, event_in_steps
+from headway.server.api.events import Events, TextEvents, close, event_in_steps
 from headway.server.api.v2.asking import check_count
 from headway.server.api.v2.requests import Parameters
 from headway.server.json.body import decode_json
-from headway.server.json.encoding import MOST_CHARACTERS, encode_json, is_large
+from headway.server.json.encoding import encode_json, is_large
 from headway.server.net.background import Steps, Work
 from headway.server.net.messages import Request, Response, StreamResponse
 from headway.server.net.plain_json import plain_of
 
 _TEXT = "text_input"
-_TEXT_END = b'""}'
-_encode = msgspec.json.Encoder().encode
+_TEXT_END = b'""}\n\n'
 _EVENTS = (("Cache-Control", "no-cache"),)
 
 
@@ -118,7 +117,8 @@ async def _response(model: ServedModel, body: Body, result: Any) -> Response:
 async def answer_stream(model: ServedModel, body: Body, ask: Ask) -> StreamResponse:
     """What fails before the first event is an ordinary error; later it is an event."""
     stream = model.stream(body.value, ask) if model.streams else single(model, body.value, ask)
-    events = Events(stream, _EventEncoder(model, body).event_of, _error_event)
+    encoder = _EventEncoder(model, body)
+    events = Events(stream, encoder.event_of, _error_event, texts_of=encoder.texts_of)
     await events.start()
     return StreamResponse(events, headers=_EVENTS)
 
@@ -129,16 +129,13 @@ class _EventEncoder:
     def __init__(self, model: ServedModel, body: Body) -> None:
         self._model = model
         self._body = body
-        # An event with a text in it, the commonest one, up to that text.
-        self._start = b"data: " + _message(model, body, "")[: -len(_TEXT_END)]
+        empty = _event(_message(model, body, ""))
+        self.texts_of = TextEvents(empty[: -len(_TEXT_END)], _TEXT_END[2:]).of
 
     def event_of(self, chunk: Any) -> bytes | Work:
-        if type(chunk) is str and len(chunk) <= MOST_CHARACTERS:
-            try:
-                return self._start + _encode(chunk) + b"}\n\n"
-            except UnicodeError:
-                pass  # half of a surrogate pair: said below
-        elif is_large(chunk):
+        if text := self.texts_of((chunk,)):
+            return text
+        if is_large(chunk):
             return partial(self._large_event, chunk)
         return _event(_message(self._model, self._body, chunk))
 

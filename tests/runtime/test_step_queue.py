@@ -1,0 +1,151 @@
+"""Steps of a model on their way to its streams: whole, in order, within the streams' limits."""
+
+import asyncio
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from headway import END, Shed
+from headway.runtime.driving.streams import MAX_BACKLOG, OpenStream, StepQueue, StreamCall
+
+
+class _Loop:
+    """The readers', as seen from a thread: it looks when the test says so."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any) -> None:
+        self.told.append(lambda: callback(*arguments))
+
+    def look(self) -> None:
+        told, self.told = self.told, []
+        for callback in told:
+            callback()
+
+
+def begun(count: int, *, may_rerun: bool = False) -> tuple[_Loop, list[StreamCall], StepQueue]:
+    loop: Any = _Loop()
+    calls = [StreamCall(number, None, loop) for number in range(count)]
+    for call in calls:
+        call.start(may_rerun=may_rerun)
+    return loop, calls, StepQueue(calls)
+
+
+def _calls_of(function: Any, *arguments: Any) -> int:
+    """How many functions of Python it calls."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_step_costs_the_models_thread_the_same_for_few_streams_and_for_many() -> None:
+    """It was three calls and a digest for each stream."""
+    costs = set()
+    for count in (4, 64):
+        _, _, queue = begun(count, may_rerun=True)
+        queue.deliver(["a"] * count)
+        costs.add(_calls_of(queue.deliver, ["b"] * count))
+    [cost] = costs
+    assert cost <= 3
+
+
+def test_steps_that_come_before_the_loop_looks_are_one_hand_over() -> None:
+    loop, calls, queue = begun(3)
+    for step in ("a", "b", "c"):
+        queue.deliver([f"{step}{number}" for number in range(3)])
+    assert len(loop.told) == 1
+    loop.look()
+    assert [call.take() for call in calls] == [[f"{s}{n}" for s in "abc"] for n in range(3)]
+    queue.deliver(["d"] * 3)
+    assert len(loop.told) == 1
+
+
+def test_texts_and_other_chunks_keep_their_order() -> None:
+    loop, [first, second], queue = begun(2)
+    for step in (["a", "b"], ["c", None], [1, {"d": 2}], ["e", "f"], [END, b"g"], ["lost", "h"]):
+        queue.deliver(step)
+    loop.look()
+    assert first.take() == ["a", "c", 1, "e"]
+    assert first.is_at_end()
+    assert second.take() == ["b", {"d": 2}, "f", b"g", "h"]
+    assert not second.is_at_end()
+
+
+def test_what_came_before_a_failure_is_read_before_it() -> None:
+    loop, [first, second], queue = begun(2)
+    queue.deliver(["a", "b"])
+    first.fail(Shed("no more"))
+    queue.deliver(["lost", "c"])
+    loop.look()
+    assert first.take() == ["a"]
+    with pytest.raises(Shed, match="no more"):
+        first.is_at_end()
+    assert second.take() == ["b", "c"]
+
+
+def test_the_model_knows_at_once_that_a_stream_has_ended() -> None:
+    _, calls, queue = begun(2)
+    queue.deliver(["a", "b"])
+    queue.deliver([END, END])
+    assert all(call.is_done for call in calls)
+
+
+def test_a_loop_that_does_not_look_holds_no_more_than_its_streams_may() -> None:
+    loop, calls, queue = begun(2)
+    for _ in range(MAX_BACKLOG + 100):
+        queue.deliver(["a", "b"])
+    assert len(loop.told) == 1
+    assert all(call.is_done for call in calls)
+    assert [len(call.take()) for call in calls] == [MAX_BACKLOG] * 2
+    for call in calls:
+        with pytest.raises(Shed, match="behind"):
+            call.is_at_end()
+
+
+@pytest.mark.real_time
+async def test_readers_in_several_loops_get_their_own_chunks() -> None:
+    calls: list[StreamCall] = []
+    found: dict[int, list[Any]] = {}
+
+    def read_elsewhere(is_ready: threading.Event) -> None:
+        async def read() -> None:
+            calls.append(StreamCall(1, None, asyncio.get_running_loop()))
+            stream = OpenStream(calls[1], lambda call: None)
+            is_ready.set()
+            found[1] = [chunk async for chunk in stream]
+
+        asyncio.run(read())
+
+    calls.append(StreamCall(0, None, asyncio.get_running_loop()))
+    is_ready = threading.Event()
+    thread = threading.Thread(target=read_elsewhere, args=(is_ready,))
+    thread.start()
+    is_ready.wait()
+    queue = StepQueue(calls)
+
+    def run() -> None:
+        for step in range(200):
+            queue.deliver([f"{step}", f"-{step}"])
+        queue.deliver([END, END])
+
+    model = threading.Thread(target=run)
+    model.start()
+    found[0] = [chunk async for chunk in OpenStream(calls[0], lambda call: None)]
+    model.join()
+    thread.join()
+    assert found == {
+        0: [f"{step}" for step in range(200)],
+        1: [f"-{step}" for step in range(200)],
+    }
