@@ -15,7 +15,7 @@ from typing import Any, Self, TypeAlias
 from headway.errors import ModelFailed, Shed
 from headway.model import END
 from headway.runtime.driving.calls import Ran
-from headway.runtime.driving.digests import SHORT_TEXTS, Trail
+from headway.runtime.driving.digests import Trail
 
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
@@ -108,7 +108,7 @@ class StreamCall:
         size = 0
         for text in texts:
             size += len(text)
-        is_plain = not self._chunks and self._retrace is None and size <= SHORT_TEXTS
+        is_plain = not self._chunks and self._retrace is None and size <= _QUIET_BYTES
         if not is_plain or self.has_ended or self.is_abandoned:
             for text in texts:
                 self.put(text)
