@@ -36,6 +36,7 @@ class Trail:
         if kind in _HASHED:  # tokens: a tenth of what a digest costs
             self._hash = hash((self._hash, kind, content))
             return
+        self._hash = hash((self._hash, kind))  # its place among the others
         try:
             self._state.add(content)
         except Exception:  # noqa: BLE001  user code, as below
