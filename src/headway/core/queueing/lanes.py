@@ -85,7 +85,12 @@ class Line:
         class_.rows += rows
         self.items += 1
         self.rows += rows
-        self.arrivals.append(item)
+        arrivals = self.arrivals
+        arrivals.append(item)
+        if arrivals[0].id not in self._live:
+            arrivals.popleft()
+            if arrivals[0].id not in self._live:
+                arrivals.popleft()
         lane.items += 1
         lane.rows += rows
         if item.size:
@@ -105,7 +110,7 @@ class Line:
         """The next, in order."""
         flow = min([shelf.slots[0] for shelf in self.shelves.values()])[4]
         if not flow.has_gaps:
-            return flow.items[0]
+            return flow[0]
         found = self.first()
         assert found is not None, "the line is empty"
         return found[1]
@@ -145,8 +150,12 @@ class Line:
         these shelves."""
         held = self.shelves
         chosen = list(held.values()) if sizes is None else [held[size] for size in sizes]
-        rows = sum([shelf.rows for shelf in chosen])
-        if rows == sum([shelf.items for shelf in chosen]):
+        rows = self.rows
+        is_single = rows == self.items
+        if not is_single:
+            rows = sum([shelf.rows for shelf in chosen])
+            is_single = rows == sum([shelf.items for shelf in chosen])
+        if is_single:
             taken = take_singles(chosen, most, self._class.shares, self._live)
         elif len(chosen) == 1 or rows <= most:
             taken = self._take_each(chosen, most)
@@ -227,8 +236,11 @@ class Line:
         lane.rows -= rows
         lane.items -= len(taken)
         for shelf in shelves:
-            shelf.forget()
-            if not shelf.items:
+            items = shelf.items
+            shelf.is_crowded = is_crowded = len(shelf.flows) > items + SLACK
+            if is_crowded or len(shelf.slots) > items:
+                shelf.forget()
+            if not items:
                 self.shelves.pop(shelf.size, None)
         if len(self.arrivals) > 2 * self.items + SLACK:
             live = self._live
@@ -264,7 +276,10 @@ class FairLane:
     @property
     def top(self) -> Line:
         """The line of the highest class that waits."""
-        return next(line for line in self.lines if line.items)
+        for line in self.lines:
+            if line.items:
+                return line
+        raise AssertionError("nobody waits")
 
     @property
     def priority(self) -> Priority:
