@@ -19,6 +19,7 @@ from headway.core.queueing.shelves import SLACK, Shelf, Slot
 from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
+_CLEARED = 4  # departed items, at most, when one comes
 _rows, _size = itemgetter(2), itemgetter(3)  # of an item
 
 
@@ -87,9 +88,11 @@ class Line:
         self.rows += rows
         arrivals = self.arrivals
         arrivals.append(item)
-        if arrivals[0].id not in self._live:
-            arrivals.popleft()
-            if arrivals[0].id not in self._live:
+        if len(arrivals) > self.items + SLACK:  # each that comes clears some of the departed away
+            live = self._live
+            for _ in range(_CLEARED):
+                if arrivals[0].id in live:
+                    break
                 arrivals.popleft()
         lane.items += 1
         lane.rows += rows
@@ -242,7 +245,7 @@ class Line:
                 shelf.forget()
             if not items:
                 self.shelves.pop(shelf.size, None)
-        if len(self.arrivals) > 2 * self.items + SLACK:
+        if len(self.arrivals) > 2 * (self.items + SLACK):
             live = self._live
             self.arrivals = deque([each for each in self.arrivals if each.id in live])
 

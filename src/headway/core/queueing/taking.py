@@ -1,6 +1,7 @@
 """Takes items of one row from the front of several shelves, many at once: the usual case."""
 
 import bisect
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, itemgetter
 
@@ -52,8 +53,7 @@ def _serve_flow(flow: Flow, count: int, shares: Shares[Account]) -> list[Item]:
         taken = list(flow)
         flow.clear()
     else:
-        pop = flow.popleft
-        taken = [pop() for _ in range(count)]
+        taken = list(map(_pop, itertools.repeat(flow, count)))
     shares.leave(flow.tenant, count)
     return taken
 
