@@ -19,7 +19,7 @@ from headway.core.queueing.shelves import SLACK, Shelf, Slot
 from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
-_CLEARED = 4  # departed items, at most, when one comes
+_CLEARED = 2  # departed items, at most, when one comes
 _rows, _size = itemgetter(2), itemgetter(3)  # of an item
 
 
@@ -88,7 +88,7 @@ class Line:
         self.rows += rows
         arrivals = self.arrivals
         arrivals.append(item)
-        if len(arrivals) > self.items + SLACK:  # each that comes clears some of the departed away
+        if len(arrivals) > self.items:  # each that comes clears some of the departed away
             live = self._live
             for _ in range(_CLEARED):
                 if arrivals[0].id in live:
