@@ -108,16 +108,34 @@ async def test_metrics_show_a_key_its_own_models(stack: str) -> None:
 
 
 @pytest.mark.parametrize("stack", ["http", "asgi"])
-async def test_who_administrates_one_model_does_not_drain_the_server(stack: str) -> None:
+async def test_who_administrates_one_model_does_not_administrate_the_server(stack: str) -> None:
+    region = "/v2/systemsharedmemory/region/r"
+    whole = [
+        *(("GET", "/admin/drain"), ("POST", "/admin/drain"), ("POST", f"{region}/register")),
+        *(("POST", f"{region}/unregister"), ("POST", "/v2/systemsharedmemory/unregister")),
+        *(("GET", "/v2/systemsharedmemory/status"), ("GET", f"{region}/status")),
+    ]
     async with served(stack) as (_, client):
-        for method in ("GET", "POST"):
+        for method, path in whole:
             refused = await client.request(
-                method, "/admin/drain", headers={"x-api-key": KEY.key}, content=b""
+                method, path, headers={"x-api-key": KEY.key}, content=b""
             )
-            assert refused.status_code == 403
-            assert "'m' is for certain models" in refused.text
+            assert refused.status_code == 403, path
+            assert "'m' is for certain models" in refused.text, path
         allowed = await client.get("/admin/drain", headers={"x-api-key": WHOLE.key})
         assert allowed.json() == {"draining": False}
+        path = "/v2/systemsharedmemory/unregister"
+        assert (await client.post(path, headers={"x-api-key": WHOLE.key})).status_code == 200
+
+
+@pytest.mark.parametrize("stack", ["headway", "grpcio"])
+async def test_shared_memory_is_not_for_a_key_of_one_model(stack: str) -> None:
+    async with served(stack) as (_, channel):
+        for method in SERVICE.methods:
+            if method.name.startswith("SystemSharedMemory"):
+                told = await call(channel, method, "r")
+                assert "PERMISSION_DENIED" in told, method.name
+                assert "'m' is for certain models" in told, method.name
 
 
 @pytest.mark.parametrize("stack", ["headway", "grpcio"])
