@@ -6,13 +6,22 @@ As there, `predict` takes one decoded request; a class with `batch` (or with `ma
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.errors import ConfigError
 from headway.model import END, Model
 
 _THEIRS = ("setup", "predict", "encode_response")
+_OF_SERVERS = frozenset(
+    [
+        *("accelerator", "devices", "workers_per_device", "batch_timeout", "stream", "fast_queue"),
+        *("track_requests", "restart_workers"),
+    ]
+)
+_OF_RUNS = frozenset(
+    ["generate_client_file", "num_api_servers", "api_server_worker_type", "pretty_logs"]
+)
 
 
 class LitAPI(Model[Any, Any]):
@@ -66,15 +75,17 @@ class LitServer:
     """So that a file's last lines can stay: `python file.py` serves its API."""
 
     def __init__(self, api: LitAPI, *, max_batch_size: int = 0, **options: Any) -> None:
-        """Other options (`accelerator`, `batch_timeout`, …) have no use here."""
+        """Options that change how LitServe works inside have no use here; others are refused."""
+        _check(options, _OF_SERVERS)
         self._api = api
         self._settings: dict[str, Any] = (
             {"max_batch_size": max_batch_size} if max_batch_size > 1 else {}
         )
 
     def run(self, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
-        """Until Ctrl-C. Other options (`generate_client_file`, …) have no use here."""
-        if type(self._api).__module__ != "__main__":  # `headway serve file.py` imports it
+        """Until Ctrl-C. Of other options, see above."""
+        _check(options, _OF_RUNS)
+        if _is_importing():  # as `headway serve file.py` does, and each worker process
             raise ConfigError(
                 'the file starts a server when it is imported; write `if __name__ == "__main__":` '
                 f"above {type(self).__name__}(…).run(…)"
@@ -82,3 +93,22 @@ class LitServer:
         from headway.wiring import serve
 
         serve(self._api, host=host, port=port, **self._settings)
+
+
+def _check(options: Mapping[str, Any], without_use: frozenset[str]) -> None:
+    for name in options:
+        if name not in without_use:
+            raise ConfigError(
+                "there is nothing like it here; leave it out, or see docs/guides/from-litserve.md",
+                field=name,
+            )
+
+
+def _is_importing() -> bool:
+    """Whether it is a file's import that has come here, not the program itself."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] != "__main__":
+            return True
+        frame = frame.f_back
+    return False
