@@ -117,6 +117,8 @@ class Plain:
 
 def _hint(value: Any, schema: dict[str, Any]) -> str:
     """What may have been meant by a value of the wrong kind, for the end of a message."""
+    if not schema:  # no kind is wrong
+        return ""
     if type(value) is list and value:
         is_text = isinstance(value[0], str) and takes_text(schema)
         if is_text or not takes_list(schema):
