@@ -186,7 +186,7 @@ def test_a_mistake_is_named_by_its_place(hint: Any, value: Any, message: str) ->
 
 
 def test_a_long_value_is_not_repeated_whole() -> None:
-    with pytest.raises(InvalidInput, match="'zzz.* is unknown; there are 'a', 'b'") as raised:
+    with pytest.raises(InvalidInput, match=r"'zzz.* is unknown; there are 'a', 'b'") as raised:
         side(Literal["a", "b"]).decode("z" * 100_000)
     assert len(str(raised.value)) < 200
 

@@ -133,13 +133,14 @@ class Methods:
         stream = served.stream(_value_of(served, inputs), ask)
         arrays = cast(Any, served).signature.output.arrays
 
-        def made(chunk: Any, steps: Steps) -> Any:
+        def encode_in_steps(chunk: Any, steps: Steps) -> Any:
             outputs = arrays([chunk])
             return self._inference.encode(served, decoded, outputs, messages.encode, steps)
 
         def encode(chunk: Any) -> Any:
-            is_large = is_large_chunk(chunk)
-            return partial(made, chunk) if is_large else made(chunk, AT_ONCE)
+            if is_large_chunk(chunk):
+                return partial(encode_in_steps, chunk)
+            return encode_in_steps(chunk, AT_ONCE)
 
         async with aclosing(cast(Any, stream)):
             yield Chunks(stream, ChunkEncoder(encode))
