@@ -9,10 +9,9 @@ import grpc
 import httpx
 import pytest
 from served_models import Letters, Upper
+from small_server import hosted
 
-from headway.config import KeyConfig, ModelConfig, ServerConfig
-from headway.hosting.hosted import Served
-from headway.hosting.registry import Registry
+from headway.config import KeyConfig, ServerConfig
 from headway.server.app import App
 from headway.server.auth.guard import Guard
 from headway.server.auth.keys import new_key
@@ -49,15 +48,10 @@ async def served(stack: str) -> AsyncIterator[tuple[App, Any]]:
     """A client of `mine` and `secret`: of HTTP or ASGI, or a channel of gRPC."""
     grpc_stack: Any = stack if stack in ("headway", "grpcio") else "headway"
     config = ServerConfig(port=0, grpc_port=0, grpc_stack=grpc_stack, drain_s=0.2)
-    guard, observing, registry = Guard(config, KEYS), Observing(config), Registry()
+    guard, observing = Guard(config, KEYS), Observing(config)
+    models = {"mine": Upper(), "secret": Letters()}
     async with AsyncExitStack() as opened:
-        for name, model in (("mine", Upper()), ("secret", Letters())):
-            settings = ModelConfig(name=name, target="tests:None", warm_up=False)
-            each = Served(settings, model=model)
-            observing.watch(each)
-            await each.start()
-            opened.push_async_callback(each.close, drain_s=0.2)
-            registry.add(each)
+        registry = await opened.enter_async_context(hosted(models, observing.watch))
         observing.follow(registry)
         app = make_app(registry, config, guard=guard, observing=observing)
         client: Any

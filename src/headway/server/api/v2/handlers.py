@@ -140,9 +140,11 @@ class V2:
         return rows
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
-        served = self._models.find_ready(request.caller, model, version)
+        served = self._models.find_ready(
+            request.caller, model, version
+        )  # the hot path: no coroutine
         if served is None:
-            served = await self._woken(request, model, version)
+            served = await self._find_or_wake(request, model, version)
         no_query(request)
         body, length = request.body, _header_length(request.headers)
         signature = self._inference.signature_of(served)
@@ -168,7 +170,7 @@ class V2:
             ask = ask_of(asked.parameters, request).after(spent_s)
             return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
 
-    async def _woken(self, request: Request, model: str, version: str) -> ServedModel:
+    async def _find_or_wake(self, request: Request, model: str, version: str) -> ServedModel:
         head = request.body[: _header_length(request.headers) or None]
         return await find_or_wake(self._inference, request, model, version, head=head)
 
@@ -211,9 +213,7 @@ class V2:
         return _json(found)
 
     async def generate(self, request: Request, model: str, version: str = "") -> Response:
-        served = self._models.find_ready(request.caller, model, version)
-        if served is None:
-            served = await self._woken(request, model, version)
+        served = await self._find_or_wake(request, model, version)
         no_query(request)
         body = await generating.parse(request, served)
         ask = ask_of(body.parameters, request)
@@ -222,9 +222,7 @@ class V2:
         return answer
 
     async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
-        served = self._models.find_ready(request.caller, model, version)
-        if served is None:
-            served = await self._woken(request, model, version)
+        served = await self._find_or_wake(request, model, version)
         no_query(request)
         body = await generating.parse(request, served, streams=True)
         return await generating.answer_stream(served, body, ask_of(body.parameters, request))
