@@ -156,14 +156,6 @@ def test_a_file_for_litserve_is_served_by_its_own_last_line(tmp_path: Path, main
             process.terminate()
 
 
-def test_options_of_litserve_that_would_be_missed_are_refused_by_name() -> None:
-    api: Any = catalogue.build("lit_square:SquareAPI", {})
-    with pytest.raises(ConfigError, match="api_path: there is nothing like it here"):
-        litserve.LitServer(api, api_path="/classify")
-    with pytest.raises(ConfigError, match="ssl_keyfile: there is nothing like it here"):
-        litserve.LitServer(api, batch_timeout=0.05).run(ssl_keyfile="key.pem")
-
-
 def test_a_file_that_starts_a_server_when_it_is_imported_is_told_what_to_write(
     tmp_path: Path,
 ) -> None:
@@ -171,6 +163,17 @@ def test_a_file_that_starts_a_server_when_it_is_imported_is_told_what_to_write(
     (tmp_path / "unguarded_square.py").write_text(unguarded)
     with pytest.raises(ConfigError, match='write `if __name__ == "__main__":` above LitServer'):
         catalogue.build(f"{tmp_path}/unguarded_square.py:SquareAPI", {})
+
+
+def test_an_option_of_litserve_is_obeyed_needless_or_refused() -> None:
+    api: Any = catalogue.build("lit_square:SquareAPI", {})
+    litserve.LitServer(api, accelerator="gpu", batch_timeout=0.05, callbacks=None)
+    assert api.device == "cuda"
+    for wrong in ({"middlewares": [object()]}, {"bach_timeout": 1}, {"accelerator": "tpu"}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            litserve.LitServer(api, **wrong)
+    with pytest.raises(ConfigError, match="reload"):
+        litserve.LitServer(api).run(port=0, reload=True)
 
 
 @pytest.mark.real_time
