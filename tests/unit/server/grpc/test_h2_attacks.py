@@ -373,6 +373,31 @@ async def test_frames_of_many_connections_share_a_turn(monkeypatch: pytest.Monke
         await ended(link)
 
 
+async def test_settings_that_move_many_windows_have_a_turn_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixteen frames went by before the clock was looked at, and each looked at a thousand calls:
+    5 ms of every connection in one turn."""
+    one_step_a_turn(monkeypatch)
+    link = Link()
+    link.greet()
+    for _ in range(200):
+        link.ask(None, "/test/wait")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    moved: list[int] = []
+    monkeypatch.setattr(ours.Connection, "_widen", lambda _, call, by: moved.append(call.id))
+    change = [frames.settings({frames.INITIAL_WINDOW_SIZE: 2**16 + n % 2}) for n in range(12)]
+    link.feed(b"".join(change))
+    assert len(moved) <= 200 * 2  # at once, and in the first turn
+    for turn in range(3, 12):
+        await asyncio.sleep(0)
+        assert len(moved) <= 200 * turn
+    await asyncio.sleep(0)
+    assert len(moved) == 200 * 12
+    await ended(link)
+
+
 async def test_large_heads_have_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen of them went by before the clock was looked at."""
     one_step_a_turn(monkeypatch)

@@ -68,6 +68,7 @@ class Connection(Lifetime):
         self._unread: list[bytes] | None = None  # what came while we were behind; None: we are not
         self._is_stopped = False  # the transport reads nothing
         self._owed = 0  # bytes received and not yet given back
+        self._dear_units = 0  # of frames that change many calls
 
     # ---- the transport calls
 
@@ -110,7 +111,7 @@ class Connection(Lifetime):
 
     def _handle(self, found: Iterator[Frame], most: int) -> bool:
         """Frames of so many units. Whether there may be no more."""
-        self._left_units = 0
+        self._left_units = self._dear_units = 0
         try:
             for kind, flags, stream_id, payload in found:
                 if self._only is not None and kind != self._only:
@@ -126,7 +127,7 @@ class Connection(Lifetime):
                 most -= 1 + (len(payload) >> _BITS_A_UNIT)
                 if kind in (frames.HEADERS, frames.CONTINUATION):
                     most -= self._heads.cost
-                if most <= self._left_units:
+                if most <= self._left_units + self._dear_units:
                     return False
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
@@ -314,7 +315,7 @@ class Connection(Lifetime):
         found = frames.parse_settings(payload)
         first = found.get(frames.INITIAL_WINDOW_SIZE)
         if first is not None and first != self._first_window:
-            self._charge(len(self._calls) // _CALLS_A_UNIT)
+            self._look_at(len(self._calls))
             for call in list(self._calls.values()):
                 self._widen(call, first - self._first_window)
             self._first_window = first
@@ -350,7 +351,7 @@ class Connection(Lifetime):
             self._window += increment
             if self._window > frames.MAX_WINDOW:
                 raise ConnectionFailed(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31 - 1")
-            self._charge(len(self._blocked) // _CALLS_A_UNIT)
+            self._look_at(len(self._blocked))
             self._send_blocked()
             return
         self._check_known(stream_id)
@@ -361,6 +362,12 @@ class Connection(Lifetime):
             self._widen(call, increment)
             if stream_id in self._blocked:
                 self._send_some(call)
+
+    def _look_at(self, calls: int) -> None:
+        """A window changes for so many."""
+        units = calls // _CALLS_A_UNIT
+        self._dear_units += units
+        self._charge(units)
 
     def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:
         """To be ignored."""
