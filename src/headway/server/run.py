@@ -43,7 +43,6 @@ from headway.server.auth.gates import http_gate
 from headway.server.auth.guard import Guard
 from headway.server.config_changes import changes_of, key_changes_of, merged, weights_of
 from headway.server.garbage import GarbagePauses
-from headway.server.handing_over import short_turns_of_the_lock
 from headway.server.inference import Inference, inference_over
 from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.server import HttpServer
@@ -97,11 +96,7 @@ async def run(
     guard = Guard(config.server, keys)
     weights = weights_of(keys)  # changed in place: what is loaded later has the new ones
     room = BodyRoom(config.server)
-    with (
-        short_turns_of_the_lock(),
-        regions_of(config.server) as regions,
-        observing_of(config.server) as observing,
-    ):
+    with regions_of(config.server) as regions, observing_of(config.server) as observing:
         make = functools.partial(make_served, weights=weights, observing=observing)
         async with Keeper(config, make, given=given, stages=observing.stages) as keeper:
             registry = keeper.registry
