@@ -9,7 +9,9 @@ import torch
 from models import CONFIGS, VOCABULARY, Engine, build, reference
 from transformers import AutoModelForCausalLM, Gemma2Config
 
+from headway import machine
 from headway.core.generation.sampling import Sampling
+from headway.engine.starting import EngineOptions, start
 from headway.errors import ConfigError
 
 BOUND = 1e-4
@@ -225,3 +227,24 @@ def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> No
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="cap attention's logits"):
         Engine(tmp_path)
+
+
+def test_an_engine_takes_no_more_than_its_container_has(
+    folder_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of("llama")
+    threads = torch.get_num_threads()
+    roomy = start(folder, EngineOptions(device="cpu")).limits.blocks
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    (tmp_path / "memory.max").write_text("4000000\n")
+    (tmp_path / "memory.current").write_text("0\n")
+    (tmp_path / "memory.stat").write_text("inactive_file 0\n")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    try:
+        runner = start(folder, EngineOptions(device="cpu"))
+        assert torch.get_num_threads() == 1
+        start(folder, EngineOptions(device="cpu", threads=2))
+        assert torch.get_num_threads() == 2  # who asks for a number gets it
+    finally:
+        torch.set_num_threads(threads)
+    assert 0 < runner.limits.blocks < roomy

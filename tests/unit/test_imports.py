@@ -34,16 +34,21 @@ TABLE = {
     "config": row("core mistakes", "msgspec"),
     "flags": row("config mistakes", "msgspec"),
     "padding": row("", "numpy"),
+    "machine": row(""),
     "runtime": row("core model", "numpy"),
     "events": row("core runtime.events"),  # the public door to them
     "single": row("model"),
     "compat": row("model single wiring"),
     "backends": row("model", lazily="*"),
-    "engine": row("core model", "torch triton numpy", lazily="safetensors transformers gguf"),
+    "engine": row(
+        "core machine model", "torch triton numpy", lazily="safetensors transformers gguf"
+    ),
     "generator": row("core runtime models engine"),
     "signature": row("model", "numpy msgspec"),
     "models": row("model backends engine config padding", "numpy", lazily="*"),
-    "hosting": row("core runtime model models signature config observe", "numpy msgspec tqdm"),
+    "hosting": row(
+        "core machine runtime model models signature config observe", "numpy msgspec tqdm"
+    ),
     "offline": row("", "msgspec"),  # `headway map`
     "lab": row("core", "numpy tqdm", lazily="matplotlib"),
     "observe": row("core runtime.events", "opentelemetry", lazily="pynvml"),

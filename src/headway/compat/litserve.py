@@ -6,6 +6,7 @@ As there, `predict` takes one decoded request; a class with `batch` (or with `ma
 """
 
 import inspect
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,11 +14,19 @@ from headway.errors import ConfigError
 from headway.model import END, Model
 
 _THEIRS = ("setup", "predict", "encode_response")
+# What they tune there is learned here, or has no counterpart that a caller could notice.
+_NEEDLESS = frozenset(
+    [
+        *("api_server_worker_type", "batch_timeout", "fast_queue", "generate_client_file"),
+        *("log_level", "num_api_servers", "pretty_logs", "stream", "track_requests"),
+    ]
+)
+_DEVICES = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda", "mps": "mps"}
 
 
 class LitAPI(Model[Any, Any]):
     max_batch_size: int = 1
-    device = "cpu"
+    device: str = "cpu"
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Their methods move aside, to make room for those of our names."""
@@ -65,15 +74,28 @@ class LitAPI(Model[Any, Any]):
 class LitServer:
     """So that a file's last lines can stay: `python file.py` serves its API."""
 
-    def __init__(self, api: LitAPI, *, max_batch_size: int = 0, **options: Any) -> None:
-        """Other options (`accelerator`, `batch_timeout`, …) have no use here."""
+    def __init__(
+        self,
+        api: LitAPI,
+        accelerator: str = "auto",
+        *,
+        max_batch_size: int = 0,
+        timeout: float | bool = True,
+        **options: Any,
+    ) -> None:
+        """Raises ConfigError for an option that would change what is served, and cannot here."""
+        _check(options)
         self._api = api
-        self._settings: dict[str, Any] = (
-            {"max_batch_size": max_batch_size} if max_batch_size > 1 else {}
-        )
+        self._settings: dict[str, Any] = {}
+        api.device = _device(accelerator)
+        if max_batch_size > 1:
+            self._settings["max_batch_size"] = max_batch_size
+        if timeout is not True and timeout > 0:  # theirs: True is 30 s, False and -1 no limit
+            self._settings["timeout_ms"] = timeout * 1e3
 
     def run(self, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
-        """Until Ctrl-C. Other options (`generate_client_file`, …) have no use here."""
+        """Until Ctrl-C. Raises ConfigError as `LitServer` does."""
+        _check(options)
         if type(self._api).__module__ != "__main__":  # `headway serve file.py` imports it
             raise ConfigError(
                 'the file starts a server when it is imported; write `if __name__ == "__main__":` '
@@ -82,3 +104,25 @@ class LitServer:
         from headway.wiring import serve
 
         serve(self._api, host=host, port=port, **self._settings)
+
+
+def _check(options: dict[str, Any]) -> None:
+    """`None` and `False` ask for nothing."""
+    for name, value in options.items():
+        if name not in _NEEDLESS and value is not None and value is not False:
+            raise ConfigError(
+                "is not among LitServe's options that work here; the guide 'From LitServe' names "
+                "what takes its place",
+                field=name,
+            )
+
+
+def _device(accelerator: str) -> str:
+    """As LitServe names it to `setup`; `auto`: a GPU, where the file has imported torch."""
+    if accelerator == "auto":
+        torch = sys.modules.get("torch")
+        return "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
+    if accelerator not in _DEVICES:
+        known = ", ".join(["auto", *_DEVICES])
+        raise ConfigError(f"{accelerator!r} is not one of {known}", field="accelerator")
+    return _DEVICES[accelerator]

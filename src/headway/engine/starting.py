@@ -1,7 +1,6 @@
 """Make an engine from a folder: how precise, how many blocks, what else follows from the model."""
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +12,14 @@ from headway.engine.cpu.building import compiled
 from headway.engine.runner import Runner, load
 from headway.engine.weights import read_config
 from headway.errors import ConfigError
+from headway.machine import container_cores, free_host_bytes
 
 if TYPE_CHECKING:
     from headway.engine.gpu.runner import GpuRunner
 
 _log = logging.getLogger(__name__)
 _GIB = 1 << 30
+_UNKNOWN = 8 * _GIB  # free memory, where the system does not say
 _SEQUENCES = 64  # at once: a step of more decodes takes a CPU too long
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DTYPES = ("auto", *_DTYPES)
@@ -58,8 +59,7 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         return start_on_gpu(folder, options, _context(folder, options))
     if options.quantization == "fp8":
         raise ConfigError("fp8 weights need a GPU", field="quantization")
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or _threads())
     dtype = dtype_of(options.dtype)
     context = _context(folder, options)
     is_rounded = options.quantization == "int8"
@@ -76,8 +76,8 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     if is_rounded and (kernels is None or dtype != torch.float32):
         _log.warning("int8 makes nothing faster here: %s", _no_kernels_because(dtype))
     wanted = options.kv_cache_gib
-    free = _free_bytes() // 4
-    room = int(wanted * _GIB) if wanted is not None else min(free, 4 * _GIB)
+    free = free_host_bytes() or _UNKNOWN
+    room = int(wanted * _GIB) if wanted is not None else min(free // 4, 4 * _GIB)
     block_bytes = decoder.shape.block_bytes(options.block_size, dtype)
     per_sequence = -(-context // options.block_size)
     sequences = options.max_sequences or _SEQUENCES
@@ -98,6 +98,13 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         adapter_slots=8 if options.adapter_slots is None else options.adapter_slots,
     )
     return Runner(decoder, limits, max_adapter_rank=options.max_adapter_rank or 64)
+
+
+def _threads() -> int:
+    """torch's own number, a thread for each core; no more than a container may use at once: it is
+    stopped for the rest of a tenth of a second when it has used its share."""
+    there: int = torch.get_num_threads()
+    return max(1, min(there, round(container_cores() or there)))
 
 
 def _no_kernels_because(dtype: torch.dtype) -> str:
@@ -140,16 +147,3 @@ def _longest(folder: Path) -> int:
     if window and config.get("use_sliding_window", True):
         longest = min(longest, int(window))
     return longest
-
-
-def _free_bytes() -> int:
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    if hasattr(os, "sysconf"):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return 8 * _GIB  # Windows: nothing in the standard library says

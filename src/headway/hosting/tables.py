@@ -18,7 +18,7 @@ from typing import Any
 
 from headway.core import CostTable
 from headway.errors import ConfigError
-from headway.hosting.memory import device_name
+from headway.machine import device_name
 
 _log = logging.getLogger(__name__)
 NAME = "warm-up.json"  # beside the model

@@ -25,7 +25,7 @@ def next_token(
     tokens: list[int], *, adapter: str = "", salt: str = "", vocabulary: int = 64
 ) -> int:
     """What the fake model says after these tokens."""
-    text = f"{adapter}/{salt}/{tokens}".encode()
+    text = f"{adapter}/{salt}/{tokens}".encode(errors="surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=4).digest(), "little") % vocabulary
 
 

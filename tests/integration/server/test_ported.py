@@ -155,6 +155,17 @@ def test_a_file_that_starts_a_server_when_it_is_imported_is_told_what_to_write()
         litserve.LitServer(api).run(port=8000)
 
 
+def test_an_option_of_litserve_is_obeyed_needless_or_refused() -> None:
+    api: Any = catalogue.build("lit_square:SquareAPI", {})
+    litserve.LitServer(api, accelerator="gpu", batch_timeout=0.05, callbacks=None)
+    assert api.device == "cuda"
+    for wrong in ({"middlewares": [object()]}, {"bach_timeout": 1}, {"accelerator": "tpu"}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            litserve.LitServer(api, **wrong)
+    with pytest.raises(ConfigError, match="reload"):
+        litserve.LitServer(api).run(port=0, reload=True)
+
+
 @pytest.mark.real_time
 @pytest.mark.parametrize("name", NAMES)
 async def test_each_is_served_and_called(name: str) -> None:

@@ -28,7 +28,8 @@ class Prefixes:
 
     def root(self, adapter: str, salt: str) -> bytes:
         """What the keys of all prefixes of one adapter and salt start from."""
-        parts = [each.encode() for each in (self._model, adapter, salt)]
+        # A caller's text may hold half a surrogate.
+        parts = [each.encode(errors="surrogatepass") for each in (self._model, adapter, salt)]
         digest = blake2b(digest_size=_KEY_BYTES)
         for part in parts:
             digest.update(len(part).to_bytes(8, "little"))

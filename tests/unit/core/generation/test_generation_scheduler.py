@@ -157,7 +157,7 @@ def test_answers_to_one_prompt_share_its_blocks() -> None:
     assert world.scheduler.blocks_used == 4 + 4  # four full ones are shared, the fifth is not
 
 
-@pytest.mark.parametrize("fields", [{"adapter": "x"}, {"salt": "x"}])
+@pytest.mark.parametrize("fields", [{"adapter": "x"}, {"salt": "x"}, {"salt": "\ud800"}])
 def test_another_adapter_or_salt_does_not_meet_the_cache(fields: dict[str, str]) -> None:
     world = World()
     world.submit(1, tuple(range(20)))

@@ -1,4 +1,6 @@
-"""How much memory is free, and how much one call took at most. None where that is unknown."""
+"""What the machine, or the container, has: free memory, cores; and what one call took at most.
+
+None where that is unknown."""
 
 import sys
 from contextlib import suppress
@@ -9,12 +11,24 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes() -> int | None:
-    """On the device if one is in use; else of the machine, or of the container if that has less."""
+    """On the device if one is in use, else `free_host_bytes`."""
     cuda = _cuda()
-    if cuda is not None:
-        return int(cuda.mem_get_info()[0])
+    return free_host_bytes() if cuda is None else int(cuda.mem_get_info()[0])
+
+
+def free_host_bytes() -> int | None:
+    """Of the machine, or of the container if that has less."""
     known = [each for each in (_available(), _container_room()) if each is not None]
     return min(known, default=None)
+
+
+def container_cores() -> float | None:
+    """How many cores' time the container may use; None: as much as there is."""
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = (_CGROUP / "cpu.max").read_text().split()
+        if quota != "max":
+            return int(quota) / int(period)
+    return None
 
 
 class PeakMeter:

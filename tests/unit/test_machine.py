@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from headway import machine
 from headway.errors import ModelFailed
-from headway.hosting import memory
-from headway.hosting.memory import PeakMeter, device_name, free_bytes
+from headway.machine import PeakMeter, device_name, free_bytes
 from headway.runtime.calling.faults import is_out_of_memory
 
 
@@ -37,11 +37,24 @@ def test_there_is_some_memory_on_some_device() -> None:
 def test_files_in_the_page_cache_leave_a_container_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("10000000\n")
     (tmp_path / "memory.current").write_text("9900000\n")
     (tmp_path / "memory.stat").write_text("anon 100000\nfile 9800000\ninactive_file 9000000\n")
     assert free_bytes() == 9_100_000
+
+
+@pytest.mark.parametrize(
+    ("written", "cores"),
+    [("max 100000\n", None), ("150000 100000\n", 1.5), ("nonsense\n", None), ("5 0\n", None)],
+)
+def test_a_container_says_how_many_cores_it_may_use(
+    written: str, cores: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert machine.container_cores() is None
+    (tmp_path / "cpu.max").write_text(written)
+    assert machine.container_cores() == cores
 
 
 class OutOfMemoryError(RuntimeError):
