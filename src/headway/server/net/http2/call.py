@@ -177,7 +177,9 @@ class Call(CallState):
         else:
             response = await result
             if not method.gives_stream:
-                self._answer_once(*self._parts_of(response))
+                parts = self._parts_of(response)
+                await self._wire.wait_turn(sum(map(len, parts)))
+                self._answer_once(*parts)
                 return
         self.end(self._code, self._details)
 
