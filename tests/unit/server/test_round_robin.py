@@ -128,36 +128,3 @@ async def test_several_share_the_slice_of_a_turn(monkeypatch: pytest.MonkeyPatch
     for number in range(5):
         turns.begin("a", work(f"{number}.", 3, done))
     assert len(done) == 15
-
-
-async def test_large_answers_wait_for_a_turn_each() -> None:
-    turns, done = RoundRobin(), list[int]()
-
-    async def answer(number: int, size_bytes: int) -> None:
-        await turns.wait("busy", size_bytes)
-        done.append(number)
-
-    large = round_robin.LARGE_BYTES + 1
-    tasks = [asyncio.create_task(answer(number, large)) for number in range(8)]
-    small = asyncio.create_task(answer(-1, large - 1))
-    await asyncio.sleep(0)
-    assert small.done()
-    tasks[5].cancel()  # its client has left
-    for _ in range(20):
-        before = len(done)
-        await asyncio.sleep(0)
-        assert len(done) <= before + 1
-    assert sorted(done) == [-1, 0, 1, 2, 3, 4, 6, 7]
-
-
-async def test_a_turn_goes_on_with_others_until_its_slice_has_passed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One short piece was done in a turn, so many of them took as many turns."""
-    turns, done = RoundRobin(), list[str]()
-    for number in range(6):
-        turns.begin(f"client {number}", work(f"{number}.", 2, done))
-    assert done == ["0.0"]
-    monkeypatch.setattr(round_robin, "SLICE_S", 30.0)
-    await asyncio.sleep(0)
-    assert len(done) == 12

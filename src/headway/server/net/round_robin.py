@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 
 SLICE_S = 0.001  # a slice ends after the step that exceeds it
 FIRST_S = 0.003  # for all that begins in one turn, while no other work waits: 64 plain calls
-LARGE_BYTES = 2**16  # of an answer
-_BYTE_S = 1.25e-9  # what the kernel takes to copy one
 
 
 class RoundRobin:
@@ -40,13 +38,6 @@ class RoundRobin:
     def call(self, client: str, callback: Callable[[], object]) -> None:
         """At once, or when it is this client's turn: one of these in a turn."""
         self.begin(client, self._ending(callback))
-
-    async def wait(self, client: str, size_bytes: int) -> None:
-        """To write so much of an answer, if that is long: many may be ready at once."""
-        if size_bytes > LARGE_BYTES:
-            ready = asyncio.get_running_loop().create_future()
-            self.begin(client, _waking(ready, size_bytes * _BYTE_S))
-            await ready
 
     def _ending(self, callback: Callable[[], object]) -> Iterator[float]:
         callback()
@@ -83,9 +74,3 @@ class RoundRobin:
             if loop.time() >= self._ends_at:
                 return False
         return True
-
-
-def _waking(ready: "asyncio.Future[None]", left_s: float) -> Iterator[float]:
-    if not ready.done():  # its client may have left
-        ready.set_result(None)
-        yield left_s

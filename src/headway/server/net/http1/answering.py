@@ -148,10 +148,8 @@ class Answering(Lifetime):
             answer = await self._handle(received.request)
             if isinstance(answer, StreamResponse):
                 await self._send_stream(received, answer)
-            else:
-                await self._owner.turns.wait(self.client, len(answer.body))
-                if not self._transport.is_closing():
-                    self._send(received, answer)
+            elif not self._transport.is_closing():
+                self._send(received, answer)
             is_answered = True
         finally:
             if not is_answered and not self._transport.is_closing():

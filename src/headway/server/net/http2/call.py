@@ -177,9 +177,7 @@ class Call(CallState):
         else:
             response = await result
             if not method.gives_stream:
-                parts = self._parts_of(response)
-                await self._wire.wait_turn(sum(map(len, parts)))
-                self._answer_once(*parts)
+                self._answer_once(*self._parts_of(response))
                 return
         self.end(self._code, self._details)
 

@@ -120,9 +120,6 @@ class Lifetime(Sending):
     def call_in_turn(self, callback: Callable[[], object]) -> None:
         self._owner.turns.call(self._client, callback)
 
-    async def wait_turn(self, size_bytes: int) -> None:
-        await self._owner.turns.wait(self._client, size_bytes)
-
     @property
     def _held_bytes(self) -> int:
         return self._account.held_bytes

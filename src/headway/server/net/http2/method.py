@@ -88,10 +88,6 @@ class Wire(Protocol):
         """When others who have much to do have had their turn."""
         ...
 
-    async def wait_turn(self, size_bytes: int) -> None:
-        """To send so much."""
-        ...
-
     def earn(self, units: int) -> None:
         """We have done something for the peer."""
         ...
