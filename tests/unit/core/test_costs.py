@@ -416,3 +416,25 @@ def test_two_workers_that_share_a_device_are_not_blamed_on_the_size_in_use(
         assert best == 256, f"after {turn} batches"
         costs.observe(best, 264, (1.0 if turn < 2 else 1.9) * seconds(best, 264))
     assert costs.predict(256, 264) == pytest.approx(1.9 * seconds(256, 264), rel=0.01)
+
+
+def test_a_wrong_probe_is_mended_although_batches_vary_much() -> None:
+    """Chance alone takes them further off than a shared device would: each counts all the same."""
+
+    def learned(seed: int) -> float:
+        rng = random.Random(seed)
+
+        def ratio() -> float:
+            return rng.lognormvariate(-0.2, 0.63)  # mean 1, a spread of 70 %
+
+        errors = tuple(ratio() - 1.0 for _ in range(30))
+        costs = Costs(64, CostTable((1, 64), None, ((0.005,), (0.008,)), errors=errors))
+        for _ in range(200):
+            costs.observe(1, 0, 0.005 * ratio())
+            costs.observe(64, 0, 0.016 * ratio())
+        one_s, many_s = costs.predict(1), costs.predict(64)
+        assert one_s is not None
+        assert many_s is not None
+        return many_s / one_s
+
+    assert sum(learned(seed) for seed in range(10)) / 10 == pytest.approx(3.2, rel=0.1)

@@ -34,7 +34,7 @@ _GUESSED_SAMPLES = 4  # what a line between two cells counts for
 _SCALE_RATE = 0.05  # of each observation goes into the speed of the whole model …
 _REFINE_RATE = 0.01  # … and of what is left, this much into its own cell
 _LATELY_RATE = 0.25  # of each goes into how far off batches of any size are at present:
-_ALL_OFF = 0.1  # where that is more than this, the size in use is not to blame
+_ALL_OFF = 0.1  # where that is more than this and their spread, the size is not to blame
 _MOST_CHANGE = 0.02  # of what was probed, by one observation
 _OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
 _ERRORS_KEPT = 256
@@ -270,11 +270,15 @@ class Costs:
 
     def _are_all_off(self, at: int, j: int, ratio: float) -> bool:
         """Has the whole model become slower or faster since this size was probed (another worker
-        shares its device now, say)? Then an observation says nothing of one size."""
+        shares its device now, say)? Then an observation says nothing of one size. Batches that
+        always vary are further off by chance."""
         lately = self._lately
         self._lately += _LATELY_RATE * (ratio - lately)
         cell = self._cells.get((at, j))
-        return abs(lately - 1.0) > _ALL_OFF and cell is not None and cell.was_probed
+        if cell is None or not cell.was_probed:
+            return False
+        off = abs(lately - 1.0)
+        return off > _ALL_OFF and off > self.spread
 
     def _refine(
         self, at: int, j: int, rows: int, size: int, seconds: float, predicted: float | None
