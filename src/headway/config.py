@@ -347,12 +347,17 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 def load(path: Path) -> Config:
     """Read a TOML file. Every mistake is a ConfigError that says where it is."""
-    return _convert(read(path), str(path))
+    return of_tables(read(path), str(path))
 
 
 def of_tables(tables: Mapping[str, Any], where: str) -> Config:
     """The same from what a program has put together."""
-    return _convert(tables, where)
+    named: Mapping[str, type[msgspec.Struct]] = {
+        "server": ServerConfig,
+        "models": ModelConfig,
+        "keys": KeyConfig,
+    }
+    return converted(Config, tables, where, tables=named)
 
 
 def keys_of(config: Config) -> tuple[KeyConfig, ...]:
@@ -402,15 +407,6 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _convert(tables: Mapping[str, Any], where: str) -> Config:
-    named: Mapping[str, type[msgspec.Struct]] = {
-        "server": ServerConfig,
-        "models": ModelConfig,
-        "keys": KeyConfig,
-    }
-    return converted(Config, tables, where, tables=named)
 
 
 def converted(

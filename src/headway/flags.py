@@ -19,7 +19,7 @@ from headway.config import (
     of_tables,
 )
 from headway.errors import ConfigError, nearest
-from headway.mistakes import expected
+from headway.mistakes import expected, not_given
 
 Struct: TypeAlias = type[ModelConfig] | type[ServerConfig]
 PREFIX = "HEADWAY_"
@@ -152,7 +152,8 @@ def _parsed(flag: Flag, text: str, where: str) -> Any:
     try:
         return flag.parse(text)
     except ValueError as error:  # msgspec's are ValueErrors
-        raise ConfigError(f"{expected(str(error))}, not {text!r}", field=where) from error
+        said = expected(str(error)) + not_given([flag.field], text)
+        raise ConfigError(said, field=where) from error
 
 
 def _is_from_kubernetes(variable: str, text: str) -> bool:

@@ -24,6 +24,7 @@ _KINDS = {
     "array": "a list",
     "object": "a table",
 }
+_HASHES = frozenset(["api_keys", "hash"])  # settings where a key may stand by mistake
 Path = Sequence[str | int]
 Struct = type[msgspec.Struct]
 
@@ -62,6 +63,11 @@ def expected(message: str) -> str:
     return f"{' or '.join(said)} is expected"
 
 
+def not_given(path: Path, value: Any) -> str:
+    """The end of such a sentence: what was given instead. A key is not repeated: logs are kept."""
+    return f", not {value!r}" if _HASHES.isdisjoint(path) else ""
+
+
 def _value_in_words(said: str, path: Path, given: Any, kind: Struct) -> str:
     value = _value_at(given, path)
     if said.startswith("Invalid enum value"):
@@ -76,7 +82,7 @@ def _value_in_words(said: str, path: Path, given: Any, kind: Struct) -> str:
         return said  # a struct's own words
     if " of length " in said:
         return "it is empty"
-    return f"{expected(said)}, not {value!r}"
+    return expected(said) + not_given(path, value)
 
 
 def _prefixed(path: Path, given: Mapping[str, Any], said: str) -> str:

@@ -41,11 +41,6 @@ FAST = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("llama", tmp_path_factory.mktemp("adapted"))
-
-
-@pytest.fixture(scope="module")
 def base(folder: Path) -> PreTrainedModel:
     return loaded(folder)
 

@@ -1,14 +1,12 @@
 """LiteLLM and LangChain, unmodified, on a two-layer model."""
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from models import build
-from serving import MOST_S, Serving, serving
+from serving import MOST_S, Serving
 
 from client_calls import CLIENTS_PYTHON, ended
 
@@ -18,12 +16,6 @@ if not CLIENTS_PYTHON.exists():
 
 WISHES: dict[str, Any] = {"model": "tiny", "max_tokens": 12, "temperature": 0}
 HAS_GRAMMARS = importlib.util.find_spec("llguidance") is not None
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(build("llama", tmp_path_factory.mktemp("clients"))) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fragile_engine import FragileModel, HugeModel, MortalModel
-from models import build
 from serving import MOST_S, Serving, serving
 from test_serving import used, wait_until
 
@@ -33,17 +32,6 @@ WISHES = {"max_tokens": 200, "temperature": 0, "ignore_eos": True}
 # Few candidates: where many are about as likely, the last digit of a sum decides between two.
 DRAWN = {**WISHES, "temperature": 0.9, "top_k": 3, "seed": 11}
 PROMPTS = ["ab", "hello", "xyz" * 9, "The quick brown fox", "1", "zz top"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("llama", tmp_path_factory.mktemp("engine"))
-
-
-@pytest.fixture(scope="module")
-def served(folder: Path) -> Iterator[Serving]:
-    with serving(folder) as found:
-        yield found
 
 
 @pytest.fixture

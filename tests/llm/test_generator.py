@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from models import build, reference
+from models import reference
 
 import headway
 from headway.engine.runner import Runner
@@ -18,11 +18,6 @@ from headway.errors import Closed, DeadlineExceeded, InputTooLarge, InvalidInput
 
 pytestmark = pytest.mark.real_time
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("llama", tmp_path_factory.mktemp("generator"))
 
 
 def generator(folder: Path, **options: Any) -> headway.Generator:

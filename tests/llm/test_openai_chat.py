@@ -4,14 +4,12 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from models import build
-from serving import MOST_S, Serving, serving
+from serving import MOST_S, Serving
 
 from described import check_described
 
@@ -21,17 +19,6 @@ needs_llguidance = pytest.mark.skipif(
     importlib.util.find_spec("llguidance") is None, reason="headway[llm] brings it"
 )
 GREEDY: dict[str, Any] = {"temperature": 0, "extra_body": {"ignore_eos": True}}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("llama", tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(scope="module")
-def served(folder: Path) -> Iterator[Serving]:
-    with serving(folder) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

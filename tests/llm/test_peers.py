@@ -8,17 +8,11 @@ from benchmarks.peers.engine import Engine
 from benchmarks.peers.loads import MIXED_AT_ONCE, Chat, Load, loads
 from benchmarks.peers.over_http import Clients
 from benchmarks.peers.transformers_batches import continuous, load_model, static
-from models import build
 from serving import serving
 
 from headway.engine.starting import EngineOptions, start
 
 LOAD = Load("few", 2, tuple(Chat([5 + each, 9, 7], out) for each, out in enumerate((3, 6, 2))))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("llama", tmp_path_factory.mktemp("peers"))
 
 
 def test_every_party_is_given_the_same() -> None:

@@ -7,7 +7,6 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import grpc
 import httpx
 import msgspec
 import pytest
-from models import build
 from serving import MOST_S, Serving, serving
 
 import headway
@@ -41,17 +39,6 @@ CHAT: dict[str, Any] = {
     "temperature": 0,
     "ignore_eos": True,
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("llama", tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(scope="module")
-def served(folder: Path) -> Iterator[Serving]:
-    with serving(folder) as found:
-        yield found
 
 
 def wait_until(is_so: Any) -> None:

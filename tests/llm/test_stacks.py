@@ -11,9 +11,8 @@ import grpc
 import httpx
 import pytest
 import uvicorn
-from models import build
 from msgspec.structs import replace
-from serving import MOST_S, Serving, serving
+from serving import MOST_S, Serving
 
 from headway.config import ServerConfig
 from headway.hosting.registry import Registry
@@ -32,12 +31,6 @@ class Others(NamedTuple):
 
     asgi: str
     grpcio: str
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(build("llama", tmp_path_factory.mktemp("stacks"))) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

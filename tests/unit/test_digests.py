@@ -57,6 +57,23 @@ def test_a_sketch_sees_most_differences() -> None:
     assert sketch_of(image(), None) == sketch_of(image(1), None)  # but not every one
 
 
+def trail_of(*contents: Any) -> tuple[int, bytes] | None:
+    trail = Trail()
+    for content in contents:
+        trail.add(content, len(content))
+    return trail.digest()
+
+
+@pytest.mark.parametrize("letter", ["a", b"a"])
+def test_a_trail_looks_at_samples_of_what_is_long(letter: Any) -> None:
+    """A chunk of a megabyte would hold Python's lock for half a millisecond, in each stream."""
+    middle = letter * 2**19
+    assert trail_of(middle + letter + middle) == trail_of(middle + letter.upper() + middle)
+    assert trail_of(middle) != trail_of(middle + letter)
+    assert trail_of(middle, letter) != trail_of(middle, letter.upper())
+    assert trail_of(letter * 99) != trail_of(letter * 50 + letter.upper() + letter * 48)
+
+
 def test_what_it_runs_with_counts() -> None:
     assert digest_of(1, "a") != digest_of(1, "b")
 

@@ -185,6 +185,12 @@ def test_a_mistake_is_named_by_its_place(hint: Any, value: Any, message: str) ->
         assert message in str(raised.value)
 
 
+def test_a_long_value_is_not_repeated_whole() -> None:
+    with pytest.raises(InvalidInput, match=r"'zzz.* is unknown; there are 'a', 'b'") as raised:
+        side(Literal["a", "b"]).decode("z" * 100_000)
+    assert len(str(raised.value)) < 200
+
+
 def test_a_bug_in_the_models_own_check_is_not_the_callers_mistake() -> None:
     with pytest.raises(ModelFailed, match="KeyError"):
         side(Wary).decode({"number": 13})

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headway.config import Config, keys_of, load
+from headway.config import Config, keys_of, load, of_tables
 from headway.errors import ConfigError
 from headway.flags import resolve
 
@@ -112,3 +112,25 @@ def test_a_plain_key_is_not_taken_for_a_hash() -> None:
     with pytest.raises(ConfigError) as refused:
         config(api_keys={"acme": "hw-this-is-secret"})
     assert "hw-this-is-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"server": {"api_keys": "hw-this-is-secret"}},
+        {"server": {"api_keys": ["hw-this-is-secret"]}},
+        {"server": {"api_keys": {"acme": ["hw-this-is-secret"]}}},
+        {"keys": [{"id": "a", "tenant": "a", "hash": ["hw-this-is-secret"]}]},
+    ],
+)
+def test_a_key_at_a_hashs_place_is_not_repeated(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="is expected") as caught:
+        of_tables(given, "headway.toml")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_key_that_is_typed_at_a_hashs_place_is_not_repeated() -> None:
+    variable = {"HEADWAY_API_KEYS": "hw-this-is-secret"}
+    with pytest.raises(ConfigError, match="is expected") as caught:
+        resolve({}, where="", environment=variable, typed={})
+    assert "secret" not in str(caught.value)

@@ -96,7 +96,7 @@ class LitServer:
     def run(self, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
         """Until Ctrl-C. Raises ConfigError as `LitServer` does."""
         _check(options)
-        if type(self._api).__module__ != "__main__":  # `headway serve file.py` imports it
+        if _is_importing():  # as `headway serve file.py` does, and each worker process
             raise ConfigError(
                 'the file starts a server when it is imported; write `if __name__ == "__main__":` '
                 f"above {type(self).__name__}(…).run(…)"
@@ -126,3 +126,13 @@ def _device(accelerator: str) -> str:
         known = ", ".join(["auto", *_DEVICES])
         raise ConfigError(f"{accelerator!r} is not one of {known}", field="accelerator")
     return _DEVICES[accelerator]
+
+
+def _is_importing() -> bool:
+    """Whether it is a file's import that has come here, not the program itself."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] != "__main__":
+            return True
+        frame = frame.f_back
+    return False

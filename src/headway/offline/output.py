@@ -26,9 +26,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     options: dict[str, Any]
     input_head: Head
-    cut: tuple[int, int] | None = (
-        None  # the input's last line, if it had no newline: its end, bytes
-    )
+    cut: tuple[int, int] | None = None  # the input's last line without a newline, its end in bytes
 
     @staticmethod
     def path_of(output: Path) -> Path:

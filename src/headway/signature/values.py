@@ -156,7 +156,7 @@ class ByMsgspec:
         there_are = f"; there are {', '.join(map(repr, choices))}" if choices else ""
         place = called(at[1] if at else self._name)
         given = str(error)[: at.start() if at else None].removeprefix(_NO_CHOICE).strip()
-        return InvalidInput(f"{place}: {given} is unknown{there_are}")
+        return InvalidInput(f"{place}: {given:.60} is unknown{there_are}")
 
     def schema(self) -> Schema:
         with suppress(TypeError):  # a kind that has no schema

@@ -44,6 +44,16 @@ class Untyped(headway.Model):  # type: ignore[type-arg]
         return [{"got": item} for item in items]
 
 
+class Capitals(headway.Model):  # type: ignore[type-arg]
+    def prepare(self, names):  # type: ignore[no-untyped-def]
+        if not all(name[:1].isupper() for name in names):
+            raise headway.InvalidInput("names: capitals are expected")
+        return names
+
+    def predict(self, items):  # type: ignore[no-untyped-def]
+        return [len(item) for item in items]
+
+
 class Counts(headway.Model[Any, int]):
     def predict(self, items) -> list[int]:  # type: ignore[no-untyped-def]
         return [len(item) for item in items]
@@ -92,6 +102,12 @@ async def test_any_json_is_served_and_checked_by_its_hints() -> None:
         document = (await http.get("/openapi.json")).json()
         item = document["components"]["schemas"]["answers.item"]
         assert (item["required"], item["properties"]["top_k"]["default"]) == (["text"], 3)
+
+
+async def test_a_models_own_refusal_of_a_value_that_it_takes_is_told_as_it_is() -> None:
+    async with serving(capitals=Capitals()) as http:
+        refused = await http.post("/v1/predict/capitals", json=["Anna", "bert"])
+        assert refused.json()["error"] == "names: capitals are expected"
 
 
 async def test_a_field_called_items_is_no_batch_and_batches_have_a_route_of_their_own() -> None:

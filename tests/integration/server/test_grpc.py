@@ -9,21 +9,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy
 import pytest
 from served_models import Double, Gate, Half, Letters, Root, Upper
+from small_server import count, hosted
 
 import headway
 from headway import Tensor
-from headway.config import ModelConfig, ServerConfig
+from headway.config import ServerConfig
 from headway.errors import ConfigError
-from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
-from headway.hosting.statistics import ModelStatistics
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.run import make_grpc
 
@@ -58,28 +57,11 @@ class Sum(headway.TensorModel):
 async def serving(
     models: dict[str, Any], **settings: Any
 ) -> AsyncIterator[tuple[GrpcServer, Registry]]:
-    registry = Registry()
-    made = []
-    for name, model in models.items():
-        more = {"max_batch_size": 1} if isinstance(model, Gate) else {}
-        if name == "narrow":
-            more["max_queue"] = 1
-        config = ModelConfig(name=name, target="tests:None", warm_up=False, **more)
-        served = Served(config, model=model)
-        served.statistics = statistics = ModelStatistics()
-        served.batcher.observe(statistics.observe)
-        registry.add(served)
-        made.append(served)
-        await served.start()
     config = ServerConfig(grpc_port=0, admin_without_key=True, **{"drain_s": WAIT_S, **settings})
-    regions = SharedRegions()
-    try:
-        async with GrpcServer(registry, config, version="1.2", regions=regions) as server:
-            yield server, registry
-    finally:
-        regions.close()
-        for served in made:
-            await served.close(drain_s=1.0)
+    async with hosted(models, count) as registry:
+        with closing(SharedRegions()) as regions:
+            async with GrpcServer(registry, config, version="1.2", regions=regions) as server:
+                yield server, registry
 
 
 class Running:
@@ -95,8 +77,8 @@ class Running:
             "upper": Upper(),
             "root": Root(),
             "letters": Letters(),
-            "gate": self.gate,
-            "narrow": self.narrow,
+            "gate": (self.gate, {"max_batch_size": 1}),
+            "narrow": (self.narrow, {"max_batch_size": 1, "max_queue": 1}),
         }
         self.address: queue.Queue[str] = queue.Queue()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
@@ -806,7 +788,7 @@ async def test_the_async_client(stack: str) -> None:
 @asynccontextmanager
 async def connected(gate: Gate, **settings: Any) -> AsyncIterator[tuple[GrpcServer, Any]]:
     async with (
-        serving({"gate": gate}, **settings) as (server, _),
+        serving({"gate": (gate, {"max_batch_size": 1})}, **settings) as (server, _),
         grpc.aio.insecure_channel(server.address) as channel,
     ):
         yield server, channel

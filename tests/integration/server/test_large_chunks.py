@@ -13,12 +13,11 @@ import grpc
 import httpx
 import pytest
 from served_models import MOST_S
+from small_server import hosted
 from stacks import on_uvicorn
 
 import headway
-from headway.config import ModelConfig, ServerConfig
-from headway.hosting.hosted import Served
-from headway.hosting.registry import Registry
+from headway.config import ServerConfig
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
 from headway.server.net.asgi import AsgiApp
@@ -79,25 +78,17 @@ class Addresses(NamedTuple):
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Addresses]:
-    registry = Registry()
     models = {"pages": Pages(), "talk": Talk(), "broken": Broken(), "flood": Flood()}
-    hosted = []
-    for name, model in models.items():
-        served = Served(ModelConfig(name=name, target="t:t", warm_up=False), model=model)
-        await served.start()
-        registry.add(served)
-        hosted.append(served)
     config = ServerConfig(port=0, grpc_port=0)
-    app = make_app(registry, config)
-    async with (
-        HttpServer(app, config) as http,
-        GrpcServer(registry, ServerConfig(grpc_port=0, grpc_stack="headway")) as own,
-        GrpcServer(registry, ServerConfig(grpc_port=0, grpc_stack="grpcio")) as grpcio,
-        on_uvicorn(AsgiApp(app)) as asgi,
-    ):
-        yield Addresses(http.url.removeprefix("http://"), asgi, own.address, grpcio.address)
-    for served in hosted:
-        await served.close()
+    async with hosted(models) as registry:
+        app = make_app(registry, config)
+        async with (
+            HttpServer(app, config) as http,
+            GrpcServer(registry, ServerConfig(grpc_port=0, grpc_stack="headway")) as own,
+            GrpcServer(registry, ServerConfig(grpc_port=0, grpc_stack="grpcio")) as grpcio,
+            on_uvicorn(AsgiApp(app)) as asgi,
+        ):
+            yield Addresses(http.url.removeprefix("http://"), asgi, own.address, grpcio.address)
 
 
 def text_of(event: dict[str, Any]) -> str:

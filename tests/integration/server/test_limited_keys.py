@@ -9,10 +9,9 @@ import grpc
 import httpx
 import pytest
 from served_models import Letters, Upper
+from small_server import hosted
 
-from headway.config import KeyConfig, ModelConfig, ServerConfig
-from headway.hosting.hosted import Served
-from headway.hosting.registry import Registry
+from headway.config import KeyConfig, ServerConfig
 from headway.server.app import App
 from headway.server.auth.guard import Guard
 from headway.server.auth.keys import new_key
@@ -49,15 +48,10 @@ async def served(stack: str) -> AsyncIterator[tuple[App, Any]]:
     """A client of `mine` and `secret`: of HTTP or ASGI, or a channel of gRPC."""
     grpc_stack: Any = stack if stack in ("headway", "grpcio") else "headway"
     config = ServerConfig(port=0, grpc_port=0, grpc_stack=grpc_stack, drain_s=0.2)
-    guard, observing, registry = Guard(config, KEYS), Observing(config), Registry()
+    guard, observing = Guard(config, KEYS), Observing(config)
+    models = {"mine": Upper(), "secret": Letters()}
     async with AsyncExitStack() as opened:
-        for name, model in (("mine", Upper()), ("secret", Letters())):
-            settings = ModelConfig(name=name, target="tests:None", warm_up=False)
-            each = Served(settings, model=model)
-            observing.watch(each)
-            await each.start()
-            opened.push_async_callback(each.close, drain_s=0.2)
-            registry.add(each)
+        registry = await opened.enter_async_context(hosted(models, observing.watch))
         observing.follow(registry)
         app = make_app(registry, config, guard=guard, observing=observing)
         client: Any
@@ -108,16 +102,34 @@ async def test_metrics_show_a_key_its_own_models(stack: str) -> None:
 
 
 @pytest.mark.parametrize("stack", ["http", "asgi"])
-async def test_who_administrates_one_model_does_not_drain_the_server(stack: str) -> None:
+async def test_who_administrates_one_model_does_not_administrate_the_server(stack: str) -> None:
+    region = "/v2/systemsharedmemory/region/r"
+    whole = [
+        *(("GET", "/admin/drain"), ("POST", "/admin/drain"), ("POST", f"{region}/register")),
+        *(("POST", f"{region}/unregister"), ("POST", "/v2/systemsharedmemory/unregister")),
+        *(("GET", "/v2/systemsharedmemory/status"), ("GET", f"{region}/status")),
+    ]
     async with served(stack) as (_, client):
-        for method in ("GET", "POST"):
+        for method, path in whole:
             refused = await client.request(
-                method, "/admin/drain", headers={"x-api-key": KEY.key}, content=b""
+                method, path, headers={"x-api-key": KEY.key}, content=b""
             )
-            assert refused.status_code == 403
-            assert "'m' is for certain models" in refused.text
+            assert refused.status_code == 403, path
+            assert "'m' is for certain models" in refused.text, path
         allowed = await client.get("/admin/drain", headers={"x-api-key": WHOLE.key})
         assert allowed.json() == {"draining": False}
+        path = "/v2/systemsharedmemory/unregister"
+        assert (await client.post(path, headers={"x-api-key": WHOLE.key})).status_code == 200
+
+
+@pytest.mark.parametrize("stack", ["headway", "grpcio"])
+async def test_shared_memory_is_not_for_a_key_of_one_model(stack: str) -> None:
+    async with served(stack) as (_, channel):
+        for method in SERVICE.methods:
+            if method.name.startswith("SystemSharedMemory"):
+                told = await call(channel, method, "r")
+                assert "PERMISSION_DENIED" in told, method.name
+                assert "'m' is for certain models" in told, method.name
 
 
 @pytest.mark.parametrize("stack", ["headway", "grpcio"])

@@ -132,11 +132,18 @@ def test_few_lines_were_changed(name: str) -> None:
     assert 0 < changed <= MOST_LINES
 
 
+SQUARE = (PORTED / "lit_square.py").read_text().replace("port=8000", "port=0")
+
+
 @pytest.mark.real_time
-def test_a_file_for_litserve_is_served_by_its_own_last_line(tmp_path: Path) -> None:
-    whole = (PORTED / "lit_square.py").read_text()
-    (tmp_path / "square.py").write_text(whole.replace("port=8000", "port=0"))
-    command = [sys.executable, str(tmp_path / "square.py")]
+@pytest.mark.parametrize("main", [SQUARE, "import lit_square, run\nrun.main()\n"])
+def test_a_file_for_litserve_is_served_by_its_own_last_line(tmp_path: Path, main: str) -> None:
+    """Or by another file, which imports its class."""
+    run = "import headway.compat.litserve as ls, lit_square\n\ndef main():\n"
+    run += "    ls.LitServer(lit_square.SquareAPI()).run(port=0)\n"
+    for name, text in (("lit_square", SQUARE), ("run", run), ("main", main)):
+        (tmp_path / f"{name}.py").write_text(text)
+    command = [sys.executable, str(tmp_path / "main.py")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -149,10 +156,13 @@ def test_a_file_for_litserve_is_served_by_its_own_last_line(tmp_path: Path) -> N
             process.terminate()
 
 
-def test_a_file_that_starts_a_server_when_it_is_imported_is_told_what_to_write() -> None:
-    api: Any = catalogue.build("lit_square:SquareAPI", {})
+def test_a_file_that_starts_a_server_when_it_is_imported_is_told_what_to_write(
+    tmp_path: Path,
+) -> None:
+    unguarded = SQUARE.replace('if __name__ == "__main__":', "if True:")
+    (tmp_path / "unguarded_square.py").write_text(unguarded)
     with pytest.raises(ConfigError, match='write `if __name__ == "__main__":` above LitServer'):
-        litserve.LitServer(api).run(port=8000)
+        catalogue.build(f"{tmp_path}/unguarded_square.py:SquareAPI", {})
 
 
 def test_an_option_of_litserve_is_obeyed_needless_or_refused() -> None:

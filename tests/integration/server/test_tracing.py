@@ -16,12 +16,11 @@ import numpy
 import pytest
 from real_server import served
 from served_models import Double, Gate, Gatekeeper, Letters, Root
+from small_server import hosted
 
 import headway
 from headway.cli.main import main
-from headway.config import ModelConfig, ServerConfig
-from headway.hosting.hosted import Served
-from headway.hosting.registry import Registry
+from headway.config import ServerConfig
 from headway.server.net.http1.server import HttpServer
 from headway.server.observing import Observing
 from headway.server.run import make_app, make_grpc
@@ -86,33 +85,24 @@ async def serving(**settings: Any) -> AsyncIterator[Running]:
     spans = Exported()
     config = ServerConfig(port=0, grpc_port=0, **settings)
     observing = Observing(config, tracing=Tracing(spans.provider))
-    registry = Registry()
-    models = [
-        Served(ModelConfig(name=name, target=name, warm_up=False), model=model)
-        for name, model in (
-            ("double", Double()),
-            ("root", Root()),
-            ("letters", Letters()),
-            ("gate", Gate()),
-            ("gatekeeper", Gatekeeper()),
-        )
-    ]
-    for model in models:
-        observing.watch(model)
-        registry.add(model)
-        await model.start()
-    app = make_app(registry, config, observing=observing)
-    app = observing.around(app)
-    grpc = make_grpc(registry, config, observing=observing)
-    assert grpc is not None
-    async with (
-        HttpServer(app, config) as server,
-        grpc,
-        httpx.AsyncClient(base_url=server.url, timeout=10) as client,
-    ):
-        yield Running(client, grpc.address, spans)
-    for model in models:
-        await model.close()
+    models = {
+        "double": Double(),
+        "root": Root(),
+        "letters": Letters(),
+        "gate": Gate(),
+        "gatekeeper": Gatekeeper(),
+    }
+    async with hosted(models, observing.watch) as registry:
+        app = make_app(registry, config, observing=observing)
+        app = observing.around(app)
+        grpc = make_grpc(registry, config, observing=observing)
+        assert grpc is not None
+        async with (
+            HttpServer(app, config) as server,
+            grpc,
+            httpx.AsyncClient(base_url=server.url, timeout=10) as client,
+        ):
+            yield Running(client, grpc.address, spans)
 
 
 def context_of(span: ReadableSpan) -> tuple[int, int]:

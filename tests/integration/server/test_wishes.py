@@ -12,13 +12,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy
 import pytest
 from http_client import Client, Reply
+from small_server import count, hosted
 
 import headway
 from headway import Tensor
-from headway.config import ModelConfig, ServerConfig
-from headway.hosting.hosted import Served
+from headway.config import ServerConfig
 from headway.hosting.registry import Ask, Registry
-from headway.hosting.statistics import ModelStatistics
 from headway.server.grpc.server import GrpcServer
 from headway.server.net.http1.server import HttpServer
 from headway.server.run import make_app, make_grpc
@@ -102,24 +101,13 @@ class Servers(NamedTuple):
 
 @asynccontextmanager
 async def serving(models: dict[str, Any], **settings: Any) -> AsyncIterator[Servers]:
-    registry, made = Registry(), []
-    for name, model in models.items():
-        config = ModelConfig(name=name, target="tests:None", warm_up=False, **settings)
-        served = Served(config, model=model)
-        served.statistics = statistics = ModelStatistics()
-        served.batcher.observe(statistics.observe)
-        registry.add(served)
-        made.append(served)
-        await served.start()
     server = ServerConfig(port=0, grpc_port=0, drain_s=1.0)
-    try:
+    given = {name: (model, settings) for name, model in models.items()}
+    async with hosted(given, count) as registry:
         over_grpc = make_grpc(registry, server)
         assert over_grpc is not None
         async with HttpServer(make_app(registry, server), server) as http, over_grpc:
             yield Servers(http, over_grpc, registry)
-    finally:
-        for each in made:
-            await each.close()
 
 
 def texts(*rows: str, **parameters: Any) -> dict[str, Any]:

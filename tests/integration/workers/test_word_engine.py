@@ -148,7 +148,7 @@ async def test_an_engine_without_memory_for_all_says_so_and_all_are_answered() -
             engine.submit(each, Sampling())
         await reader.wait_ended(*range(1, 11))
         assert [reader.tokens[each.id] for each in sequences] == [expected(e) for e in sequences]
-        told = "exited with status 1: MemoryError: room for 4 sequences only"
+        told = "exited with status 1: RuntimeError: CUBLAS_STATUS_ALLOC_FAILED: room for 4 only"
         assert engine.status.last_error == told
 
 

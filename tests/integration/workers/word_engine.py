@@ -97,7 +97,7 @@ class WordRunner:
         if self._is_broken:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if len(step.decode) + len(step.prefill) > self._most:
-            raise MemoryError(f"room for {self._most} sequences only")
+            raise RuntimeError(f"CUBLAS_STATUS_ALLOC_FAILED:\nroom for {self._most} only")
         for decode in step.decode:
             prompt = self._prompts.get(decode.sequence, ())
             if KILLS in prompt:

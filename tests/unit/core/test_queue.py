@@ -4,8 +4,10 @@ import math
 import pytest
 
 from headway.core import Item, Order, Policy, Priority, Run, Scheduler
-from headway.core.queueing.lanes import OVERTAKE_ROWS
-from headway.core.queueing.queue import Queue
+from headway.core.batching.planning import shelf_of
+from headway.core.queueing.lanes import OVERTAKE_ROWS, arrival_of
+from headway.core.queueing.queue import FairLane, Queue
+from headway.core.queueing.shelves import SLACK
 from headway.errors import QueueFull
 
 
@@ -167,6 +169,59 @@ def test_what_was_removed_is_not_served() -> None:
     assert (made.rows, len(made)) == (2, 2)
     assert 2 not in made
     assert 3 in made
+
+
+@pytest.mark.parametrize("tenants", [1, 200])
+@pytest.mark.parametrize("sizes", [0, 40])
+@pytest.mark.parametrize("removed", [0, 3])
+def test_figures_are_right_however_many_leave_at_once(
+    tenants: int, sizes: int, removed: int
+) -> None:
+    made = Queue(
+        order=Order.FIFO,
+        weights={},
+        full_rows=4,
+        ageing_s=1.0,
+        may_be_plain=False,
+        shelf_of=shelf_of(()),
+    )
+    waiting: dict[int, Item] = {}
+    ids = itertools.count()
+    for most in (7, 64, 1, 30, 64, 200, 12, 500) * 4:
+        while len(waiting) < 300:
+            number = next(ids)
+            size, tenant = number * 7 % sizes + 1 if sizes else 0, f"t{number * 31 % tenants}"
+            item = waiting[number] = Item(number, number * 0.1, size=size, tenant=tenant)
+            made.push(item)
+        for item_id in list(waiting)[: 50 * removed : 50]:
+            assert made.remove(item_id) == waiting.pop(item_id)
+        (lane,) = made.lanes.values()
+        assert isinstance(lane, FairLane)
+        line = lane.lines[Priority.NORMAL]
+        taken = made.take(line, most, list(line.shelves)[::2] if sizes else None)
+        for item in taken:
+            assert waiting.pop(item.id) == item
+        assert (made.rows, lane.rows, line.rows) == (len(waiting),) * 3
+        assert sorted(item.id for item in made) == sorted(waiting)
+        assert lane.size_rows == sum(item.size for item in waiting.values())
+        assert sum(shelf.items for shelf in line.shelves.values()) == len(waiting)
+        assert all(shelf.items for shelf in line.shelves.values())
+        if lane.items:
+            assert line.oldest() == min(waiting.values(), key=arrival_of)
+
+
+def test_tenants_that_come_and_go_leave_nothing_behind() -> None:
+    made, waiting = queue(), 100
+    for number in range(20_000):
+        made.push(Item(number, number * 0.1, tenant=f"t{number}"))
+        if made.rows > waiting:
+            (lane,) = made.lanes.values()
+            assert isinstance(lane, FairLane)
+            line = lane.lines[Priority.NORMAL]
+            assert len(made.take(line, 64)) == 64
+            (shelf,) = line.shelves.values()
+            assert len(shelf.flows) <= 4 * (waiting + SLACK)
+            assert len(line.arrivals) <= 4 * (waiting + SLACK)
 
 
 def test_the_oldest_is_found_after_its_elder_was_removed() -> None:

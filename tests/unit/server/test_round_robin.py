@@ -128,3 +128,16 @@ async def test_several_share_the_slice_of_a_turn(monkeypatch: pytest.MonkeyPatch
     for number in range(5):
         turns.begin("a", work(f"{number}.", 3, done))
     assert len(done) == 15
+
+
+async def test_a_turn_goes_on_with_others_until_its_slice_has_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One short piece was done in a turn, so many of them took as many turns."""
+    turns, done = RoundRobin(), list[str]()
+    for number in range(6):
+        turns.begin(f"client {number}", work(f"{number}.", 2, done))
+    assert done == ["0.0"]
+    monkeypatch.setattr(round_robin, "SLICE_S", 30.0)
+    await asyncio.sleep(0)
+    assert len(done) == 12

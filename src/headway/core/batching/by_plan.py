@@ -45,13 +45,15 @@ class PlannedComposer:
     def compose(self, lane: FairLane, now: float) -> Composition:
         """The batch around the next item that wastes least."""
         made = Composition()
-        is_urged = self._lateness.is_possible
+        top, is_urged = lane.top, self._lateness.is_possible
         if is_urged:
-            made.late_before = now + self._lateness.batch_s(1, min(lane.top.shelves)) - 1e-9
+            made.late_before = now + self._lateness.batch_s(1, min(top.shelves)) - 1e-9
             if self._lateness.drop(lane, made) or not lane.items:
                 return made
-        line = self._queue.aged_line(lane, now) or lane.top
-        anchor = self._anchor(line, lane, now)
+            if made.late:
+                top = lane.top
+        line = self._queue.aged_line(lane, now) or top
+        anchor = line.oldest() if line is not top else self._urgent(line, lane, now)
         first_due = line.due.not_before() if is_urged else math.inf
         self._take_part(line, anchor, made)
         if is_urged:
@@ -65,17 +67,14 @@ class PlannedComposer:
             made.stopped_by = self._why_no_more(made)
         return made
 
-    def _anchor(self, line: Line, lane: FairLane, now: float) -> Item | None:
-        """Whose turn it is; None: that of the head."""
-        if line is not lane.top:
-            return line.oldest()
+    def _urgent(self, line: Line, lane: FairLane, now: float) -> Item | None:
+        """Whose turn it is by its deadline; None: it is that of the head."""
         queue = self._queue
-        if queue.has_deadlines and queue.hurries:
-            urgent = line.urgent(
-                now + 2 * self._lateness.batch_s(self._max_rows, lane.mean_size), 1
-            )
-            return urgent[0] if urgent else None
-        return None
+        if not queue.hurries or not queue.has_deadlines:
+            return None
+        soon_s = 2 * self._lateness.batch_s(self._max_rows, lane.mean_size)
+        urgent = line.urgent(now + soon_s, 1)
+        return urgent[0] if urgent else None
 
     def _take_part(self, line: Line, anchor: Item | None, made: Composition) -> None:
         """The anchor and those of its part of the plan, in their order, up to every limit."""
@@ -88,7 +87,8 @@ class PlannedComposer:
         if cap is None:
             rows_of = {each: shelf.rows for each, shelf in shelves.items()}
             part = self._part_of(size, rows_of)
-            inside = [each for each in rows_of if part.low < each <= part.high]
+            low, high = part.low, part.high
+            inside = [each for each in rows_of if low < each <= high]
             available = sum([rows_of[each] for each in inside])
             largest = max([shelves[each].largest for each in inside])
             most = min(available, self._limits.rows_at(largest))
@@ -131,11 +131,12 @@ class PlannedComposer:
         shelves, whole, rows = line.shelves, [], made.rows
         costs, limits = self._costs, self._limits
         part: int | None = None  # the shelf that is taken from last, and not as a whole
-        price_s = price_of_a_row(rows, made.size, costs, limits)
+        by_rows, scale = costs.by_rows(made.size)
         for size in sorted([each for each in shelves if each <= made.size], reverse=True):
             if rows >= most:
                 break
             company = shelves[size].rows
+            price_s = price_of_a_row(rows, by_rows, scale, limits)
             if price_s > price_among_its_own(size, company, costs, limits):
                 continue
             if company > most - rows:
@@ -143,7 +144,6 @@ class PlannedComposer:
                 break
             whole.append(size)
             rows += company
-            price_s = price_of_a_row(rows, made.size, costs, limits)
         if whole:
             made.add(self._queue.take(line, rows - made.rows, whole), line.priority)
         if part is not None:

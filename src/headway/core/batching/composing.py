@@ -70,7 +70,9 @@ class Composer:
             # Otherwise the others have their turn all the same, and it costs nobody anything.
             is_short = is_flooded and lane.rows > cap_rows
             error = self._costs.error_at(DOUBTFUL if is_short else HOPELESS)
-            made = self._in_order.compose(lane, now, cap_rows, size, error)
+            made = self._in_order.compose(
+                lane, now, cap_rows=cap_rows, size=size, error=error, is_mixed=is_mixed
+            )
         if made.items and is_mixed:
             self._queue.ageing.served(made.class_rows)
             if self._is_auto:

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from headway.core.items import FireReason, Item, Priority
 
-_CLASSES = tuple(Priority)
+_NO_ROWS = [0 for _ in Priority]
 _rows = itemgetter(2)  # of an item
 
 
@@ -23,7 +23,7 @@ class Composition:
     size: int = 0
     total: int = 0  # rows × size of each, which is all that a packed batch costs
     size_cap: int = 0  # the rows that pay at that size
-    class_rows: list[int] = field(default_factory=lambda: [0 for _ in _CLASSES])
+    class_rows: list[int] = field(default_factory=_NO_ROWS.copy)
     left_rows: int = 0  # in the lane
     stopped_by: FireReason | None = None  # the limit that kept items out, if one did
     late: list[Item] = field(default_factory=list)  # dropped: no answer could be in time

@@ -86,10 +86,11 @@ class Filling:
 
     def _largest_within(self, most_s: float, most: int, size: int) -> int:
         """Of so many rows at most; 0 where one takes longer."""
+        by_rows, scale = self._costs.by_rows(size)
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if (self._costs.predict(middle, size) or math.inf) <= most_s:
+            if (by_rows[middle] or math.inf) * scale <= most_s:
                 low = middle
             else:
                 high = middle - 1
@@ -107,6 +108,7 @@ class Filling:
     def _portion(self, size: int, rate: float) -> int:
         """The smallest batch that has so much of the best rate."""
         costs = self._costs
+        by_rows, scale = costs.by_rows(size)
         best = costs.best_rows(size)
         best_s = costs.predict(best, size)
         if best_s is None:
@@ -115,8 +117,8 @@ class Filling:
         low, high = 1, best
         while low < high:  # the rate grows with the rows, up to the best
             middle = (low + high) // 2
-            seconds = costs.predict(middle, size)
-            if seconds is not None and middle / seconds >= enough:
+            seconds = by_rows[middle]
+            if seconds is not None and middle / (seconds * scale) >= enough:
                 high = middle
             else:
                 low = middle + 1

@@ -159,10 +159,13 @@ class AutoRule:
 
     def _group(self, lane: Lane) -> int:
         """How many callers in step leave together; 0: they are not in step, or not alike."""
-        if not self._stagger.may_be_in_step or lane.rows != lane.items or lane.mean_size:
+        if not self._stagger.may_be_in_step:
+            return 0
+        items, rows = lane.items, lane.rows
+        if lane.size_rows >= rows or rows != items:  # they have sizes, or several rows
             return 0
         self._arrivals.learn_arrivals()
-        return self._stagger.group(lane.items + self.running_items)
+        return self._stagger.group(items + self.running_items)
 
     def _hold_for_group(
         self, queue: Queue, lane: Lane, now: float, idle_since: float

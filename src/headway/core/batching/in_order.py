@@ -44,20 +44,28 @@ class OrderedComposer:
         self._filling = filling
 
     def compose(
-        self, lane: FairLane, now: float, cap_rows: int, size: int | None, error: float
+        self,
+        lane: FairLane,
+        now: float,
+        *,
+        cap_rows: int,
+        size: int | None,
+        error: float,
+        is_mixed: bool,
     ) -> Composition:
-        """`size`: of all of them, if it is one."""
-        made = Composition(self._lateness.allowed_rows(min(lane.rows, cap_rows)), error=error)
-        is_urged = self._is_auto and self._lateness.is_possible
+        """`size`: of all of them, if it is one; `is_mixed`: several classes wait."""
+        lateness, queue = self._lateness, self._queue
+        made = Composition(lateness.allowed_rows(min(lane.rows, cap_rows)), error=error)
+        is_urged = self._is_auto and lateness.is_possible
         if is_urged:
-            made.goal = self._lateness.timely_rows(lane, now, made)
-            made.late_before = self._lateness.before(lane, now, made.goal, error)
-            if self._lateness.drop(lane, made, now) or not lane.items:
+            lateness.aim(lane, now, made)
+            if lateness.drop(lane, made, now) or not lane.items:
                 return made
-        aged = self._queue.aged_line(lane, now)
-        if aged is not None and aged is not lane.top:
-            self._take_aged(aged, made, size)
-        if is_urged and self._queue.has_deadlines:
+        if is_mixed:
+            aged = queue.aged_line(lane, now)
+            if aged is not None and aged is not lane.top:
+                self._take_aged(aged, made, size)
+        if is_urged and queue.hurries and queue.has_deadlines:
             self._take_urgent(lane, made, size)
         for line in lane.lines:
             if line.items and made.rows < made.goal:
@@ -112,7 +120,7 @@ class OrderedComposer:
     def _take_urgent(self, lane: FairLane, made: Composition, size: int | None) -> None:
         """Items that must leave now to be in time, whichever came before them."""
         line = lane.top
-        if lane.rows <= made.goal - made.rows or not self._queue.hurries:
+        if lane.rows <= made.goal - made.rows:
             return
         batch_s = self._lateness.batch_s(made.goal, size or lane.mean_size)
         for item in line.urgent(made.late_before + batch_s, made.goal):

@@ -12,7 +12,7 @@ from headway.core.costs import Costs
 from headway.core.items import Item
 from headway.core.policy import Policy
 from headway.core.queueing.deadlines import HOPELESS
-from headway.core.queueing.queue import FairLane, Queue
+from headway.core.queueing.queue import FairLane, Line, Queue
 
 MOST_DROPPED = 32  # late items in one decision; the next call drops more
 
@@ -89,24 +89,28 @@ class Lateness:
             self._queue.pay_back(item)
             made.class_rows[item.priority] -= item.rows
 
-    def timely_rows(self, lane: FairLane, now: float, made: Composition) -> int:
-        """The most rows, the newest ones, that a batch of just so many answers in time.
+    def aim(self, lane: FairLane, now: float, made: Composition) -> None:
+        """Set the goal to the most rows, the newest ones, that a batch of just so many answers in
+        time, and say which items would be late in it.
 
         In a flood most of the queue is too old to be saved, and the other items may be fewer
         than a full batch: a batch of their number is shorter, and saves more of them.
         """
-        rows, line = made.goal, lane.top
-        if self.slo_s == math.inf:
-            return rows
-        late_before = self.before(lane, now, rows, made.error)
-        if late_before == -math.inf:
-            return rows
+        late_before = made.late_before = self.before(lane, now, made.goal, made.error)
+        if self.slo_s == math.inf or late_before == -math.inf:
+            return
+        line = lane.top
         # Most often even the first arrival, which may have left, is in time.
         if line.arrivals[0].arrived_at + self.slo_s >= late_before:
-            return rows
+            return
         oldest = line.oldest()
         if oldest is None or oldest.arrived_at + self.slo_s >= late_before:
-            return rows
+            return
+        made.goal = self._timely_rows(lane, line, now, made)
+        made.late_before = self.before(lane, now, made.goal, made.error)
+
+    def _timely_rows(self, lane: FairLane, line: Line, now: float, made: Composition) -> int:
+        rows = made.goal
         arrivals, each = line.arrivals, line.rows / line.items
         low, high = 0, min(len(arrivals), int(rows / each))
         while low < high:

@@ -8,6 +8,7 @@ batching does not pay, each runs alone.
 """
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -44,8 +45,11 @@ class Limits(NamedTuple):
 
     def rows_at(self, size: int) -> int:
         """The most rows of a batch of that size; 0: even the smallest costs too much."""
-        size = self.padded_size(size)
-        most = int(min(self.max_rows, self.max_cost // size)) if size else self.max_rows
+        if self.sizes:
+            size = self.padded_size(size)
+        most = self.max_rows
+        if size and self.max_cost < math.inf:
+            most = int(min(most, self.max_cost // size))
         if self.fitting is not None and self.fitting.limits:
             most = min(most, self.fitting.rows_at(size))
         if not self.batch_sizes:
@@ -103,9 +107,8 @@ class Planner:
     """
 
     def __init__(self, costs: Curves, limits: Limits) -> None:
-        self._costs = costs
         self._limits = limits
-        self._shapes: dict[int, Shape] = {}  # as they were known some plans ago
+        self._shapes = _Shapes(costs, limits)
         self._plans = 0
 
     def most_alone(self, size: int, rows: int) -> int | None:
@@ -114,7 +117,7 @@ class Planner:
         self._plans += 1
         if self._plans % _REDRAW_EVERY == 0 or self._limits.is_learned:
             self._shapes.clear()
-        shape = self.shape(size)
+        shape = self._shapes[size]
         if shape is None or rows <= shape.most:
             return None
         each, _ = _alone(rows, shape)
@@ -124,20 +127,12 @@ class Planner:
         if self._limits.is_learned:
             self._shapes.clear()
         near = _neighbours(size, rows_of, self._limits.max_rows)
-        part = plan(size, near, self.shape)
+        part = plan(size, near, self._shapes.__getitem__)
         if part is None:
             guess = _guess(near, self._limits)
             part = plan(size, near, lambda each: shape_at(each, guess, self._limits))
             assert part is not None, "a guess knows every size"
         return part
-
-    def shape(self, size: int) -> "Shape | None":
-        shape = self._shapes.get(size)
-        if shape is None:
-            shape = shape_at(size, self._costs, self._limits)
-            if shape is not None:
-                self._shapes[size] = shape
-        return shape
 
 
 class Shape(NamedTuple):
@@ -146,6 +141,21 @@ class Shape(NamedTuple):
     most: int  # rows
     seconds: Sequence[float]  # by rows
     best_rows: Sequence[int]  # of so many or fewer, how many have the best rate
+
+
+class _Shapes(dict[int, Shape | None]):
+    """By size: as they were known some plans ago. What is not known is asked for each time."""
+
+    def __init__(self, costs: Curves, limits: Limits) -> None:
+        super().__init__()
+        self._costs = costs
+        self._limits = limits
+
+    def __missing__(self, size: int) -> Shape | None:
+        shape = shape_at(size, self._costs, self._limits)
+        if shape is not None:
+            self[size] = shape
+        return shape
 
 
 def shape_at(size: int, costs: Curves, limits: Limits) -> Shape | None:
@@ -158,26 +168,26 @@ def shape_at(size: int, costs: Curves, limits: Limits) -> Shape | None:
 
 
 def _neighbours(size: int, rows_of: Mapping[int, int], max_rows: int) -> dict[int, int]:
+    """The sizes around this one, up to the first with which there are more rows than a batch holds
+    on that side, in groups of about as many rows each."""
     sizes = sorted(rows_of)
+    rows = [rows_of[each] for each in sizes]
     at = bisect.bisect_left(sizes, size)
-    low, below = at, 0
-    while low > 0 and below <= max_rows:
-        low -= 1
-        below += rows_of[sizes[low]]
-    high, above = at + 1, 0
-    while high < len(sizes) and above <= max_rows:
-        above += rows_of[sizes[high]]
-        high += 1
-    window = sizes[low:high]
-    if len(window) <= _GROUPS:
-        return {each: rows_of[each] for each in window}
-    least = (below + above + rows_of[size]) / _GROUPS
-    grouped, held = {}, 0
-    for each in window:
-        held += rows_of[each]
-        if held >= least or each == window[-1]:
-            grouped[each] = held
-            held = 0
+    below = list(itertools.accumulate(rows[:at][::-1]))
+    above = list(itertools.accumulate(rows[at + 1 :]))
+    low = max(0, at - 1 - bisect.bisect_right(below, max_rows))
+    high = at + 2 + bisect.bisect_right(above, max_rows)
+    sizes, rows = sizes[low:high], rows[low:high]
+    if len(sizes) <= _GROUPS:
+        return dict(zip(sizes, rows, strict=True))
+    up_to = list(itertools.accumulate(rows))
+    least = up_to[-1] / _GROUPS
+    grouped, before, index, last = {}, 0, 0, len(sizes) - 1
+    while index <= last:
+        index = min(bisect.bisect_left(up_to, before + least, index), last)
+        grouped[sizes[index]] = up_to[index] - before
+        before = up_to[index]
+        index += 1
     return grouped
 
 
@@ -268,26 +278,23 @@ def _alone(rows: int, shape: Shape) -> tuple[int, float]:
     return each, several_s
 
 
-def fills(
-    size: int, company: int, *, rows: int, batch_size: int, costs: Costs, limits: Limits
-) -> bool:
-    """Is a row of that size better off in a batch of so many rows, padded to `batch_size`, than
-    among its own `company`?"""
-    if size > batch_size or rows >= limits.rows_at(batch_size):
-        return False
-    price_s = price_of_a_row(rows, batch_size, costs, limits)
-    return price_s <= price_among_its_own(size, company, costs, limits)
-
-
-def price_of_a_row(rows: int, batch_size: int, costs: Costs, limits: Limits) -> float:
-    """What one row more adds to a batch of so many; infinite where nothing is known."""
-    before = costs.predict(limits.padded_rows(rows), batch_size)
-    after = costs.predict(limits.padded_rows(rows + 1), batch_size)
-    return math.inf if before is None or after is None else after - before
+def price_of_a_row(
+    rows: int, by_rows: Sequence[float | None], scale: float, limits: Limits
+) -> float:
+    """What one row more adds to a batch of so many, by what batches take (`Costs.by_rows`);
+    infinite where nothing is known."""
+    more = rows + 1
+    if limits.batch_sizes:
+        rows, more = limits.padded_rows(rows), limits.padded_rows(more)
+    before, after = by_rows[rows], by_rows[more]
+    return math.inf if before is None or after is None else after * scale - before * scale
 
 
 def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -> float:
     """What a row of that size takes in a batch with others like it; none where nothing is known."""
     own = max(1, min(company, limits.rows_at(size)))
-    elsewhere = costs.predict(limits.padded_rows(own), limits.padded_size(size))
+    run_rows = own
+    if limits.batch_sizes or limits.sizes:
+        run_rows, size = limits.padded_rows(own), limits.padded_size(size)
+    elsewhere = costs.predict(run_rows, size)
     return -math.inf if elsewhere is None else elsewhere / own

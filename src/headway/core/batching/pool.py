@@ -26,7 +26,7 @@ class Pool:
         self._numbers: tuple[int, ...] = tuple(range(workers))
         self._times: dict[int, float] = {}  # by worker: how many times as long a batch takes
         self._seen: dict[int, int] = {}  # by worker: batches
-        self._is_unequal = False
+        self.is_unequal = False
 
     def set(self, numbers: Sequence[int]) -> None:
         """These are there now."""
@@ -38,19 +38,19 @@ class Pool:
             return self._numbers[0]
         busy = {batch.worker for batch in self._running.values()}
         free = [number for number in self._numbers if number not in busy]
-        if not self._is_unequal or len(free) < 2:
+        if not self.is_unequal or len(free) < 2:
             return free[0] if free else 0
         return min(free, key=lambda number: (self.times(number), number))
 
     def times(self, number: int) -> float:
-        return self._times.get(number, 1.0) if self._is_unequal else 1.0
+        return self._times.get(number, 1.0) if self.is_unequal else 1.0
 
     def observe(self, batch: Batch, ran_s: float) -> bool:
         """A batch took so long. True: the workers are not what they seemed to be."""
         usual_s = self._costs.predict(batch.padded_rows, batch.size)
         if len(self._numbers) < 2 or not usual_s:
             return False
-        number, was_unequal = batch.worker, self._is_unequal
+        number, was_unequal = batch.worker, self.is_unequal
         known = self._times.get(number, 1.0)
         seen = self._seen[number] = self._seen.get(number, 0) + 1
         ratio = min(max(ran_s / usual_s / known, 1 / _OUTLIER), _OUTLIER)
@@ -62,17 +62,13 @@ class Pool:
         mean = math.exp(sum(map(math.log, times)) / len(times))
         for each in self._times:
             self._times[each] /= mean
-        self._is_unequal = max(times) > _UNEQUAL * min(times)
-        return self._is_unequal != was_unequal
+        self.is_unequal = max(times) > _UNEQUAL * min(times)
+        return self.is_unequal != was_unequal
 
     @property
     def speeds(self) -> tuple[float, ...]:
         """By worker: how many times as long a batch takes."""
         return tuple(self.times(number) for number in self._numbers)
-
-    @property
-    def is_unequal(self) -> bool:
-        return self._is_unequal
 
     def faster_power(self) -> float:
         """How many workers of the usual speed those are worth that are faster than the next."""

@@ -1,4 +1,5 @@
-"""Which window and batch size would have served the latest arrivals best.
+"""How long a free worker lingers: which window and batch size would have served the latest
+arrivals best.
 
 The last arrivals are replayed against the learned batch times, under one window and batch size
 after the other; whatever would have given the best tail and mean is used from then on. Arrivals

@@ -63,6 +63,8 @@ class Scheduler:
         self._admission = Admission(policy, self.costs, self._queue)
         self._composer = Composer(policy, self.costs, self._queue, self._fitting)
         self._is_packed = policy.compose is Compose.PACKED
+        # Does a batch run at other figures than its rows and its largest size?
+        self._is_padded = self._is_packed or bool(policy.batch_sizes or policy.pad_sizes)
         self._buckets: Buckets | None = None
         if policy.compose is Compose.BUCKETS:
             self._buckets = Buckets(policy.buckets, quantiles=policy.quantiles)
@@ -307,7 +309,7 @@ class Scheduler:
             items = self._queue.take_alike(lane, cap_rows)
             return self._start(items, len(items), 0, reason, cap_rows, now)
         assert isinstance(lane, FairLane)
-        is_flooded = self._admission.is_flooded(now, self.cap_rows)
+        is_flooded = self._admission.is_flooded(now, self._batch_size.most_rows)
         made = self._composer.compose(lane, now, cap_rows=cap_rows, is_flooded=is_flooded)
         if made.late:
             self._note_late(made, now)
@@ -329,9 +331,11 @@ class Scheduler:
         now: float,
     ) -> Run:
         self._batches += 1
-        padded_rows = self._composer.padded_rows(rows)
-        if size:
-            size = self._composer.run_size(items, rows, size)
+        padded_rows = rows
+        if self._is_padded:
+            padded_rows = self._composer.padded_rows(rows)
+            if size:
+                size = self._composer.run_size(items, rows, size)
         assert self._idle_since is not None
         predicted_s = self.costs.predict(padded_rows, size)
         worker = self._pool.next_worker()

@@ -103,12 +103,13 @@ class Stagger:
     def group(self, here: int) -> int:
         """How many callers leave together, where so many are here; 0: all of them may."""
         callers = here + self._away
-        is_same = self._apart_s * _TOGETHER <= self.together_s * _SAME
         rounds = self._in_step / callers
-        if rounds < (_SURE if is_same or self._is_on else _LESS_SURE):
+        if rounds < _SURE or callers < 2 or self._batches < self._rest_until:
             return 0
-        if callers < 2 or self._batches < self._rest_until:
-            return 0
+        if rounds < _LESS_SURE and not self._is_on:
+            is_same = self._apart_s * _TOGETHER <= self.together_s * _SAME
+            if not is_same:
+                return 0
         version = self._costs.version
         if self._chosen[:2] != (callers, version):
             self._chosen = (callers, version, self._best_group(callers))

@@ -262,22 +262,22 @@ class Costs:
                 # A machine that slows down is slow at every size; if only the size in use were
                 # corrected, others would look better than they are, and be avoided or sought.
                 self._scale *= 1.0 + _SCALE_RATE * (ratio - 1.0)
-        if is_trial or not self._are_all_off(at, j, ratio):
+        if is_trial or not self._are_all_off(at, j):
             self._refine(at, j, rows, size, seconds, predicted)
+        if not is_trial:
+            self._lately += _LATELY_RATE * (ratio - self._lately)
         self._ran_s += seconds
         is_news = self._cells[at, j].samples == TRUSTED_SAMPLES
         self._note_observed(is_news=(is_trial and self._end_trial(size)) or is_news)
 
-    def _are_all_off(self, at: int, j: int, ratio: float) -> bool:
+    def _are_all_off(self, at: int, j: int) -> bool:
         """Has the whole model become slower or faster since this size was probed (another worker
         shares its device now, say)? Then an observation says nothing of one size. Batches that
         always vary are further off by chance."""
-        lately = self._lately
-        self._lately += _LATELY_RATE * (ratio - lately)
         cell = self._cells.get((at, j))
         if cell is None or not cell.was_probed:
             return False
-        off = abs(lately - 1.0)
+        off = abs(self._lately - 1.0)
         return off > _ALL_OFF and off > self.spread
 
     def _refine(

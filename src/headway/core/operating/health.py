@@ -2,7 +2,7 @@
 
 Pure: running batches and the time come in. A model that has begun to answer is dead when nothing
 it is given completes any more: its scheduler has crashed, its workers were given up, or each of
-them runs a batch that is over its limit.
+them runs a batch that is over its limit (`execute_timeout_ms` in `config.py`).
 """
 
 from collections.abc import Iterable

@@ -13,6 +13,7 @@ Knows neither items nor batches, and reads no clock.
 
 import heapq
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 _DEBTORS = 64  # tenants with nothing waiting whose debt is remembered
@@ -36,6 +37,7 @@ class Account:
 
 
 A = TypeVar("A", bound=Account)
+_debt = attrgetter("finish", "name")
 
 
 class Shares(Generic[A]):
@@ -116,14 +118,18 @@ class Shares(Generic[A]):
     def prune(self) -> None:
         """Close the accounts of tenants with nothing waiting, but for the largest debts, if there
         are many."""
-        if len(self.accounts) <= self._prune_at:
+        accounts, virtual = self.accounts, self.virtual
+        if len(accounts) <= self._prune_at:
             return
-        gone = [(each.finish, name) for name, each in self.accounts.items() if not each.held]
-        debtors = {name for finish, name in heapq.nlargest(_DEBTORS, gone) if finish > self.virtual}
-        self.accounts = {
-            name: each for name, each in self.accounts.items() if each.held or name in debtors
-        }
-        self._prune_at = 2 * len(self.accounts) + _DEBTORS
+        gone = [each for each in accounts.values() if not each.held]
+        debtors = [each for each in gone if each.finish > virtual]
+        closed = [each for each in gone if each.finish <= virtual]
+        if len(debtors) > _DEBTORS:
+            debtors.sort(key=_debt)
+            closed += debtors[:-_DEBTORS]
+        for each in closed:
+            del accounts[each.name]
+        self._prune_at = 2 * len(accounts) + _DEBTORS
 
 
 class Turns(Generic[A]):

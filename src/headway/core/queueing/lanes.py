@@ -19,6 +19,7 @@ from headway.core.queueing.shelves import SLACK, Shelf, Slot
 from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
+_CLEARED = 2  # departed items, at most, when one comes
 _rows, _size = itemgetter(2), itemgetter(3)  # of an item
 
 
@@ -85,7 +86,14 @@ class Line:
         class_.rows += rows
         self.items += 1
         self.rows += rows
-        self.arrivals.append(item)
+        arrivals = self.arrivals
+        arrivals.append(item)
+        if len(arrivals) > self.items:  # each that comes clears some of the departed away
+            live = self._live
+            for _ in range(_CLEARED):
+                if arrivals[0].id in live:
+                    break
+                arrivals.popleft()
         lane.items += 1
         lane.rows += rows
         if item.size:
@@ -105,7 +113,7 @@ class Line:
         """The next, in order."""
         flow = min([shelf.slots[0] for shelf in self.shelves.values()])[4]
         if not flow.has_gaps:
-            return flow.items[0]
+            return flow[0]
         found = self.first()
         assert found is not None, "the line is empty"
         return found[1]
@@ -145,8 +153,12 @@ class Line:
         these shelves."""
         held = self.shelves
         chosen = list(held.values()) if sizes is None else [held[size] for size in sizes]
-        rows = sum([shelf.rows for shelf in chosen])
-        if rows == sum([shelf.items for shelf in chosen]):
+        rows = self.rows
+        is_single = rows == self.items
+        if not is_single:
+            rows = sum([shelf.rows for shelf in chosen])
+            is_single = rows == sum([shelf.items for shelf in chosen])
+        if is_single:
             taken = take_singles(chosen, most, self._class.shares, self._live)
         elif len(chosen) == 1 or rows <= most:
             taken = self._take_each(chosen, most)
@@ -227,10 +239,13 @@ class Line:
         lane.rows -= rows
         lane.items -= len(taken)
         for shelf in shelves:
-            shelf.forget()
-            if not shelf.items:
+            items = shelf.items
+            shelf.is_crowded = is_crowded = len(shelf.flows) > items + SLACK
+            if is_crowded or len(shelf.slots) > items:
+                shelf.forget()
+            if not items:
                 self.shelves.pop(shelf.size, None)
-        if len(self.arrivals) > 2 * self.items + SLACK:
+        if len(self.arrivals) > 2 * (self.items + SLACK):
             live = self._live
             self.arrivals = deque([each for each in self.arrivals if each.id in live])
 
@@ -264,7 +279,10 @@ class FairLane:
     @property
     def top(self) -> Line:
         """The line of the highest class that waits."""
-        return next(line for line in self.lines if line.items)
+        for line in self.lines:
+            if line.items:
+                return line
+        raise AssertionError("nobody waits")
 
     @property
     def priority(self) -> Priority:

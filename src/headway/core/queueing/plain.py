@@ -63,8 +63,7 @@ class PlainLane:
             taken = list(arrivals)
             live.clear()
         elif len(arrivals) == len(live):  # no item has left
-            pop = arrivals.popleft
-            taken = [pop() for _ in range(most)]
+            taken = list(map(deque.popleft, itertools.repeat(arrivals, most)))
             for item in taken:
                 del live[item.id]
         else:

@@ -279,8 +279,9 @@ class Queue:
     @property
     def has_one_class(self) -> bool:
         """Are all waiting items of one class?"""
-        high, normal, _ = self._classes
-        return self.rows in (high.rows, normal.rows) or not high.rows + normal.rows
+        rows = self.rows
+        high, normal, low = self._classes
+        return normal.rows == rows or high.rows == rows or low.rows == rows
 
     def shelf_of(self, item: Item) -> int:
         """The class of sizes it is kept under."""

@@ -43,7 +43,8 @@ class Ranking:
         """Is it the turn of an item that has waited so long that class does not count?"""
         lanes = self.lanes
         if len(lanes) <= 1:
-            return any(self.aged_line(lane, now) is not None for lane in lanes.values())
+            only = next(iter(lanes.values()), None)
+            return only is not None and self.aged_line(only, now) is not None
         lane, lead = self._by_age.first(lanes), self._by_urgency.first(lanes)
         oldest = lane.oldest() if lane is not None else None
         if oldest is None or lead is None or oldest.priority <= lead.priority:
@@ -52,13 +53,13 @@ class Ranking:
 
     def aged_line(self, lane: FairLane, now: float) -> Line | None:
         """The line of a lower class whose turn it is, having waited long enough."""
-        above = False
+        above, ageing = len(self.lanes) > 1, self._ageing
         for line in lane.lines:
             if not line.items:
                 continue
-            if above or len(self.lanes) > 1:
+            if above:
                 oldest = line.oldest()
-                if oldest and self._ageing.may_lead(line.priority, oldest.arrived_at, now):
+                if oldest and ageing.may_lead(line.priority, oldest.arrived_at, now):
                     return line
             above = True
         return None

@@ -16,16 +16,18 @@ from headway.core.queueing.fairness import Account, Shares
 SLACK = 64  # traces of the departed that are tolerated
 
 
-class Flow:
-    """One tenant's items on one shelf, oldest first."""
+class Flow(deque[Item]):
+    """One tenant's items on one shelf, oldest first; some may have left.
 
-    __slots__ = ("gone", "has_gaps", "items", "shelf", "spent", "tenant", "unused")
+    A deque itself, and not an object that has one: a batch of as many tenants reads as many flows.
+    """
+
+    __slots__ = ("gone", "has_gaps", "shelf", "spent", "tenant", "unused")
 
     def __init__(self, tenant: Account, shelf: "Shelf") -> None:
         self.tenant = tenant
         self.shelf = shelf
-        self.items: deque[Item] = deque()  # some may have left
-        self.gone = 0  # so many
+        self.gone = 0  # items that have left
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots whose right was used for an item that went out of turn
         self.has_gaps = False  # a slot may have no item, or an item no slot
@@ -33,7 +35,7 @@ class Flow:
     @property
     def is_over(self) -> bool:
         """Nothing waits, and no slot is left."""
-        return not self.unused and not self.spent and len(self.items) == self.gone
+        return not self.unused and not self.spent and len(self) == self.gone
 
 
 # Key, id of the item that took it, tag, rows that were charged, flow. Ordered by key, then arrival.
@@ -44,7 +46,17 @@ Slot: TypeAlias = tuple[float, int, float, int, Flow]
 class Shelf:
     """The items of one class of sizes."""
 
-    __slots__ = ("_live", "_shares", "flows", "items", "largest", "rows", "size", "slots")
+    __slots__ = (
+        "_live",
+        "_shares",
+        "flows",
+        "is_crowded",
+        "items",
+        "largest",
+        "rows",
+        "size",
+        "slots",
+    )
 
     def __init__(self, size: int, shares: Shares[Account], live: dict[int, Item]) -> None:
         """`live`: the waiting items, by id."""
@@ -56,6 +68,9 @@ class Shelf:
         self.rows = 0
         self.flows: dict[str, Flow] = {}
         self.slots: list[Slot] = []
+        # A flow that is over is left for its tenant, who is often back soon; where there are many,
+        # each is closed when it ends.
+        self.is_crowded = False
 
     def push(self, item: Item, tenant: Account, penalty: float) -> None:
         """`penalty`: for being long, where the shortest go first."""
@@ -66,7 +81,7 @@ class Shelf:
         elif flow.tenant is not tenant:  # its account was closed and opened again meanwhile
             flow.tenant = tenant
         rows = item.rows
-        flow.items.append(item)
+        flow.append(item)
         self.items += 1
         self.rows += rows
         if item.size > self.largest:
@@ -116,7 +131,7 @@ class Shelf:
                 break
             if not rows:
                 shares.advance(slot[2])
-            flow.items.popleft()
+            flow.popleft()
             del live[item.id]
             taken.append(item)
             rows += item.rows
@@ -150,7 +165,7 @@ class Shelf:
             self.rows += 1
             self._clear(slot)
         else:
-            flow.items.popleft()
+            flow.popleft()
             if slot[3] != 1:
                 self._shares.charge(flow.tenant, 1 - slot[3])
         flow.has_gaps = bool(flow.gone or flow.unused or flow.spent)
@@ -161,18 +176,18 @@ class Shelf:
         flow = self.flows.get(name)
         if flow is None:
             return None
-        items, live = flow.items, self._live
-        while items and items[-1].id not in live:
-            items.pop()
+        live = self._live
+        while flow and flow[-1].id not in live:
+            flow.pop()
             flow.gone -= 1
-        return items[-1] if items else None
+        return flow[-1] if flow else None
 
     def remove(self, item: Item, *, ran: bool) -> None:
         """Out of turn: to run, or never to. It is not `live` any more."""
         flow = self.flows[item.tenant]
         flow.has_gaps = True
         flow.gone += 1
-        if flow.gone > len(flow.items) // 2 + SLACK:
+        if flow.gone > len(flow) // 2 + SLACK:
             _clean(flow, self._live)
         if ran:
             flow.spent += 1
@@ -184,10 +199,10 @@ class Shelf:
 
     def forget(self) -> None:
         """Clear away what the departed have left, where that is much."""
-        limit = 2 * self.items + SLACK
-        if len(self.slots) > limit or (self.slots and not self.items):
+        items = self.items
+        if len(self.slots) > 2 * items + SLACK or (self.slots and not items):
             self.compact()
-        if len(self.flows) > limit:
+        if len(self.flows) > 4 * items + 4 * SLACK:
             self.flows = {name: flow for name, flow in self.flows.items() if not flow.is_over}
 
     def compact(self) -> None:
@@ -211,13 +226,14 @@ class Shelf:
 
 
 def _clean(flow: Flow, live: dict[int, Item]) -> None:
-    flow.items = deque(each for each in flow.items if each.id in live)
+    waiting = [each for each in flow if each.id in live]
+    flow.clear()
+    flow.extend(waiting)
     flow.gone = 0
 
 
 def _oldest(flow: Flow, live: dict[int, Item]) -> Item | None:
-    items = flow.items
-    while items and items[0].id not in live:
-        items.popleft()
+    while flow and flow[0].id not in live:
+        flow.popleft()
         flow.gone -= 1
-    return items[0] if items else None
+    return flow[0] if flow else None

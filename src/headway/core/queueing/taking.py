@@ -1,15 +1,18 @@
 """Takes items of one row from the front of several shelves, many at once: the usual case."""
 
 import bisect
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, itemgetter
 
 from headway.core.items import Item
 from headway.core.queueing.fairness import Account, Shares
-from headway.core.queueing.shelves import Shelf, Slot
+from headway.core.queueing.shelves import Flow, Shelf, Slot
 
 _AHEAD = 8  # slots of each shelf, beside twice its part of a batch, that are looked at first
 _id, _flow, _has_gaps = itemgetter(0), itemgetter(4), attrgetter("has_gaps")
+_is_crowded = attrgetter("is_crowded")
+_pop: Callable[[Flow], Item] = Flow.popleft
 
 
 def take_singles(
@@ -17,18 +20,80 @@ def take_singles(
 ) -> list[Item]:
     """Up to so many, whose slots come first; from several shelves, in no order."""
     shares.advance(min([shelf.slots[0][2] for shelf in shelves]))
-    taken = _serve(_cut(shelves, most), shares)
+    taken = _serve(shelves, most, shares)
     while len(taken) < most and (more := [shelf for shelf in shelves if shelf.slots]):
-        taken += _serve(_cut(more, most - len(taken)), shares)  # some slots were without an item
+        taken += _serve(more, most - len(taken), shares)  # some slots were without an item
     for item_id in map(_id, taken):
         del live[item_id]
     return taken
 
 
+def _serve(shelves: Sequence[Shelf], most: int, shares: Shares[Account]) -> list[Item]:
+    """The items of the first so many slots, out of their flows."""
+    first = shelves[0]
+    slots = first.cut(most) if len(shelves) == 1 else _cut(shelves, most)
+    if len(shelves) == 1 and len(first.flows) == 1 and not slots[0][4].has_gaps:
+        return _serve_flow(slots[0][4], len(slots), shares)
+    flows = list(map(_flow, slots))
+    if any(map(_has_gaps, flows)):
+        return _serve_gaps(slots, shares)
+    taken = list(map(_pop, flows))
+    if len(shares.accounts) == 1:
+        shares.leave(flows[0].tenant, len(taken))
+    else:
+        _leave_each(flows, shares)
+        if any(map(_is_crowded, shelves)):
+            _close(flows)
+    return taken
+
+
+def _serve_flow(flow: Flow, count: int, shares: Shares[Account]) -> list[Item]:
+    """The first so many of one tenant; there are as many."""
+    if count == len(flow):
+        taken = list(flow)
+        flow.clear()
+    else:
+        taken = list(map(_pop, itertools.repeat(flow, count)))
+    shares.leave(flow.tenant, count)
+    return taken
+
+
+def _serve_gaps(slots: Sequence[Slot], shares: Shares[Account]) -> list[Item]:
+    """Slots may be for other items than those that took them, or for none."""
+    taken: list[Item] = []
+    served: list[Flow] = []
+    for slot in slots:
+        flow = slot[4]
+        item = flow.shelf.serve(slot) if flow.has_gaps else flow.popleft()
+        if item is not None:
+            taken.append(item)
+            served.append(flow)
+    _leave_each(served, shares)
+    return taken
+
+
+def _leave_each(flows: Iterable[Flow], shares: Shares[Account]) -> None:
+    """One item of each has left: of many tenants."""
+    emptied = 0.0
+    for flow in flows:
+        tenant = flow.tenant
+        tenant.held = held = tenant.held - 1
+        if not held:
+            emptied += tenant.weight
+    if emptied:
+        shares.active_weight -= emptied
+        shares.prune()
+
+
+def _close(flows: Iterable[Flow]) -> None:
+    """Forget those, of flows without gaps, that are over."""
+    for flow in flows:
+        if not flow:
+            flow.shelf.flows.pop(flow.tenant.name, None)
+
+
 def _cut(shelves: Sequence[Shelf], most: int) -> list[Slot]:
     """Take the first so many slots off."""
-    if len(shelves) == 1:
-        return shelves[0].cut(most)
     slots: list[Slot] = []
     if sum([len(shelf.slots) for shelf in shelves]) <= most:
         for shelf in shelves:
@@ -36,7 +101,9 @@ def _cut(shelves: Sequence[Shelf], most: int) -> list[Slot]:
     else:
         last = _slot_at(shelves, most)
         for shelf in shelves:
-            slots += shelf.cut(bisect.bisect_right(shelf.slots, last))
+            count = bisect.bisect_right(shelf.slots, last)
+            if count:
+                slots += shelf.cut(count)
     return slots
 
 
@@ -52,29 +119,3 @@ def _slot_at(shelves: Sequence[Shelf], place: int) -> Slot:
         if all(len(shelf.slots) <= each or last < shelf.slots[each] for shelf in shelves):
             return last
     return sorted([slot for shelf in shelves for slot in shelf.slots[:place]])[place - 1]
-
-
-def _serve(slots: Sequence[Slot], shares: Shares[Account]) -> list[Item]:
-    """The items that go with these slots, out of their flows."""
-    flows = list(map(_flow, slots))
-    tenant: Account = flows[0].tenant
-    if len(shares.accounts) == 1 and not any(map(_has_gaps, flows)):
-        tenant.held -= len(slots)
-        if not tenant.held:
-            shares.emptied(tenant)
-        return [flow.items.popleft() for flow in flows]
-    taken: list[Item] = []
-    emptied = 0.0
-    for slot, flow in zip(slots, flows, strict=True):
-        item = flow.shelf.serve(slot) if flow.has_gaps else flow.items.popleft()
-        if item is None:
-            continue
-        taken.append(item)
-        tenant = flow.tenant
-        tenant.held -= 1
-        if not tenant.held:
-            emptied += tenant.weight
-    if emptied:
-        shares.active_weight -= emptied
-        shares.prune()
-    return taken

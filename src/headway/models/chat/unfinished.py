@@ -14,12 +14,7 @@ def unfinished_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """A new folder, for this process alone; it may be moved elsewhere when it is whole. What killed
     processes left under that prefix is removed."""
     _sweep(parent, prefix)
-    while True:
-        folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
-        lock = _locked(folder)
-        if lock is None or folder.is_dir():
-            break
-        os.close(lock)  # another process took it for one that was left
+    folder, lock = _made(parent, prefix)
     try:
         yield folder
     finally:
@@ -28,17 +23,27 @@ def unfinished_folder(parent: Path, prefix: str) -> Iterator[Path]:
             os.close(lock)
 
 
+def _made(parent: Path, prefix: str) -> tuple[Path, int | None]:
+    while True:
+        folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+        lock = _locked(folder, waits=True)
+        if folder.is_dir():
+            return folder, lock
+        if lock is not None:  # before we had it, another process took the folder for one left over
+            os.close(lock)
+
+
 def _sweep(parent: Path, prefix: str) -> None:
     for folder in parent.glob(f"{prefix}*"):
-        lock = _locked(folder)
+        lock = _locked(folder, waits=False)
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 
 
-def _locked(folder: Path) -> int | None:
+def _locked(folder: Path, *, waits: bool) -> int | None:
     """A lock, which the kernel lets go of when the process ends, however it ends. None: another
-    process has it, or there are none here."""
+    process has it, the folder is gone, or there are no locks here."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -48,7 +53,7 @@ def _locked(folder: Path) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
         return None

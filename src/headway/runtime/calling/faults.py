@@ -17,6 +17,8 @@ _OUT_OF_MEMORY = (
     "CUDA error: out of memory",
     "STATUS_ALLOC_FAILED",  # of CUDA's libraries
 )
+# Of a process that has ended: Python's own error, and what C++ and the kernel leave there.
+_LAST_WORDS = ("MemoryError", "bad_alloc", "out of memory", "Cannot allocate memory")
 _DEVICE_LOST = ("CUDA error", "CUDA driver error", "CUBLAS_STATUS_EXECUTION_FAILED")
 
 
@@ -43,6 +45,11 @@ def text_of(error: BaseException) -> str:
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Python's own, torch's and onnxruntime's way to say so, or an error that came of it."""
     return any(_says_so(each) for each in _chain(error))
+
+
+def ended_out_of_memory(last_words: str) -> bool:
+    """The same of a process, by what it wrote before it ended."""
+    return any(sign in last_words for sign in (*_OUT_OF_MEMORY, *_LAST_WORDS))
 
 
 def is_device_lost(error: BaseException | None) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 _SAMPLE = 64  # bytes from either end, elements of an array
 _MEMBERS = 8  # of a container, from either end
 _HASHED = frozenset([str, int, float, bool, bytes])
+_MOST_HASHED = 2**14  # bytes, in 5 microseconds: whoever hashes holds all threads up
 
 
 def digest_of(value: Any, partition: Hashable) -> bytes | None:
@@ -30,10 +31,11 @@ class Trail:
         self._is_known = True
         self._hash = 0
 
-    def add(self, content: Any) -> None:
+    def add(self, content: Any, size: int) -> None:
+        """`size`: of its text or bytes."""
         self.length += 1
         kind = type(content)
-        if kind in _HASHED:  # tokens: a tenth of what a digest costs
+        if kind in _HASHED and size <= _MOST_HASHED:  # tokens: a tenth of what a digest costs
             self._hash = hash((self._hash, kind, content))
             return
         self._hash = hash((self._hash, kind))  # its place among the others

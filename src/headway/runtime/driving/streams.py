@@ -128,7 +128,7 @@ class StreamCall:
         self._has_begun = True
         self._pushed_bytes += size
         if self._trail is not None:
-            self._trail.add(chunk)
+            self._trail.add(chunk, size)
         self._chunks.append(chunk)
 
     def _too_far_behind(self) -> Shed:
@@ -137,7 +137,7 @@ class StreamCall:
         return Shed(f"the reader fell {behind} behind its stream")
 
     def _follow(self, retrace: Trail, entry: Any) -> None:
-        retrace.add(entry)
+        retrace.add(entry, _bytes_of(entry))
         trail = self._trail
         assert trail is not None
         if retrace.length == trail.length:

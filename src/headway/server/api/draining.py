@@ -4,6 +4,7 @@ import msgspec
 
 from headway.hosting.registry import Registry
 from headway.server.auth.access import Access
+from headway.server.auth.keys import check_whole_server
 from headway.server.json.body import decode_fields
 from headway.server.net.messages import Request, Response
 from headway.server.routes import Route
@@ -26,16 +27,11 @@ class Draining:
         ]
 
     async def state(self, request: Request) -> Response:
-        _check(request)
+        check_whole_server(request.caller)
         return Response(msgspec.json.encode({"draining": self._registry.is_draining}))
 
     async def drain(self, request: Request) -> Response:
-        _check(request)
+        check_whole_server(request.caller)
         asked = await decode_fields(request, _Body, default=b"{}")
         self._registry.drain(is_draining=asked.draining)
         return await self.state(request)
-
-
-def _check(request: Request) -> None:
-    if request.caller is not None:
-        request.caller.check_whole_server()

@@ -16,7 +16,7 @@ from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct, Pause
 from headway.server.json.encoding import MOST_CHARACTERS, encode_in_steps
 from headway.server.net.background import Steps, Work, made
 from headway.server.net.messages import Sink
-from headway.server.net.plain_json import plain_of
+from headway.signature.foreign import plain_of
 
 EventOf: TypeAlias = Callable[[Any], bytes | Work]  # of a chunk; of a large one the work
 # Of several chunks that are short texts, the commonest ones; nothing, where others are among them.

@@ -26,8 +26,8 @@ from headway.server.inference import Inference
 from headway.server.json.body import decode_json, fields_of, mistake_of
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Answer, Request, Response
-from headway.server.net.plain_json import plain_of
 from headway.server.routes import Route
+from headway.signature.foreign import plain_of
 
 Fields = TypeVar("Fields")
 Answering: TypeAlias = Callable[[Request, ServedModel], Awaitable[Response]]

@@ -15,8 +15,8 @@ from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.net.background import Steps
 from headway.server.net.messages import Request, Response
-from headway.server.net.plain_json import plain_of
 from headway.server.routes import Route
+from headway.signature.foreign import plain_of
 
 
 class InstancesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

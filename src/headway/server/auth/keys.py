@@ -59,14 +59,6 @@ class Caller:
         if not self.may_use(model):
             raise Forbidden(f"key {self.key.id!r} may not use model {model!r}")
 
-    def check_whole_server(self) -> None:
-        """Raises Forbidden for a key that is for certain models: what it does, others would
-        notice."""
-        if self.key.models:
-            raise Forbidden(
-                f"key {self.key.id!r} is for certain models; this concerns the whole server"
-            )
-
     def may_use(self, model: str) -> bool:
         return not self.key.models or model in self.key.models
 
@@ -94,6 +86,14 @@ class _Nobody(Caller):
 
 
 NOBODY = _Nobody()
+
+
+def check_whole_server(caller: Caller | None) -> None:
+    """Raises Forbidden for a key that is for certain models: callers of others would notice."""
+    if caller is not None and caller.key.models:
+        raise Forbidden(
+            f"key {caller.key.id!r} is for certain models; this concerns the whole server"
+        )
 
 
 class KeyRing:

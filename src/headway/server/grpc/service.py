@@ -23,8 +23,9 @@ from headway.server.api.v2.handlers import (
 )
 from headway.server.api.v2.model_config import config_of, metadata_of
 from headway.server.api.v2.requests import InferRequest
+from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.triton_words import loading
-from headway.server.auth.keys import Caller, KeyRing
+from headway.server.auth.keys import Caller, KeyRing, check_whole_server
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc import messages
 from headway.server.grpc.asking import ask_of_call
@@ -132,13 +133,14 @@ class Methods:
         stream = served.stream(_value_of(served, inputs), ask)
         arrays = cast(Any, served).signature.output.arrays
 
-        def made(chunk: Any, steps: Steps) -> Any:
+        def encode_in_steps(chunk: Any, steps: Steps) -> Any:
             outputs = arrays([chunk])
             return self._inference.encode(served, decoded, outputs, messages.encode, steps)
 
         def encode(chunk: Any) -> Any:
-            is_large = is_large_chunk(chunk)
-            return partial(made, chunk) if is_large else made(chunk, AT_ONCE)
+            if is_large_chunk(chunk):
+                return partial(encode_in_steps, chunk)
+            return encode_in_steps(chunk, AT_ONCE)
 
         async with aclosing(cast(Any, stream)):
             yield Chunks(stream, ChunkEncoder(encode))
@@ -245,16 +247,18 @@ class Methods:
     async def SystemSharedMemoryStatus(
         self, request: pb.SystemSharedMemoryStatusRequest, context: Any
     ) -> Any:
-        found = self._regions.list(request.name) if self._regions is not None else []
-        regions = {each.name: each.as_triton() for each in found}
-        return json_format.ParseDict({"regions": regions}, pb.SystemSharedMemoryStatusResponse())
+        regions = self._regions_for(context)
+        found = regions.list(request.name) if regions is not None else []
+        listed = {each.name: each.as_triton() for each in found}
+        return json_format.ParseDict({"regions": listed}, pb.SystemSharedMemoryStatusResponse())
 
     async def SystemSharedMemoryRegister(
         self, request: pb.SystemSharedMemoryRegisterRequest, context: Any
     ) -> Any:
-        if self._regions is None:
+        regions = self._regions_for(context)
+        if regions is None:
             raise Forbidden("shared memory is off on this server")
-        self._regions.register(
+        regions.register(
             request.name, request.key, offset=request.offset, byte_size=request.byte_size
         )
         return pb.SystemSharedMemoryRegisterResponse()
@@ -262,12 +266,18 @@ class Methods:
     async def SystemSharedMemoryUnregister(
         self, request: pb.SystemSharedMemoryUnregisterRequest, context: Any
     ) -> Any:
-        if self._regions is not None:
+        regions = self._regions_for(context)
+        if regions is not None:
             if request.name:
-                self._regions.unregister(request.name)
+                regions.unregister(request.name)
             else:
-                self._regions.close()
+                regions.close()
         return pb.SystemSharedMemoryUnregisterResponse()
+
+    def _regions_for(self, context: Any) -> SharedRegions | None:
+        """None: shared memory is off."""
+        check_whole_server(self._caller(context))
+        return self._regions
 
     async def CudaSharedMemoryStatus(
         self, request: pb.CudaSharedMemoryStatusRequest, context: Any

@@ -28,7 +28,7 @@ class Listener(Protocol):
 
 
 async def listen(
-    make: Callable[[], asyncio.Protocol],
+    make: Callable[[], asyncio.BaseProtocol],
     host: str,
     port: int,
     *,
@@ -63,7 +63,7 @@ class TlsListener:
     def __init__(
         self,
         sockets: list[socket.socket],
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], asyncio.BaseProtocol],
         tls: Callable[[], ssl.SSLContext],
         limits: Callable[[], ServerConfig],
     ) -> None:

@@ -13,6 +13,7 @@ from headway.server.net.listener import Listener, listen
 from headway.server.net.round_robin import RoundRobin
 from headway.server.net.writes import Writes
 
+READ_BYTES = 2**16  # of one connection, before others have their turn
 _MOST_REFUSED = 256  # connections that are told why they are refused; beyond, they are cut
 
 
@@ -35,6 +36,7 @@ class Port(Generic[C]):
         self.room = room or BodyRoom(config)
         self.turns = RoundRobin()
         self.writes = Writes(config.stream_interval_s)
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self._listener: Listener | None = None
         self._connections: Connections[C] = Connections()
 
@@ -43,7 +45,7 @@ class Port(Generic[C]):
         self._config = config
         self.room.change(config)
 
-    async def _listen(self, make: Callable[[], asyncio.Protocol], host: str, port: int) -> int:
+    async def _listen(self, make: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> int:
         """The port. Raises OSError where it is taken."""
         self._listener = await listen(make, host, port, tls=self._tls, limits=lambda: self._config)
         return self._listener.port

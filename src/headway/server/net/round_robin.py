@@ -56,14 +56,17 @@ class RoundRobin:
         if not self._is_due:
             return
         loop.call_soon(self._turn, loop)  # first: a step may raise, and the others wait
-        client = next(iter(self._waiting))
-        waiting = self._waiting.pop(client)
-        steps = waiting.popleft()
-        if waiting:
-            self._waiting[client] = waiting  # behind the others
         self._ends_at = loop.time() + SLICE_S
-        if not self._is_done(steps, loop):
-            self._wait(client, steps)
+        is_over = False
+        while self._waiting and not is_over:
+            client = next(iter(self._waiting))
+            waiting = self._waiting.pop(client)
+            steps = waiting.popleft()
+            if waiting:
+                self._waiting[client] = waiting  # behind the others
+            if not self._is_done(steps, loop):
+                self._wait(client, steps)
+            is_over = loop.time() >= self._ends_at
 
     def _is_done(self, steps: Iterator[float], loop: asyncio.AbstractEventLoop) -> bool:
         for left_s in steps:

@@ -156,6 +156,7 @@ class Owner:
         self.room = BodyRoom(CONFIG)
         self.turns = RoundRobin()
         self.writes = Writes(0.0)
+        self.buffer = memoryview(bytearray(2**16))
         self.unpacking = asyncio.Semaphore(2)
         self.budget = address_budget(0.0)
         self.keys: set[str] = set()  # none: everybody may

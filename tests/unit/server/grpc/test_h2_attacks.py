@@ -373,6 +373,56 @@ async def test_frames_of_many_connections_share_a_turn(monkeypatch: pytest.Monke
         await ended(link)
 
 
+async def test_settings_that_move_many_windows_have_a_turn_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixteen frames went by before the clock was looked at, and each looked at a thousand calls:
+    5 ms of every connection in one turn."""
+    one_step_a_turn(monkeypatch)
+    link = Link()
+    link.greet()
+    for _ in range(200):
+        link.ask(None, "/test/wait")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    moved: list[int] = []
+    monkeypatch.setattr(ours.Connection, "_widen", lambda _, call, by: moved.append(call.id))
+    change = [frames.settings({frames.INITIAL_WINDOW_SIZE: 2**16 + n % 2}) for n in range(12)]
+    link.feed(b"".join(change))
+    assert len(moved) <= 200 * 2  # at once, and in the first turn
+    for turn in range(3, 12):
+        await asyncio.sleep(0)
+        assert len(moved) <= 200 * turn
+    await asyncio.sleep(0)
+    assert len(moved) == 200 * 12
+    await ended(link)
+
+
+async def test_after_full_reads_one_connection_reads_on_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight had a quarter of a megabyte each in every turn."""
+    one_step_a_turn(monkeypatch)
+    turns = round_robin.RoundRobin()
+    links = [Link() for _ in range(20)]
+    parts = [frames.frame(frames.DATA, 0, 1, bytes(2**14)) for _ in range(5)]
+    for link in links:
+        link.owner.turns = turns
+        link.feed(GREETING + opening(1) + frames.frame(frames.DATA, 0, 1, b"\0\0\1\0\0"))
+        buffer = link.server.get_buffer(-1)
+        buffer[:] = b"".join(parts)[: len(buffer)]
+        link.server.buffer_updated(len(buffer))
+    assert sum(not link.transport.is_paused for link in links) <= 1
+    for turn in range(1, 30):
+        await asyncio.sleep(0)
+        assert sum(not link.transport.is_paused for link in links) <= turn + 1
+    for _ in range(30):
+        await asyncio.sleep(0)
+    assert not any(link.transport.is_paused for link in links)
+    for link in links:
+        await ended(link)
+
+
 async def test_large_heads_have_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen of them went by before the clock was looked at."""
     one_step_a_turn(monkeypatch)
@@ -602,6 +652,8 @@ async def test_a_flood_costs_what_it_takes(name: str) -> None:
         assert sent < most
         link.feed(one(sent))
         sent += 1
+        if link.transport.is_paused:  # what it began has its turn first
+            await asyncio.sleep(0)
     assert CALM in link.transport.written[-60:]
     assert not link.server._calls
     await ended(link)

@@ -24,7 +24,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from headway.model import CANCEL, Cancel, Model, TensorModel
-from headway.runtime.calling.faults import is_out_of_memory, release_memory
+from headway.runtime.calling.faults import is_out_of_memory, release_memory, text_of
 from headway.runtime.workers.process.channel import Channel, Unreadable, Unsendable
 from headway.runtime.workers.process.control import ControlPage
 from headway.runtime.workers.process.failures import failure_of
@@ -140,8 +140,9 @@ class Child:
         except BaseException as error:
             logging.getLogger(__name__).exception("the model has ended")
             sys.stdout.flush()
-            # The last line there is the reason that the parent tells, and knows memory by.
-            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+            # The parent tells its last line as the reason, and looks there for want of memory.
+            last_words = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
+            sys.stderr.write(f"{last_words}\n")
             sys.stderr.flush()
             os._exit(1)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from headway.errors import HeadwayError, ModelFailed, NotReady
 from headway.model import CANCEL
-from headway.runtime.calling.faults import WorkerLost, is_out_of_memory
+from headway.runtime.calling.faults import WorkerLost, ended_out_of_memory, is_out_of_memory
 from headway.runtime.calling.threads import start_thread
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.workers.process.channel import (
@@ -37,7 +37,6 @@ from headway.runtime.workers.process.spawning import Spawned
 _log = logging.getLogger(__name__)
 _REAP_S = 5.0  # from the end of the line to the end of the process
 _MOST_CALLS = 2**32 - 1  # their numbers have four bytes, and 0 is no call
-_OOM_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 
 
 class LoadFailed(Exception):
@@ -250,8 +249,7 @@ class ModelProcess:
             return False
         if self._process.returncode == -signal.SIGKILL:
             return _oom_kills() > self._oom_kills
-        said = "\n".join(self._stderr_lines)
-        return any(word in said for word in _OOM_WORDS)
+        return ended_out_of_memory("\n".join(self._stderr_lines))
 
     # ---- watching
 

@@ -13,8 +13,8 @@ from headway.server.inference import Inference
 from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Request, Response
-from headway.server.net.plain_json import plain_of
 from headway.server.routes import Errors, Route
+from headway.signature.foreign import plain_of
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,7 @@
 """An answer as it comes, as OpenAI's server-sent events; or whole, once all of it is there.
 
-Both take pieces from a stream that hands over all that has come, once a step.
+Both take pieces from a stream that hands over all that has come, once a step. What an event of a
+token says is the route's own (`ChatWriter.piece` in `chat.py`); `server/api/events.py` writes it.
 """
 
 from typing import Any, Protocol

@@ -19,8 +19,8 @@ from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_in_steps
 from headway.server.net.background import AT_ONCE, Steps, background
 from headway.server.net.messages import Request, Response
-from headway.server.net.plain_json import plain_of
 from headway.server.routes import Errors, Route
+from headway.signature.foreign import plain_of
 
 MAX_IMAGES = 10  # in one request, as OpenAI has it
 _AT_ONCE_BYTES = 2**16  # of images that are spelled in the event loop

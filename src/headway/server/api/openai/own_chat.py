@@ -24,7 +24,7 @@ from headway.server.api.v2.generating import single, whole
 from headway.server.json.encoding import encode_json, is_large
 from headway.server.net.background import Work
 from headway.server.net.messages import Answer, Response, StreamResponse
-from headway.server.net.plain_json import plain_of
+from headway.signature.foreign import plain_of
 from headway.signature.values import field_hints
 
 _HEADERS = (("Cache-Control", "no-cache"),)

@@ -16,8 +16,8 @@ from headway.server.json.body import decode_fields
 from headway.server.json.encoding import encode_json
 from headway.server.net.background import AT_ONCE, Steps, background
 from headway.server.net.messages import Request, Response
-from headway.server.net.plain_json import plain_of
 from headway.server.routes import Errors, Route
+from headway.signature.foreign import plain_of
 
 _MOST_TOKENS = 2**20
 _AT_ONCE = 2**12  # tokens: about a millisecond

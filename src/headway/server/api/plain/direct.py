@@ -83,12 +83,7 @@ class ValueCodec:
         return is_large(outputs)
 
     def encode(self, request_id: str, outputs: Any, steps: Steps = AT_ONCE) -> bytes:
-        try:
-            if steps is AT_ONCE:
-                return _ENCODER.encode(outputs)
-            return encode_in_steps(outputs, plain_of, steps)
-        except NOT_JSON as error:
-            raise ModelFailed(f"the result is not JSON: {error}") from error
+        return _encoded(outputs, steps)
 
 
 class RowCodec:
@@ -130,13 +125,16 @@ class RowCodec:
             named = {name: array[0].tolist() for name, array in outputs.items()}
         else:
             named = {name: array[0] for name, array in outputs.items()}
-        result = named if len(named) > 1 else next(iter(named.values()))
-        try:
-            if steps is AT_ONCE:
-                return _ENCODER.encode(result)
-            return encode_in_steps(result, plain_of, steps)
-        except NOT_JSON as error:
-            raise ModelFailed(f"the result is not JSON: {error}") from error
+        return _encoded(named if len(named) > 1 else next(iter(named.values())), steps)
+
+
+def _encoded(result: Any, steps: Steps) -> bytes:
+    try:
+        if steps is AT_ONCE:
+            return _ENCODER.encode(result)
+        return encode_in_steps(result, plain_of, steps)
+    except NOT_JSON as error:
+        raise ModelFailed(f"the result is not JSON: {error}") from error
 
 
 def _row_type(tensor: Tensor) -> Any:

@@ -38,8 +38,8 @@ from headway.server.inference import Inference
 from headway.server.json.body import decode_json
 from headway.server.net.background import Steps
 from headway.server.net.messages import Answer, Request, Response
-from headway.server.net.plain_json import plain_of
 from headway.server.routes import Route
+from headway.signature.foreign import plain_of
 from headway.signature.values import takes_list, takes_object, takes_text
 
 _NO_PARAMETERS: dict[str, str] = {}
@@ -117,6 +117,8 @@ class Plain:
 
 def _hint(value: Any, schema: dict[str, Any]) -> str:
     """What may have been meant by a value of the wrong kind, for the end of a message."""
+    if not schema:  # no kind is wrong
+        return ""
     if type(value) is list and value:
         is_text = isinstance(value[0], str) and takes_text(schema)
         if is_text or not takes_list(schema):

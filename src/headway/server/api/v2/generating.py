@@ -17,7 +17,7 @@ from headway.server.json.body import decode_json
 from headway.server.json.encoding import encode_json, is_large
 from headway.server.net.background import Steps, Work
 from headway.server.net.messages import Request, Response, StreamResponse
-from headway.server.net.plain_json import plain_of
+from headway.signature.foreign import plain_of
 
 _TEXT = "text_input"
 _TEXT_END = b'""}\n\n'

@@ -36,6 +36,7 @@ from headway.server.api.v2.model_config import config_of, metadata_of, with_cont
 from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.api.v2.triton_words import loading
 from headway.server.auth.access import Access
+from headway.server.auth.keys import check_whole_server
 from headway.server.direct import DirectPath, of_rows
 from headway.server.inference import Decode, Inference
 from headway.server.json.body import Fields, decode_fields, fields_of
@@ -139,9 +140,11 @@ class V2:
         return rows
 
     async def infer(self, request: Request, model: str, version: str = "") -> Response:
-        served = self._models.find_ready(request.caller, model, version)
+        served = self._models.find_ready(
+            request.caller, model, version
+        )  # the hot path: no coroutine
         if served is None:
-            served = await self._woken(request, model, version)
+            served = await self._find_or_wake(request, model, version)
         no_query(request)
         body, length = request.body, _header_length(request.headers)
         signature = self._inference.signature_of(served)
@@ -167,7 +170,7 @@ class V2:
             ask = ask_of(asked.parameters, request).after(spent_s)
             return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
 
-    async def _woken(self, request: Request, model: str, version: str) -> ServedModel:
+    async def _find_or_wake(self, request: Request, model: str, version: str) -> ServedModel:
         head = request.body[: _header_length(request.headers) or None]
         return await find_or_wake(self._inference, request, model, version, head=head)
 
@@ -210,9 +213,7 @@ class V2:
         return _json(found)
 
     async def generate(self, request: Request, model: str, version: str = "") -> Response:
-        served = self._models.find_ready(request.caller, model, version)
-        if served is None:
-            served = await self._woken(request, model, version)
+        served = await self._find_or_wake(request, model, version)
         no_query(request)
         body = await generating.parse(request, served)
         ask = ask_of(body.parameters, request)
@@ -221,9 +222,7 @@ class V2:
         return answer
 
     async def generate_stream(self, request: Request, model: str, version: str = "") -> Answer:
-        served = self._models.find_ready(request.caller, model, version)
-        if served is None:
-            served = await self._woken(request, model, version)
+        served = await self._find_or_wake(request, model, version)
         no_query(request)
         body = await generating.parse(request, served, streams=True)
         return await generating.answer_stream(served, body, ask_of(body.parameters, request))
@@ -265,22 +264,25 @@ class V2:
         return await _fixed(request, LOG_SETTINGS)
 
     async def shared_memory_status(self, request: Request, region: str = "") -> Response:
-        found = self._regions.list(region) if self._regions is not None else []
+        regions = self._regions_for(request)
+        found = regions.list(region) if regions is not None else []
         return _json([each.as_triton() for each in found])
 
     async def shared_memory_register(self, request: Request, region: str) -> Response:
+        regions = self._regions_for(request)
         body = await _parse(request, RegisterRequest)
-        self._open_regions().register(
-            region, body.key, offset=body.offset, byte_size=body.byte_size
-        )
+        if regions is None:
+            raise Forbidden("shared memory is off on this server")
+        regions.register(region, body.key, offset=body.offset, byte_size=body.byte_size)
         return Response()
 
     async def shared_memory_unregister(self, request: Request, region: str = "") -> Response:
-        if self._regions is not None:
+        regions = self._regions_for(request)
+        if regions is not None:
             if region:
-                self._regions.unregister(region)
+                regions.unregister(region)
             else:
-                self._regions.close()
+                regions.close()
         return Response()
 
     async def cuda_memory_status(self, request: Request, region: str = "") -> Response:
@@ -292,9 +294,9 @@ class V2:
     async def cuda_memory_unregister(self, request: Request, region: str = "") -> Response:
         return Response()  # there is nothing to forget
 
-    def _open_regions(self) -> SharedRegions:
-        if self._regions is None:
-            raise Forbidden("shared memory is off on this server")
+    def _regions_for(self, request: Request) -> SharedRegions | None:
+        """None: shared memory is off."""
+        check_whole_server(request.caller)
         return self._regions
 
 

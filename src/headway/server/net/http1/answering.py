@@ -10,7 +10,6 @@ from headway.runtime.calling.threads import whose
 from headway.server.app import WISHES, App
 from headway.server.net.background import joined
 from headway.server.net.compression import compress_answer, is_worth_it
-from headway.server.net.connections import client_of
 from headway.server.net.headers import has_wishes, request_id
 from headway.server.net.http1 import wire
 from headway.server.net.http1.lifetime import Lifetime, Owner
@@ -49,11 +48,6 @@ class Answering(Lifetime):
         else:
             transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
-    @property
-    def client(self) -> str:
-        peer = self._transport.get_extra_info("peername")
-        return client_of(peer[0]) if peer else ""
-
     def call_in_turn(self, callback: Callable[[], object]) -> None:
         self._owner.turns.call(self.client, callback)
 
@@ -69,8 +63,8 @@ class Answering(Lifetime):
         if self._task is not None:
             self._deadline = math.inf
         elif not self._is_over:
-            self._transport.resume_reading()
             self._go_on()
+            self._resume_reading()
 
     def _start(self, received: Received) -> None:
         self._deadline = math.inf
@@ -272,4 +266,5 @@ class Answering(Lifetime):
             self._resume_reading()
 
     def _resume_reading(self) -> None:
-        self._transport.resume_reading()
+        """Where nothing else is in the way."""
+        raise NotImplementedError

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections import deque
+from collections.abc import Iterator
 from typing import Protocol, cast
 
 import httptools
@@ -10,6 +11,7 @@ import httptools
 from headway.config import ServerConfig
 from headway.server.app import App
 from headway.server.net.body_room import UNCOUNTED_BYTES, BodyRoom
+from headway.server.net.connections import client_of
 from headway.server.net.headers import request_id
 from headway.server.net.http1 import half_close, wire
 from headway.server.net.http1.heads import Heads
@@ -28,6 +30,7 @@ class Owner(Protocol):
     heads: Heads
     turns: RoundRobin  # of work that would hold all connections up
     writes: Writes  # of streams
+    buffer: memoryview  # that all connections read into, one after the other
 
     def opened(self, connection: "Lifetime", address: str) -> str | None:
         """Why there is no room for it; None: there is; "": not even for an answer."""
@@ -38,7 +41,7 @@ class Owner(Protocol):
         ...
 
 
-class Lifetime(asyncio.Protocol):
+class Lifetime(asyncio.BufferedProtocol):
     """Under the half that answers, and the one that receives."""
 
     # There are more attributes than CPython keeps fast without being told their names.
@@ -67,6 +70,7 @@ class Lifetime(asyncio.Protocol):
         "_unsent_bytes",
         "_url",
         "_waiting",
+        "client",
     )
 
     def __init__(
@@ -78,6 +82,7 @@ class Lifetime(asyncio.Protocol):
         self._owner = owner
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
         self._parser = httptools.HttpRequestParser(self)
+        self.client = ""  # whose turn it is; until connected
 
         self._task: asyncio.Task[None] | Pending | None = None  # answers the current request
         self._waiting: deque[Turn] = deque()  # pipelined behind it
@@ -109,13 +114,16 @@ class Lifetime(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        full = self._owner.opened(self, peer[0] if peer else "")
+        address = peer[0] if peer else ""
+        self.client = client_of(address)
+        full = self._owner.opened(self, address)
         if full is None:
             self._arm(self._config.header_timeout_s)
-        elif full:
-            self._refuse(Refused(503, "too_many_connections", full))
+            return
+        self._is_over = True
+        if full:  # in turns: hundreds may be accepted at once
+            self._owner.turns.begin(self.client, self._turned_away(full))
         else:
-            self._is_over = True
             self._transport.abort()
 
     def eof_received(self) -> bool:
@@ -199,6 +207,11 @@ class Lifetime(asyncio.Protocol):
             self._send_refusal(refusal)
         else:
             self._wait(refusal)
+
+    def _turned_away(self, why: str) -> Iterator[float]:
+        if not self._transport.is_closing():
+            self._refuse(Refused(503, "too_many_connections", why))
+        yield 0.0
 
     def _wait(self, turn: Turn) -> None:
         self._waiting.append(turn)

@@ -5,7 +5,7 @@ connection has one deadline, looked at when its only timer happens to fire.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import httptools
@@ -21,10 +21,11 @@ from headway.server.net.http1.lifetime import Owner
 from headway.server.net.http1.turns import Phase, Received, Refused, request_of
 
 _STEP = 64 * 2**10  # bytes of room that are taken at once
-_LARGE_READ = 128 * 2**10
-_PIECE = 4 * 2**10  # bytes that are parsed at a time, where …
-_MANY = 16  # … one read has more heads than that: 256 KB would be thousands of requests at once
+_READ_S = 1e-4  # what a full read takes
+_PIECE = 4 * 2**10  # bytes that are parsed at a time, where they are not all of one body
+_JOINED_HERE = 2**18  # bytes of a body: to copy them takes less than a task
 _END_OF_HEAD = b"\r\n\r\n"
+_NOTHING = memoryview(b"")
 _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the parser stops
 
 
@@ -34,8 +35,10 @@ class Connection(Answering):
     __slots__ = (
         "_body_bytes",
         "_body_bytes_before",
+        "_buffer",
         "_head_bytes",
         "_heads",
+        "_is_queued",
         "_is_upgrade",
         "_read_bytes",
         "_request",
@@ -51,37 +54,81 @@ class Connection(Answering):
         self._timed = Phase.NOTHING  # the phase that the deadline is for
         self._read_bytes = 0  # in the current read
         self._request = b""  # the current read, if a request begins with it
-        self._unparsed = memoryview(b"")  # of a read with many requests, until they are answered
+        self._unparsed: memoryview | None = None  # of a read, until it is our turn
+        self._is_queued = False  # it is not: other clients have theirs, and nothing is read
+        self._buffer = owner.buffer
         self._heads = owner.heads
         self._head_bytes = 0  # of a head (or trailers) that came in several reads
         self._body_bytes = 0
         self._body_bytes_before = 0  # in the read before
 
-    def data_received(self, data: bytes) -> None:
-        if len(data) > _LARGE_READ:
-            # uvloop would read up to 8 MB of this connection before the others have their turn.
-            self._transport.pause_reading()
-            self._loop.call_soon(self._read_on)
+    # --- the transport calls
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, size: int) -> None:
+        data = self._buffer[:size]
         if self._is_over:
+            pass  # thrown away
+        elif size > SMALL and self._unparsed is None and size <= self._left_of_body():
+            self._parse(data)  # which copies it
+        else:
+            self.data_received(data.tobytes())
+        if size == len(self._buffer):  # there may be much more
+            self._wait_turn()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        if self._unparsed is not None:  # a transport that is paused may have some left
+            self._unparsed = memoryview(bytes(self._unparsed) + data)
             return
         if self.is_idle:
             if self._starts_again(data):
                 return
             self._request = data
-        elif self._unparsed:
-            self._unparsed = memoryview(bytes(self._unparsed) + data)
-            return
         self._read_bytes = len(data)
-        if len(data) > _PIECE and data.count(_END_OF_HEAD) > _MANY:
-            self._parse_pieces(memoryview(data))
-        else:
+        if len(data) <= _PIECE:
             self._parse(data)
+        else:
+            self._parse_some(memoryview(data))
+        self._request = b""  # it may be large
 
-    def _read_on(self) -> None:
+    # --- in turns
+
+    def _wait_turn(self) -> None:
+        """Of this client. uvloop would read 32 times before the others have theirs."""
+        if not self._is_queued and not self._transport.is_closing():
+            self._is_queued = True
+            self._transport.pause_reading()
+            self._owner.turns.begin(self.client, self._turn())
+
+    def _turn(self) -> Iterator[float]:
+        """The rest of a read, until requests wait for those before them; then the next read."""
+        while self._unparsed is not None and not self._is_held_up:
+            self._unparsed = self._parse_piece(self._unparsed) or None
+            yield 0.0
+        self._is_queued = False
+        if self._unparsed is None:
+            self._resume_reading()
+            yield _READ_S
+
+    def _resume_reading(self) -> None:
         """Unless there is another reason not to, which ends by itself."""
-        is_unread = self._task is None and self.writable is not None
-        if not self._waiting and not is_unread and not self._transport.is_closing():
+        if self._is_held_up or self._is_queued or self._transport.is_closing():
+            return
+        if self._unparsed is not None:
+            self._wait_turn()
+        else:
             self._transport.resume_reading()
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Requests wait for the one before them, or for the client to read its last answer."""
+        return bool(self._waiting) or (self._task is None and self.writable is not None)
+
+    # --- parsing
 
     def _parse(self, data: bytes | memoryview) -> None:
         try:
@@ -89,26 +136,36 @@ class Connection(Answering):
         except _STOPS as error:
             if not self._goes_on_after(error, data):
                 return
-        finally:
-            self._request = b""  # it may be large
         if self._phase is not Phase.NOTHING:
             self._watch_partial(len(data))
 
-    def _parse_pieces(self, data: memoryview) -> None:
-        """Until there are requests that wait for their turn; the rest after them."""
-        while data and not self._waiting:
-            self._parse(data[:_PIECE])
-            # A server that stops takes no further request, but all of the one that has begun.
-            is_between = self._is_last and self._phase is Phase.NOTHING
-            is_wanted = not self._is_over and not is_between
-            data = data[_PIECE if is_wanted else len(data) :]
-        self._unparsed = data
+    def _parse_some(self, data: memoryview) -> None:
+        """A head and its body at once, what else there is in turns."""
+        rest = self._parse_piece(data)
+        if rest and not self._is_held_up:
+            rest = self._parse_piece(rest)
+        if rest:
+            self._unparsed = rest
+            self._wait_turn()
 
-    def _resume_reading(self) -> None:
-        if self._unparsed:
-            self._parse_pieces(self._unparsed)
-        if not self._waiting:
-            super()._resume_reading()
+    def _parse_piece(self, data: memoryview) -> memoryview:
+        """All that belongs to a body of known length, or up to the end of a head, or a little: a
+        read may be a thousand requests, or ten thousand chunks. What is left."""
+        if self._is_over:
+            return _NOTHING
+        size = self._left_of_body()
+        if size <= 0:
+            end = bytes(data[:_PIECE]).find(_END_OF_HEAD)
+            size = _PIECE if end < 0 else end + len(_END_OF_HEAD)
+        self._parse(data[:size])
+        # A server that stops takes no further request, but all of the one that has begun.
+        is_between = self._is_last and self._phase is Phase.NOTHING
+        return _NOTHING if self._is_over or is_between else data[size:]
+
+    def _left_of_body(self) -> int:
+        if self._phase is not Phase.BODY:
+            return 0
+        return int(self._headers.get(b"content-length", 0)) - self._body_bytes
 
     def _starts_again(self, data: bytes) -> bool:
         """A whole request with a head that was parsed before: no need to parse it again."""
@@ -172,7 +229,7 @@ class Connection(Answering):
         body = b""
         if len(parts) == 1:
             body, parts = parts[0], []
-        elif self._body_bytes <= SMALL:
+        elif self._body_bytes <= _JOINED_HERE:
             body, parts = b"".join(parts), []
         if not parts and self._start_direct(body):
             self._heads.keep(self._request, url, headers, body)

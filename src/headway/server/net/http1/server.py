@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from headway.config import ServerConfig
 from headway.server.app import App
+from headway.server.handing_over import short_turns_of_the_lock
 from headway.server.net.body_room import BodyRoom
 from headway.server.net.http1.heads import Heads
 from headway.server.net.http1.lifetime import Lifetime
@@ -83,8 +84,9 @@ class HttpServer(Port[Lifetime]):
             self._connections.leaves(task)
 
 
+@short_turns_of_the_lock()
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, on uvloop where there is one."""
+    """asyncio.run, on uvloop where there is one, in a process that is the server's own."""
     try:
         import uvloop
     except ImportError:

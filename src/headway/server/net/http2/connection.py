@@ -29,6 +29,7 @@ MAX_OPEN_CALLS = 100  # of those, calls that need no key
 CONNECTION_WINDOW = 2**24
 AT_ONCE = 16  # units of a read, plain frames or more for dear ones, before we look at the clock
 _UNIT_S = 1e-5
+_READ_S = 1e-4  # what a full read takes
 _BITS_A_UNIT = 13  # a frame of 16 KiB takes three times as long as an empty one
 _FREE_HEAD = 24  # units of a head's cost that a call has for nothing; a reset or refused one pays
 _SMALL_DATA = 256  # bytes of a frame; a smaller one that ends nothing costs more than it brings
@@ -62,12 +63,14 @@ class Connection(Lifetime):
         self.peer = ""
         self.unpacking = owner.unpacking
         self._preface = frames.PREFACE  # what of it has not come
+        self._buffer = owner.buffer
         self._reader = frames.FrameReader()
         self._heads = HeadReader(limit_bytes=config.max_header_bytes)
         self._partial: _Partial | None = None
         self._unread: list[bytes] | None = None  # what came while we were behind; None: we are not
         self._is_stopped = False  # the transport reads nothing
         self._owed = 0  # bytes received and not yet given back
+        self._dear_units = 0  # of frames that change many calls
 
     # ---- the transport calls
 
@@ -89,6 +92,16 @@ class Connection(Lifetime):
         if not self._owner.opened(self, host):
             self._fail(Code.ENHANCE_YOUR_CALM, "too many connections")
 
+    def get_buffer(self, size_hint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, size: int) -> None:
+        if self._is_over:
+            return  # thrown away
+        self.data_received(self._buffer[:size].tobytes())
+        if size == len(self._buffer) and self._unread is None and not self._is_over:
+            self._wait_turn(iter(()), _READ_S)  # uvloop would read 32 times before the others
+
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
@@ -104,13 +117,16 @@ class Connection(Lifetime):
         else:
             found = self._reader.feed(data)
             if not self._handle(found, AT_ONCE):
-                self._unread = []
-                self._owner.turns.begin(self._client, self._rest(found))
-                self._set_reading()
+                self._wait_turn(found, self._left_units * _UNIT_S)
+
+    def _wait_turn(self, found: Iterator[Frame], left_s: float) -> None:
+        self._unread = []
+        self._owner.turns.begin(self._client, self._rest(found, left_s))
+        self._set_reading()
 
     def _handle(self, found: Iterator[Frame], most: int) -> bool:
         """Frames of so many units. Whether there may be no more."""
-        self._left_units = 0
+        self._left_units = self._dear_units = 0
         try:
             for kind, flags, stream_id, payload in found:
                 if self._only is not None and kind != self._only:
@@ -126,14 +142,17 @@ class Connection(Lifetime):
                 most -= 1 + (len(payload) >> _BITS_A_UNIT)
                 if kind in (frames.HEADERS, frames.CONTINUATION):
                     most -= self._heads.cost
-                if most <= self._left_units:
+                if most <= self._left_units + self._dear_units:
                     return False
         except ConnectionFailed as error:
             self._fail(error.code, str(error))
         return True
 
-    def _rest(self, found: Iterator[Frame]) -> Iterator[float]:
-        """In turns with others; then what came meanwhile."""
+    def _rest(self, found: Iterator[Frame], left_s: float) -> Iterator[float]:
+        """In turns with others; then what came meanwhile. `left_s`: of work that the frames before
+        have left to the next turn."""
+        if left_s:
+            yield left_s
         while not self._is_over:
             self._heard_at = self.loop.time()
             if self._handle(found, AT_ONCE):
@@ -314,7 +333,7 @@ class Connection(Lifetime):
         found = frames.parse_settings(payload)
         first = found.get(frames.INITIAL_WINDOW_SIZE)
         if first is not None and first != self._first_window:
-            self._charge(len(self._calls) // _CALLS_A_UNIT)
+            self._look_at(len(self._calls))
             for call in list(self._calls.values()):
                 self._widen(call, first - self._first_window)
             self._first_window = first
@@ -350,7 +369,7 @@ class Connection(Lifetime):
             self._window += increment
             if self._window > frames.MAX_WINDOW:
                 raise ConnectionFailed(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31 - 1")
-            self._charge(len(self._blocked) // _CALLS_A_UNIT)
+            self._look_at(len(self._blocked))
             self._send_blocked()
             return
         self._check_known(stream_id)
@@ -361,6 +380,12 @@ class Connection(Lifetime):
             self._widen(call, increment)
             if stream_id in self._blocked:
                 self._send_some(call)
+
+    def _look_at(self, calls: int) -> None:
+        """A window changes for so many."""
+        units = calls // _CALLS_A_UNIT
+        self._dear_units += units
+        self._charge(units)
 
     def _on_unknown(self, flags: int, stream_id: int, payload: bytes) -> None:
         """To be ignored."""

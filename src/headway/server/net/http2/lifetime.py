@@ -37,6 +37,7 @@ class Owner(Protocol):
     room: BodyRoom
     turns: RoundRobin  # of work that would hold all connections up
     writes: Writes  # of streams
+    buffer: memoryview  # that all connections read into, one after the other
     unpacking: asyncio.Semaphore  # how many packed messages are unpacked at a time
 
     @property

@@ -24,7 +24,7 @@ UNREAD_BYTES = 2**20  # … or so much that its calls hold
 SLOWEST_BYTES_A_S = 8192.0  # a peer that reads more slowly is not waited for
 
 
-class Sending(asyncio.Protocol):
+class Sending(asyncio.BufferedProtocol):
     """The other half derives from it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
