@@ -140,7 +140,9 @@ class LoadedAdapters:
     def _was_read(self, command: LoadAdapter, weights: Any, error: HeadwayError | None) -> None:
         waiting = self._reading.pop(command.adapter, None)
         if waiting is None:
-            return  # unloaded meanwhile
+            gone = UnknownModel(f"adapter {command.adapter!r} was unloaded while it was read")
+            self._returns(command.number, gone)
+            return
         if error is None:
             self._store().add(command.adapter, weights)
             self._users.setdefault(command.adapter, set())

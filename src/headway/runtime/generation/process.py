@@ -269,6 +269,8 @@ class EngineProcess:
         self._line.is_welcome = True
         if not self._welcomed.done():
             self._welcomed.set_result(word)
+        if self._is_closing:
+            return
         self.load = GenerationLoad(0, 0, word.limits.blocks, 0, self._preemptions)
         if self._weights is not None:
             self._say(Weigh(self._weights))
