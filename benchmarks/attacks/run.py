@@ -105,7 +105,7 @@ def one_line_each(names: list[str], stack: str, keys: tuple[bool, ...]) -> Itera
         target.seconds = 1.5
         ports = target.port, target.grpc_port
         with HonestClients(*ports, scene.honest_key, target.prefix) as clients:
-            calm, memory = clients.figures(), Memory(scene.server.pid)
+            calm, memory = clients.calm_figures(), Memory(scene.server.pid)
             tried = {
                 name: (door, attack)
                 for door, attacks in _DOORS[stack]
@@ -127,7 +127,7 @@ def _report(title: str, stacks: Iterable[str], chat: Path | None, *, is_quick: b
             target = scene.target
             ports = target.port, target.grpc_port
             with HonestClients(*ports, scene.honest_key, target.prefix) as clients:
-                calm = clients.figures()
+                calm = clients.calm_figures()
                 lines = list(_attack_all(scene, clients, stack, is_quick=is_quick))
         rows += [line.row(calm) for line in lines]
         bars += _bars(lines, calm, stack)
