@@ -207,7 +207,7 @@ class World:
 
 @pytest.mark.parametrize("load", [0.7, 3.0])
 def test_everyone_leaves_once_and_nobody_starves(load: float) -> None:
-    """Long and short, of three classes: whoever is in at the half has left long before the end."""
+    """Long and short, of three classes: items of the first half leave long before the end."""
     rng, world, now = random.Random(7), World(), 0.0
     rate = load * 16 / (4e-3 + 4e-6 * 16 * 100)
     for number in range(12_000):  # at three times the load, 2.6 s: the first have aged

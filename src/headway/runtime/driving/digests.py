@@ -9,7 +9,7 @@ from typing import Any
 _SAMPLE = 64  # bytes from either end, elements of an array
 _MEMBERS = 8  # of a container, from either end
 _HASHED = frozenset([str, int, float, bool, bytes])
-_MOST_HASHED = 2**14  # bytes, in 5 microseconds: whoever hashes holds all threads up
+_MOST_HASHED = 2**14  # bytes, in 5 µs: Python's lock is held while they are hashed
 
 
 def digest_of(value: Any, partition: Hashable) -> bytes | None:

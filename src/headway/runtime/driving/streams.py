@@ -294,9 +294,9 @@ class OpenStream:
 class StepQueue:
     """The steps of one batch, on their way to its streams.
 
-    Steps of texts wait whole, and a few at most, until the readers' loop takes them apart, or
-    whoever must know first what has come. All others are taken apart at once. Under the lock,
-    chunks are put into streams and nothing else is called.
+    A few steps of texts wait whole, until the readers' loop takes them apart, or a stream is to
+    end. Every other step is taken apart at once. Under the lock, chunks are put into streams, and
+    nothing else is called.
     """
 
     __slots__ = (
