@@ -4,6 +4,7 @@ In transit, *headway* is the time between two departures: leave now with few, or
 more. That is what an inference server tunes, and what this package decides for you.
 """
 
+import headway.compiled  # noqa: F401 -- first: it refuses a core that is out of date
 from headway import events
 from headway.client import AsyncClient, Client
 from headway.core import CostTable

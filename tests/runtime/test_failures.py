@@ -367,10 +367,24 @@ async def test_a_crash_answers_everyone_and_stays_visible(caplog: pytest.LogCapt
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
 
 
+class Replaced:
+    """A scheduler of which some methods are others; a compiled one lets nobody replace its own."""
+
+    def __init__(self, scheduler: Any, methods: dict[str, Any]) -> None:
+        self._scheduler = scheduler
+        self.__dict__.update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+
+def replace_in_scheduler(batcher: Batcher[Any, Any], **methods: Any) -> None:
+    queue: Any = batcher._decider.queue
+    queue.scheduler = Replaced(queue.scheduler, methods)
+
+
 @pytest.mark.parametrize("good_decisions", range(8))
-async def test_wherever_the_scheduler_breaks_nobody_is_left_waiting(
-    good_decisions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_wherever_the_scheduler_breaks_nobody_is_left_waiting(good_decisions: int) -> None:
     model = FakeModel(cost_s=0.010)
     batcher = Batcher(model, max_batch_size=1, workers=2)
     scheduler = batcher._decider.queue.scheduler
@@ -384,7 +398,7 @@ async def test_wherever_the_scheduler_breaks_nobody_is_left_waiting(
         return decide(now)
 
     await batcher.__aenter__()
-    monkeypatch.setattr(scheduler, "next_action", breaks)
+    replace_in_scheduler(batcher, next_action=breaks)
     calls = [asyncio.create_task(batcher.submit(n)) for n in range(3)]
     calls.append(asyncio.create_task(batcher.submit(3, deadline_ms=10)))
     _, pending = await asyncio.wait(calls, timeout=1.0)
@@ -430,7 +444,7 @@ async def test_a_call_that_breaks_the_scheduler_while_somebody_else_looks_is_ans
     def breaks(items: Any) -> Any:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(batcher._decider.queue.scheduler, "submit_alike", breaks)
+    replace_in_scheduler(batcher, submit_alike=breaks)
     call = asyncio.create_task(batcher.submit(1))
     await asyncio.sleep(0)  # noted, not yet queued
     with pytest.raises(RuntimeError, match="broken"):
@@ -476,7 +490,7 @@ async def test_a_crashed_batcher_releases_its_threads(monkeypatch: pytest.Monkey
     def breaks(now: float) -> Any:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(batcher._decider.queue.scheduler, "next_action", breaks)
+    replace_in_scheduler(batcher, next_action=breaks)
     with pytest.raises(Closed):
         await batcher.submit(1)
     with pytest.raises(Closed, match="crashed"):

@@ -113,7 +113,7 @@ class Line:
         """The next, in order."""
         flow = min([shelf.slots[0] for shelf in self.shelves.values()])[4]
         if not flow.has_gaps:
-            return flow[0]
+            return flow.items[0]
         found = self.first()
         assert found is not None, "the line is empty"
         return found[1]

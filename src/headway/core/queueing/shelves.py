@@ -16,17 +16,18 @@ from headway.core.queueing.fairness import Account, Shares
 SLACK = 64  # traces of the departed that are tolerated
 
 
-class Flow(deque[Item]):
+class Flow:
     """One tenant's items on one shelf, oldest first; some may have left.
 
     A deque itself, and not an object that has one: a batch of as many tenants reads as many flows.
     """
 
-    __slots__ = ("gone", "has_gaps", "shelf", "spent", "tenant", "unused")
+    __slots__ = ("gone", "has_gaps", "items", "shelf", "spent", "tenant", "unused")
 
     def __init__(self, tenant: Account, shelf: "Shelf") -> None:
         self.tenant = tenant
         self.shelf = shelf
+        self.items: deque[Item] = deque()
         self.gone = 0  # items that have left
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots whose right was used for an item that went out of turn
@@ -35,7 +36,7 @@ class Flow(deque[Item]):
     @property
     def is_over(self) -> bool:
         """Nothing waits, and no slot is left."""
-        return not self.unused and not self.spent and len(self) == self.gone
+        return not self.unused and not self.spent and len(self.items) == self.gone
 
 
 # Key, id of the item that took it, tag, rows that were charged, flow. Ordered by key, then arrival.
@@ -81,7 +82,7 @@ class Shelf:
         elif flow.tenant is not tenant:  # its account was closed and opened again meanwhile
             flow.tenant = tenant
         rows = item.rows
-        flow.append(item)
+        flow.items.append(item)
         self.items += 1
         self.rows += rows
         if item.size > self.largest:
@@ -131,7 +132,7 @@ class Shelf:
                 break
             if not rows:
                 shares.advance(slot[2])
-            flow.popleft()
+            flow.items.popleft()
             del live[item.id]
             taken.append(item)
             rows += item.rows
@@ -165,7 +166,7 @@ class Shelf:
             self.rows += 1
             self._clear(slot)
         else:
-            flow.popleft()
+            flow.items.popleft()
             if slot[3] != 1:
                 self._shares.charge(flow.tenant, 1 - slot[3])
         flow.has_gaps = bool(flow.gone or flow.unused or flow.spent)
@@ -177,17 +178,17 @@ class Shelf:
         if flow is None:
             return None
         live = self._live
-        while flow and flow[-1].id not in live:
-            flow.pop()
+        while flow.items and flow.items[-1].id not in live:
+            flow.items.pop()
             flow.gone -= 1
-        return flow[-1] if flow else None
+        return flow.items[-1] if flow.items else None
 
     def remove(self, item: Item, *, ran: bool) -> None:
         """Out of turn: to run, or never to. It is not `live` any more."""
         flow = self.flows[item.tenant]
         flow.has_gaps = True
         flow.gone += 1
-        if flow.gone > len(flow) // 2 + SLACK:
+        if flow.gone > len(flow.items) // 2 + SLACK:
             _clean(flow, self._live)
         if ran:
             flow.spent += 1
@@ -226,14 +227,14 @@ class Shelf:
 
 
 def _clean(flow: Flow, live: dict[int, Item]) -> None:
-    waiting = [each for each in flow if each.id in live]
-    flow.clear()
-    flow.extend(waiting)
+    waiting = [each for each in flow.items if each.id in live]
+    flow.items.clear()
+    flow.items.extend(waiting)
     flow.gone = 0
 
 
 def _oldest(flow: Flow, live: dict[int, Item]) -> Item | None:
-    while flow and flow[0].id not in live:
-        flow.popleft()
+    while flow.items and flow.items[0].id not in live:
+        flow.items.popleft()
         flow.gone -= 1
-    return flow[0] if flow else None
+    return flow.items[0] if flow.items else None

@@ -1,8 +1,7 @@
 """Takes items of one row from the front of several shelves, many at once: the usual case."""
 
 import bisect
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter, itemgetter
 
 from headway.core.items import Item
@@ -12,7 +11,6 @@ from headway.core.queueing.shelves import Flow, Shelf, Slot
 _AHEAD = 8  # slots of each shelf, beside twice its part of a batch, that are looked at first
 _id, _flow, _has_gaps = itemgetter(0), itemgetter(4), attrgetter("has_gaps")
 _is_crowded = attrgetter("is_crowded")
-_pop: Callable[[Flow], Item] = Flow.popleft
 
 
 def take_singles(
@@ -37,7 +35,7 @@ def _serve(shelves: Sequence[Shelf], most: int, shares: Shares[Account]) -> list
     flows = list(map(_flow, slots))
     if any(map(_has_gaps, flows)):
         return _serve_gaps(slots, shares)
-    taken = list(map(_pop, flows))
+    taken = [flow.items.popleft() for flow in flows]
     if len(shares.accounts) == 1:
         shares.leave(flows[0].tenant, len(taken))
     else:
@@ -49,11 +47,12 @@ def _serve(shelves: Sequence[Shelf], most: int, shares: Shares[Account]) -> list
 
 def _serve_flow(flow: Flow, count: int, shares: Shares[Account]) -> list[Item]:
     """The first so many of one tenant; there are as many."""
-    if count == len(flow):
-        taken = list(flow)
-        flow.clear()
+    if count == len(flow.items):
+        taken = list(flow.items)
+        flow.items.clear()
     else:
-        taken = list(map(_pop, itertools.repeat(flow, count)))
+        items = flow.items
+        taken = [items.popleft() for _ in range(count)]
     shares.leave(flow.tenant, count)
     return taken
 
@@ -64,7 +63,7 @@ def _serve_gaps(slots: Sequence[Slot], shares: Shares[Account]) -> list[Item]:
     served: list[Flow] = []
     for slot in slots:
         flow = slot[4]
-        item = flow.shelf.serve(slot) if flow.has_gaps else flow.popleft()
+        item = flow.shelf.serve(slot) if flow.has_gaps else flow.items.popleft()
         if item is not None:
             taken.append(item)
             served.append(flow)
@@ -88,7 +87,7 @@ def _leave_each(flows: Iterable[Flow], shares: Shares[Account]) -> None:
 def _close(flows: Iterable[Flow]) -> None:
     """Forget those, of flows without gaps, that are over."""
     for flow in flows:
-        if not flow:
+        if not flow.items:
             flow.shelf.flows.pop(flow.tenant.name, None)
 
 

@@ -1,0 +1,79 @@
+"""The core, compiled: it decides as its sources do, and never runs when it is older than they."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headway
+from headway import compiled
+from headway.core.batching import scheduler
+
+SOURCE = Path(headway.__file__).parent
+WORLDS = (
+    "--arrivals poisson --load 0.8 --latency 5,0.5",
+    "--arrivals mmpp --load 0.9 --latency 1,0.8 --slo-ms 60 --noise 0.3",
+    "--arrivals fanout --load 0.7 --latency 4,0.1 --lengths lognormal:64,1,512 --token-ms 0.004",
+    "--arrivals gamma --load 0.6 --latency 1,0.8 --workers 4",
+    "--arrivals poisson --load 1.5 --latency 5,0.5 --tenants a=1,b=1,c=8 --slo-ms 60",
+    "--generate --arrivals poisson:8 --latency 20,0.05 --prompts lognormal:64,1 --outputs 32",
+)
+
+
+def write_list(core: Path, *names: str) -> None:
+    digests = [hashlib.sha256((core / name).read_bytes()).hexdigest() for name in names]
+    lines = [f"{digest}  {name}\n" for digest, name in zip(digests, names, strict=True)]
+    (core / compiled.LIST).write_text("".join(lines))
+
+
+def test_what_is_not_compiled_may_be_anything(tmp_path: Path) -> None:
+    compiled.check(tmp_path)
+
+
+def test_sources_that_are_as_they_were_compiled_are_accepted(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("x = 1")
+    write_list(tmp_path, "queue.py")
+    compiled.check(tmp_path)
+
+
+@pytest.mark.parametrize("now", ["x = 2", None], ids=["changed", "gone"])
+def test_a_source_that_was_changed_since_is_refused_by_name(
+    now: str | None, tmp_path: Path
+) -> None:
+    source = tmp_path / "queue.py"
+    source.write_text("x = 1")
+    write_list(tmp_path, "queue.py")
+    source.unlink()
+    if now is not None:
+        source.write_text(now)
+    with pytest.raises(ImportError, match=r"core/queue\.py was changed.*make compiled"):
+        compiled.check(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Headway without its compiled modules."""
+    if scheduler.__file__.endswith(".py"):
+        pytest.skip("the core is not compiled here: no C compiler, or no `make compiled`")
+    folder = tmp_path_factory.mktemp("interpreted")
+    without = shutil.ignore_patterns("*.so", "*.pyd", compiled.LIST, "__pycache__")
+    shutil.copytree(SOURCE, folder / "headway", ignore=without)
+    return folder
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_compiled_and_interpreted_decide_alike(world: str, interpreted: Path) -> None:
+    assert simulated(world, SOURCE.parent) == simulated(world, interpreted)
+
+
+def simulated(world: str, source: Path) -> str:
+    command = [sys.executable, "-m", "headway", "simulate", *world.split(), "--requests", "2000"]
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    run = subprocess.run(
+        command, env=environment, cwd=source, capture_output=True, text=True, check=True
+    )
+    return run.stdout
