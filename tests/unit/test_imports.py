@@ -24,7 +24,9 @@ def row(headway: str, third_party: str = "", *, lazily: str = "") -> Row:
 
 
 TABLE = {
-    "__init__": row("client compiled core events generator model observe runtime config single wiring"),
+    "__init__": row(
+        "client compiled core events generator model observe runtime config single wiring"
+    ),
     "client": row("", lazily="httpx msgspec"),
     "wiring": row("*", lazily="*"),
     "errors": row(""),
