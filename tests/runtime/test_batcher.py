@@ -5,6 +5,7 @@ import gc
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from itertools import chain
 from typing import Any
 
@@ -278,13 +279,14 @@ async def test_a_deadline_in_the_past_is_refused_at_once(deadline_ms: float) -> 
     assert model.batches == []
 
 
-async def test_a_deadline_that_is_no_number_hurts_only_its_caller() -> None:
+@pytest.mark.parametrize("deadline", [float("nan"), "9", 10**400, Decimal(9)], ids=type)
+async def test_a_deadline_that_is_no_number_hurts_only_its_caller(deadline: Any) -> None:
     model = FakeModel(cost_s=1.0)
     async with Batcher(model) as batcher:
         running = asyncio.create_task(batcher.submit(1))
         await asyncio.sleep(0.001)
         with pytest.raises(headway.InvalidInput, match="deadline_ms"):
-            await batcher.submit(2, deadline_ms=float("nan"))
+            await batcher.submit(2, deadline_ms=deadline)
         with pytest.raises(DeadlineExceeded):
             await batcher.submit(3, deadline_ms=10)
         assert now() == at(0.011)

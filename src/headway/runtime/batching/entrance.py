@@ -247,9 +247,14 @@ class Entrance:
 def deadline_at(entered_at: float, deadline_ms: float | None) -> float | None:
     if deadline_ms is None:
         return None
-    if math.isnan(deadline_ms):
-        raise InvalidInput("deadline_ms is not a number")
-    return entered_at + deadline_ms / 1e3
+    try:
+        deadline_s = deadline_ms / 1e3
+        is_number = not math.isnan(deadline_s)
+    except (TypeError, OverflowError):  # a text; a whole number beyond every float
+        is_number = False
+    if not is_number:
+        raise InvalidInput(f"deadline_ms is not a number: {deadline_ms!r:.40}")
+    return entered_at + deadline_s
 
 
 def now_here() -> float:
