@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.report import Bar, Benchmark, Report, machine
 from headway.core import CostTable, Item, Policy, Priority, Run, Scheduler
+from headway.core.batching import scheduler as deciding
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.rehearsal import Rehearsal
 from headway.core.batching.sizing import Sizing
@@ -61,6 +62,12 @@ KINDS = {
     "sizes, tenants, SLO": Kind(sizes=512, tenants=1_000, slo_s=1_000.0),
     "all of it": Kind(512, 1_000, has_classes=True, has_deadlines=True, slo_s=1_000.0),
 }
+
+
+def _form() -> str:
+    if deciding.__file__.endswith(".py"):
+        return "not compiled: `make compiled` first"
+    return "compiled ([record 114](../docs/decisions/0114-a-compiled-core.md))"
 
 
 class Cell(NamedTuple):
@@ -132,6 +139,7 @@ def _table(columns: Sequence[str], waiting: Sequence[int], rounds: int) -> Repor
         [
             "a decision that starts a batch takes all its items out of the queue, its plan "
             "included; medians of CPU time",
+            f"the core is {_form()}",
         ],
     )
 
