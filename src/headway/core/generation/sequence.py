@@ -1,7 +1,6 @@
 """A sequence: what its caller asked for, how far it has come, and how it ended."""
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -33,8 +32,7 @@ class FinishReason(StrEnum):
     DEADLINE = "deadline_exceeded"
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A sequence ended, and what it met on its way: enough to explain its latency."""
 
     sequence: int

@@ -5,7 +5,6 @@ engine-side copies stay where they are, on the device too. A decode names no tok
 sampled it, perhaps in a step whose result has not come back yet.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from headway.core.generation.sequence import Finished
@@ -40,8 +39,7 @@ class Prefill(NamedTuple):
     adapter: int = -1  # the slot of its adapter, for as long as it runs; negative: it has none
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     id: int
     decode: tuple[Decode, ...]
     prefill: tuple[Prefill, ...]

@@ -6,7 +6,6 @@ tokens that have come. When an engine is lost, its sequences go to the next one 
 
 import asyncio
 import copy
-import dataclasses
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -307,7 +306,7 @@ class EngineProcess:
                 entry.tokens.append(token)
             if finished is not None or error is not None:
                 changes.append(self._forget(entry))
-            own = None if finished is None else dataclasses.replace(finished, sequence=sequence)
+            own = None if finished is None else finished._replace(sequence=sequence)
             outputs.append(Output(sequence, token, logprobs, own, error))
         return changes
 
