@@ -11,12 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from headway.config import ServerConfig
-from headway.errors import InvalidInput, NotReady
+from headway.errors import Forbidden, InvalidInput, NotReady
 from headway.hosting.registry import Array, Ask, Registry, ServedModel
-from headway.server.api.v2.requests import InferRequest, check_outputs, is_large_answer
-from headway.server.api.v2.shared_memory import SharedRegions
+from headway.server.api.v2.requests import (
+    InferRequest,
+    Regions,
+    check_outputs,
+    is_large_answer,
+)
+from headway.server.api.v2.shared_memory import RefusedRegions, SharedRegions
 from headway.server.api.v2.tensors import NORMAL, Limits, TensorSignature
-from headway.server.auth.keys import Caller
+from headway.server.auth.keys import Caller, check_whole_server
 from headway.server.models import Models
 from headway.server.net.background import AT_ONCE, Steps, background
 
@@ -26,7 +31,7 @@ Encoded = TypeVar("Encoded", covariant=True)
 class Decode(Protocol):
     """Of one request, whose bytes it has: the codec's of JSON, or of protobuf."""
 
-    def __call__(self, *, regions: SharedRegions | None, steps: Steps) -> InferRequest: ...
+    def __call__(self, *, regions: Regions | None, steps: Steps) -> InferRequest: ...
 
 
 class Encode(Protocol[Encoded]):
@@ -107,16 +112,27 @@ class Inference:
             self._signatures[served] = signature
         return signature
 
+    def regions_for(self, caller: Caller | None) -> Regions | None:
+        """None: shared memory is off."""
+        if self.regions is None:
+            return None
+        try:
+            check_whole_server(caller)
+        except Forbidden as error:
+            return RefusedRegions(error)
+        return self.regions
+
     # ---- arrays in, arrays out
 
     async def decode_slowly(
-        self, decode: Decode, timeout_s: float | None
+        self, decode: Decode, caller: Caller | None, timeout_s: float | None
     ) -> tuple[InferRequest, float]:
         """Decoding takes a while: off the event loop, in the caller's time, of which so many
         seconds are spent. The model is to be held meanwhile."""
         started = time.monotonic()
+        regions = self.regions_for(caller)
         asked = await background.run(
-            lambda steps: decode(regions=self.regions, steps=steps), timeout_s=timeout_s
+            lambda steps: decode(regions=regions, steps=steps), timeout_s=timeout_s
         )
         return asked, time.monotonic() - started
 

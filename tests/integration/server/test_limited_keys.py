@@ -12,12 +12,14 @@ from served_models import Letters, Upper
 from small_server import hosted
 
 from headway.config import KeyConfig, ServerConfig
+from headway.server.api.v2.shared_memory import SharedRegions
 from headway.server.app import App
 from headway.server.auth.guard import Guard
 from headway.server.auth.keys import new_key
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.calls import SERVICE
 from headway.server.grpc.server import GrpcServer
+from headway.server.inference import inference_over
 from headway.server.net.asgi import AsgiApp
 from headway.server.net.http1.server import HttpServer
 from headway.server.observing import Observing
@@ -53,7 +55,8 @@ async def served(stack: str) -> AsyncIterator[tuple[App, Any]]:
     async with AsyncExitStack() as opened:
         registry = await opened.enter_async_context(hosted(models, observing.watch))
         observing.follow(registry)
-        app = make_app(registry, config, guard=guard, observing=observing)
+        inference = inference_over(registry, config, version="0", regions=SharedRegions())
+        app = make_app(inference, config, guard=guard, observing=observing)
         client: Any
         if stack == "http":
             http = await opened.enter_async_context(HttpServer(app, config))
@@ -62,7 +65,7 @@ async def served(stack: str) -> AsyncIterator[tuple[App, Any]]:
             transport = httpx.ASGITransport(app=AsgiApp(app))  # type: ignore[arg-type]
             client = httpx.AsyncClient(transport=transport, base_url="http://asgi", timeout=20)
         else:
-            server = await opened.enter_async_context(GrpcServer(registry, config, guard=guard))
+            server = await opened.enter_async_context(GrpcServer(inference, config, guard=guard))
             client = grpc.aio.insecure_channel(server.address)
         yield app, await opened.enter_async_context(client)
 
@@ -120,6 +123,47 @@ async def test_who_administrates_one_model_does_not_administrate_the_server(stac
         assert allowed.json() == {"draining": False}
         path = "/v2/systemsharedmemory/unregister"
         assert (await client.post(path, headers={"x-api-key": WHOLE.key})).status_code == 200
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+@pytest.mark.parametrize("stack", ["http", "asgi"])
+async def test_a_key_of_one_model_names_no_region(stack: str, side: str) -> None:
+    """Not even to learn which there are."""
+    where = {"shared_memory_region": "absent", "shared_memory_byte_size": 4}
+    given: dict[str, Any] = {"name": "input", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}
+    body: dict[str, Any] = {"inputs": [given], "outputs": []}
+    if side == "inputs":
+        del given["data"]
+        given["parameters"] = where
+    else:
+        body["outputs"] = [{"name": "output", "parameters": where}]
+    async with served(stack) as (_, client):
+        path = "/v2/models/mine/infer"
+        refused = await client.post(path, headers={"x-api-key": KEY.key}, json=body)
+        assert (refused.status_code, "certain models" in refused.text) == (403, True)
+        allowed = await client.post(path, headers={"x-api-key": WHOLE.key}, json=body)
+        assert (allowed.status_code, "not registered" in allowed.text) == (400, True)
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+@pytest.mark.parametrize("stack", ["headway", "grpcio"])
+async def test_so_it_is_over_grpc(stack: str, side: str) -> None:
+    request = pb.ModelInferRequest(model_name="mine")
+    tensor = request.inputs.add(name="input", datatype="BYTES", shape=[1, 1])
+    if side == "outputs":
+        tensor.contents.bytes_contents.append(b"a")
+    named = tensor if side == "inputs" else request.outputs.add(name="output")
+    named.parameters["shared_memory_region"].string_param = "absent"
+    named.parameters["shared_memory_byte_size"].int64_param = 4
+    async with served(stack) as (_, channel):
+        infer = channel.unary_unary(
+            f"/{SERVICE.full_name}/ModelInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelInferResponse.FromString,
+        )
+        for key, told in ((KEY, "certain models"), (WHOLE, "not registered")):
+            with pytest.raises(grpc.aio.AioRpcError, match=told):
+                await infer(request, metadata=(("x-api-key", key.key),), timeout=20)
 
 
 @pytest.mark.parametrize("stack", ["headway", "grpcio"])

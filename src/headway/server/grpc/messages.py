@@ -118,7 +118,7 @@ def decode(
         request.id,
         inputs,
         datatypes,
-        _wanted(request) if request.outputs else (),
+        _wanted(request, regions) if request.outputs else (),
         parameters_of(request.parameters) if request.parameters else _NO_PARAMETERS,
         is_binary=True,
     )
@@ -164,9 +164,11 @@ def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> Parameters:
     return found
 
 
-def _wanted(request: pb.ModelInferRequest) -> tuple[RequestedOutput, ...]:
+def _wanted(request: pb.ModelInferRequest, regions: Regions | None) -> tuple[RequestedOutput, ...]:
     return requested_outputs(
-        ((each.name, parameters_of(each.parameters)) for each in request.outputs), is_binary=True
+        ((each.name, parameters_of(each.parameters)) for each in request.outputs),
+        regions,
+        is_binary=True,
     )
 
 

@@ -98,9 +98,9 @@ class Methods:
         if messages.is_slow(request):
             with served.held():  # it comes to the queue later
                 ask = ask_of_call(messages.parameters_of(request.parameters), context, caller)
-                decoded, spent_s = await self._decode_slowly(request, context)
+                decoded, spent_s = await self._decode_slowly(asked)
                 return await self._infer(served, decoded, ask.after(spent_s), context)
-        decoded = messages.decode(request, regions=self._regions)
+        decoded = messages.decode(request, regions=self._inference.regions_for(caller))
         ask = ask_of_call(decoded.parameters, context, caller)
         return await self._infer(served, decoded, ask, context)
 
@@ -125,9 +125,9 @@ class Methods:
         served = await self._find_or_wake(asked)
         messages.check_promised(request, self._inference.signature_of(served))
         if messages.is_slow(request):
-            decoded, _ = await self._decode_slowly(request, context)
+            decoded, _ = await self._decode_slowly(asked)
         else:
-            decoded = messages.decode(request, regions=self._regions)
+            decoded = messages.decode(request, regions=self._inference.regions_for(caller))
         inputs = self._inference.checked(served, decoded)
         ask = ask_of_call(decoded.parameters, context, caller)
         stream = served.stream(_value_of(served, inputs), ask)
@@ -145,12 +145,11 @@ class Methods:
         async with aclosing(cast(Any, stream)):
             yield Chunks(stream, ChunkEncoder(encode))
 
-    async def _decode_slowly(
-        self, request: pb.ModelInferRequest, context: Any
-    ) -> tuple[InferRequest, float]:
+    async def _decode_slowly(self, asked: Asked) -> tuple[InferRequest, float]:
         """(gRPC itself ends a call whose deadline passes meanwhile.)"""
+        request, context, caller = asked
         decode = partial(messages.decode, request)
-        return await self._inference.decode_slowly(decode, context.time_remaining())
+        return await self._inference.decode_slowly(decode, caller, context.time_remaining())
 
     async def _find_or_wake(self, asked: Asked) -> ServedModel:
         """A model that loads on request, once it is there. The wait counts for the caller."""

@@ -173,7 +173,9 @@ def read(parsed: Parsed, *, regions: Regions | None = None, steps: Steps = AT_ON
         inputs,
         datatypes,
         requested_outputs(
-            ((each.name, each.parameters) for each in wire.outputs), is_binary=is_binary
+            ((each.name, each.parameters) for each in wire.outputs),
+            regions,
+            is_binary=is_binary,
         )
         if wire.outputs
         else (),

@@ -157,7 +157,7 @@ class V2:
             parsed = codec.parse(body, length, signature)
             if parsed.is_slow:
                 return await self._infer_slowly(request, served, partial(codec.read, parsed))
-            asked = codec.read(parsed, regions=self._inference.regions)
+            asked = codec.read(parsed, regions=self._inference.regions_for(request.caller))
         ask = ask_of(asked.parameters, request)
         return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
 
@@ -166,7 +166,7 @@ class V2:
     ) -> Response:
         with served.held():  # it comes to the queue later
             limit_s = timeout_s(request.headers)
-            asked, spent_s = await self._inference.decode_slowly(decode, limit_s)
+            asked, spent_s = await self._inference.decode_slowly(decode, request.caller, limit_s)
             ask = ask_of(asked.parameters, request).after(spent_s)
             return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
 

@@ -51,7 +51,10 @@ class SharedSlice(Struct, frozen=True):
 
 
 class Regions(Protocol):
-    """Registered shared memory, as far as the codec needs it. Both raise InvalidInput."""
+    """Registered shared memory, as far as the codec needs it. All raise InvalidInput, or Forbidden
+    where the caller may not name a region."""
+
+    def check(self, where: SharedSlice) -> None: ...
 
     def read(self, where: SharedSlice) -> bytes: ...
 
@@ -78,7 +81,7 @@ class InferRequest(Struct, frozen=True):
 
 
 def requested_outputs(
-    named: Iterable[tuple[str, Parameters | None]], *, is_binary: bool
+    named: Iterable[tuple[str, Parameters | None]], regions: Regions | None, *, is_binary: bool
 ) -> tuple[RequestedOutput, ...]:
     found: dict[str, RequestedOutput] = {}
     for name, parameters in named:
@@ -89,11 +92,14 @@ def requested_outputs(
             continue
         what = f"output {name!r}"
         check_known(parameters, _OF_OUTPUTS, what)
+        where = shared_slice(parameters, what)
+        if where is not None:
+            open_regions(regions, what).check(where)
         found[name] = RequestedOutput(
             name,
             flag_of(parameters, "binary_data", what, default=is_binary),
             count_of(parameters, "classification", what) or 0,
-            shared_slice(parameters, what),
+            where,
         )
     return tuple(found.values())
 

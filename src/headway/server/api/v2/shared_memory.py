@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from headway.errors import InvalidInput
+from headway.errors import Forbidden, InvalidInput
 from headway.server.api.v2.bodies import SharedRegion
 from headway.server.api.v2.requests import SharedSlice
 
@@ -76,6 +76,9 @@ class SharedRegions:
     def list(self, name: str = "") -> list[Region]:
         return list(self._regions.values()) if not name else [self._get(name)]
 
+    def check(self, where: SharedSlice) -> None:
+        self._slice(where)
+
     def read(self, where: SharedSlice) -> bytes:
         region = self._slice(where)
         data = os.pread(region.descriptor, where.byte_size, region.offset + where.offset)
@@ -120,3 +123,19 @@ class SharedRegions:
             os.close(descriptor)
             raise InvalidInput(f"region {name!r}: {key!r} is not shared memory")
         return descriptor
+
+
+class RefusedRegions:
+    """For a caller that may not name a region: what lies there may be anybody's."""
+
+    def __init__(self, error: Forbidden) -> None:
+        self._error = error
+
+    def check(self, where: SharedSlice) -> None:
+        raise self._error
+
+    def read(self, where: SharedSlice) -> bytes:
+        raise self._error
+
+    def write(self, where: SharedSlice, data: bytes) -> None:
+        raise self._error
