@@ -513,6 +513,14 @@ def test_settings_that_go_together_are_taken() -> None:
     Batcher(headway.TensorModel(), max_batch_cost=10)
 
 
+class Incomparable:
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> Any:
+        return numpy.zeros(2) == 0
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -521,6 +529,7 @@ def test_settings_that_go_together_are_taken() -> None:
         ({"partition": ["en"]}, "partition must be hashable"),
         ({"partition": numpy.zeros(2)}, "partition must be hashable"),
         ({"partition": ("en", {})}, "partition must be hashable"),
+        ({"partition": Incomparable()}, "partition must be hashable"),
         ({"priority": ["high"]}, "priority"),
     ],
 )

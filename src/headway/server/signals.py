@@ -28,25 +28,26 @@ class Signals:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for each in _STOPS:
-            self._handle(each, self._asked)
+        for each in _STOPS:  # not the event loop's handlers: it may hang
+            self._before[each] = signal.signal(each, self._asked)
         if self._hang_up is not None:
-            self._handle(signal.SIGHUP, self._hang_up)
+            self._before[signal.SIGHUP] = signal.getsignal(signal.SIGHUP)
+            self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         return self
 
     def __exit__(self, *_: object) -> None:
         for each, before in self._before.items():
-            self._loop.remove_signal_handler(each)
+            if each is signal.SIGHUP:
+                self._loop.remove_signal_handler(each)
             signal.signal(each, before)
 
-    def _handle(self, each: signal.Signals, act: Callable[[], None]) -> None:
-        self._before[each] = signal.getsignal(each)
-        self._loop.add_signal_handler(each, act)
-
-    def _asked(self) -> None:
+    def _asked(self, *_: object) -> None:
+        """In the middle of whatever this thread does."""
         for each in _STOPS:
-            self._loop.remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
         if self._hang_up is not None:  # too late for another configuration
             self._loop.remove_signal_handler(signal.SIGHUP)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)

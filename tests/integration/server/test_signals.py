@@ -1,8 +1,10 @@
 """Signals to a real server: stop, stop at once, read again; and what systemd is told."""
 
+import contextlib
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -103,6 +105,44 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, second: signal.Signals) ->
         server.log.wait_for("a second signal ends the process")
         server.process.send_signal(second)
         assert isinstance(running.join(), httpx.HTTPError)
+
+
+BLOCKING = """
+import sys, time
+import headway
+
+class Blocking(headway.Model):
+    async def predict(self, values):
+        print("blocked", file=sys.stderr, flush=True)
+        time.sleep(60)
+"""
+
+
+def test_a_second_signal_ends_a_server_whose_event_loop_hangs(tmp_path: Path) -> None:
+    (tmp_path / "blocking.py").write_text(BLOCKING)
+    more = '[[models]]\nname = "blocking"\ntarget = "blocking:Blocking"\nwarm_up = false'
+    write(tmp_path, more=more)
+    with served(tmp_path, "headway.toml", ends_with=-signal.SIGTERM) as server:
+        url = f"{server.url}/v1/predict/blocking"
+        asking = threading.Thread(target=lambda: post_in_vain(url))
+        asking.start()
+        server.log.wait_for("blocked")
+        server.process.send_signal(signal.SIGTERM)
+        while catches(server.process.pid, signal.SIGTERM):
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        asking.join()
+
+
+def post_in_vain(url: str) -> None:
+    with contextlib.suppress(httpx.HTTPError):
+        httpx.post(url, json=1.0, timeout=30)
+
+
+def catches(pid: int, each: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    [caught] = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")]
+    return bool(int(caught, 16) >> (each - 1) & 1)
 
 
 def test_sighup_says_what_has_changed_and_changes_what_it_can(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
+import numpy
 import pytest
 
 from headway.core import Costs, CostTable, next_probe, probe_rows
@@ -438,3 +440,22 @@ def test_a_wrong_probe_is_mended_although_batches_vary_much() -> None:
         return many_s / one_s
 
     assert sum(learned(seed) for seed in range(10)) / 10 == pytest.approx(3.2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("rows", {"rows": (1, 2.0)}),
+        ("rows", {"rows": (1, numpy.int64(2))}),
+        ("rows", {"rows": (1, 2**20 + 1)}),
+        ("sizes", {"sizes": (numpy.int64(16),)}),
+        ("errors", {"errors": (math.nan,)}),
+        ("errors", {"errors": (math.inf,)}),
+    ],
+)
+def test_a_table_that_no_decision_could_read_is_refused_by_name(
+    field: str, given: dict[str, Any]
+) -> None:
+    whole: dict[str, Any] = {"rows": (1, 2), "sizes": None, "seconds": ((0.1,), (0.2,))}
+    with pytest.raises(ConfigError, match=field):
+        CostTable(**{**whole, **given})

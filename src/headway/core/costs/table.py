@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from headway.errors import ConfigError
 
+MOST_ROWS = 2**20  # of a batch: times are kept for each number
+_MOST_ERROR = 1e6  # times the time that was expected
+
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
@@ -17,14 +20,18 @@ class CostTable:
     errors: tuple[float, ...] = ()  # relative spread of the repeated probes, where known
 
     def __post_init__(self) -> None:
+        _check_axis("rows", self.rows)
+        if self.sizes:
+            _check_axis("sizes", self.sizes)
+        if self.rows[-1] > MOST_ROWS:
+            raise ConfigError(f"must be at most {MOST_ROWS}, not {self.rows[-1]}", field="rows")
         columns = len(self.sizes) if self.sizes else 1
-        for name, axis in (("rows", self.rows), ("sizes", self.sizes or (1,))):
-            if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
-                raise ConfigError(f"must be positive and ascending, not {axis}", field=name)
         if len(self.seconds) != len(self.rows) or any(len(r) != columns for r in self.seconds):
             raise ConfigError(f"needs {len(self.rows)} rows of {columns} times", field="ms")
         if not all(0 < second < math.inf for row in self.seconds for second in row):
             raise ConfigError("every time must be more than 0, and finite", field="ms")
+        if not all(-1 <= error <= _MOST_ERROR for error in self.errors):
+            raise ConfigError(f"must be from -1 to {_MOST_ERROR:g}", field="errors")
 
     @classmethod
     def from_json(cls, table: object) -> "CostTable":
@@ -57,3 +64,11 @@ class CostTable:
             if self.memory_bytes is None
             else [list(row) for row in self.memory_bytes],
         }
+
+
+def _check_axis(name: str, axis: tuple[int, ...]) -> None:
+    for number in axis:
+        if type(number) is not int:  # numpy's are none to compiled code
+            raise ConfigError(f"must be whole numbers, not {number!r}", field=name)
+    if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
+        raise ConfigError(f"must be positive and ascending, not {axis}", field=name)

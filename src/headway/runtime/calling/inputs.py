@@ -11,6 +11,7 @@ from headway.runtime.calling.parameters import BatchParameters, Parameters, Shar
 from headway.runtime.calling.runner import Runner, TensorRunner
 
 _NONE: Mapping[str, Any] = {}
+_OTHER = object()  # what no caller's value equals
 _PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 
 
@@ -152,7 +153,9 @@ def _priority(name: str) -> Priority:
 
 
 def _check_hashable(value: object, what: str = "partition") -> None:
+    """And comparable with others: the scheduler has to, for everybody."""
     try:
         hash(value)
+        bool(value == _OTHER)
     except Exception as error:  # user code; mostly a TypeError: a list, a dict, an array
         raise InvalidInput(f"{what} must be hashable: {error}") from error

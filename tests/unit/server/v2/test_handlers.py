@@ -237,6 +237,7 @@ async def test_one_value_a_row_is_described_and_sent_with_an_axis_of_one(shape: 
         ({"priority": 3}, {}, Ask("low")),
         ({"timeout": 1500}, {}, Ask(deadline_ms=1.5)),
         ({"timeout": 0}, {}, Ask()),
+        ({"timeout": 10**400}, {}, Ask(deadline_ms=1e12)),
         ({}, {"headway_priority": "Low"}, Ask("low")),
         ({"priority": 1}, {"headway_priority": "low"}, Ask("high")),
         ({"timeout": 9000}, {"headway_timeout_ms": "2.5"}, Ask(deadline_ms=2.5)),

@@ -31,6 +31,7 @@ MAX_PARAMETERS = 1024  # of one request; each is looked at in the event loop
 _HEADERS = frozenset(
     f"{OWN}{name}" for name in ("adapter", "explain", "priority", "tenant", "timeout-ms")
 )
+_FOR_EVER_US = 10**15  # thirty years: whatever is longer is a number no clock can be added to
 _NO = frozenset(["", "0", "false", "no", "off"])
 _LISTS_LEVEL = 2  # of {"inputs":[…]}
 _LEVELS: dict[str, Literal["high", "normal", "low"]] = {
@@ -126,7 +127,7 @@ def _deadline_ms(parameters: Mapping[str, Scalar], headers: Mapping[str, str]) -
         times_ms.append(_milliseconds(headers["headway-timeout-ms"]))
     timeout_us = _count(parameters.get("timeout") or 0, "timeout")
     if timeout_us:  # 0 is Triton's word for none
-        times_ms.append(timeout_us / 1000)
+        times_ms.append(min(timeout_us, _FOR_EVER_US) / 1000)
     return min(times_ms, default=None)
 
 
