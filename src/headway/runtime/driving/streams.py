@@ -119,6 +119,22 @@ class StreamCall:
             self._trail.add_texts(texts)
         self._chunks.extend(texts)
 
+    def lets_past(self, texts: Sequence[str]) -> bool:
+        """Whether the reader is to take them without a stay here (`take_texts`). Called in its
+        loop. The hot path."""
+        if (
+            self.direct is None
+            or self._chunks
+            or self._retrace is not None
+            or self.has_ended
+            or self.is_abandoned
+        ):
+            return False
+        self._has_begun = True
+        if self._trail is not None:
+            self._trail.add_texts(texts)
+        return True
+
     def _push(self, chunk: Any, size: int) -> None:
         if waiting := len(self._chunks):  # one may be larger
             unread_bytes = self._pushed_bytes - self._taken_bytes
@@ -187,12 +203,22 @@ class StreamCall:
                     self._taken_bytes = pushed_bytes
                     return
                 chunks.extendleft(reversed(taken))
+        self._tell()
+
+    def _tell(self) -> None:
         if self.reader is not None:
             self.reader()
             return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def take_texts(self, texts: Sequence[str]) -> None:
+        """That were let past. What has been put since goes after them."""
+        if self.direct is None or not self.direct(texts):
+            self._taken_bytes -= sum(map(len, texts))  # unread is what was pushed, less this
+            self._chunks.extendleft(reversed(texts))
+            self._tell()
 
     def take_direct(self, chunk: Any) -> bool:
         """Whether the reader took it past the queue. What waits there goes first."""
@@ -389,14 +415,38 @@ class StepQueue:
 
     def wake(self, pause: "Pause") -> None:
         """It is over. Its streams are all in its loop."""
-        self._wake([call for call in self.calls if call.pause is pause])
+        if self._untold_steps:  # else they have left already, with a step that came later
+            self._wake([call for call in self.calls if call.pause is pause])
 
-    def _wake(self, calls: list[StreamCall]) -> None:
+    def _wake(self, calls: Sequence[StreamCall]) -> None:
+        let_past: list[tuple[StreamCall, Sequence[str]]] = []
+        others = calls
         with self._lock:
+            is_much = self._untold_bytes * len(calls) > AT_ONCE_BYTES
             self._is_told = False
             self._untold_steps = self._untold_bytes = 0
-            self._hand_out()
-        _wake_all([call for call in calls if call._chunks or call.has_ended])
+            if is_much or len(calls) < len(self.calls):  # the others are in other loops
+                self._hand_out()
+            elif self._waiting:
+                let_past, others = self._hand_past()
+        for call, texts in let_past:
+            call.take_texts(texts)
+        woken = [call for call in others if call._chunks or call.has_ended]
+        if woken:
+            _wake_all(woken)
+
+    def _hand_past(self) -> tuple[list[tuple[StreamCall, Sequence[str]]], list[StreamCall]]:
+        """As `_hand_out`; but what a reader can take directly is returned, and not put."""
+        waiting, self._waiting = self._waiting, []
+        let_past: list[tuple[StreamCall, Sequence[str]]] = []
+        others = []
+        for call, texts in zip(self.calls, zip(*waiting, strict=True), strict=True):
+            if call.lets_past(texts):
+                let_past.append((call, texts))
+            else:
+                call.put_texts(texts)
+                others.append(call)
+        return let_past, others
 
 
 class Pause:

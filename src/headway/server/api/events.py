@@ -27,6 +27,8 @@ _encode = msgspec.json.Encoder().encode
 class TextEvents:
     """Events that differ in one text."""
 
+    __slots__ = ("_after", "_before")
+
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before = before
         self._after = after
@@ -136,6 +138,8 @@ class Pumping:
     """Takes what has come, whenever something does, until the end: no task has a turn for it, but
     for what is slow."""
 
+    __slots__ = ("_direct", "_pause", "_stream", "_take", "done")
+
     def __init__(
         self,
         stream: ServedStream,
@@ -191,6 +195,8 @@ class Pumping:
 
 class ToSink(Pumping):
     """Writes what comes as events, as long as the sink has room."""
+
+    __slots__ = ("_event_of", "_is_clear", "_is_held_up", "_out", "_sink", "_texts_of")
 
     def __init__(
         self,
