@@ -125,7 +125,7 @@ def test_a_loop_that_does_not_look_holds_no_more_than_its_streams_may() -> None:
 class _Reader:
     """Takes texts directly, until it is full."""
 
-    def __init__(self, call: StreamCall, pause: Pause | None = None) -> None:
+    def __init__(self, call: StreamCall, pause: Pause) -> None:
         self.taken: list[Any] = []
         self.is_full = False
         self.told = 0
@@ -142,7 +142,8 @@ class _Reader:
 
 def test_texts_go_past_the_stream_to_a_reader_that_takes_them() -> None:
     loop, calls, queue = begun(2, may_rerun=True)
-    readers = [_Reader(call) for call in calls]
+    pause = Pause()
+    readers = [_Reader(call, pause) for call in calls]
     for step in ("a", "b"):
         queue.deliver([f"{step}{number}" for number in range(2)])
     loop.look()
@@ -158,7 +159,8 @@ def test_texts_go_past_the_stream_to_a_reader_that_takes_them() -> None:
 
 def test_what_a_reader_has_no_room_for_stays_before_what_comes_after_it() -> None:
     loop, [call, other], queue = begun(2)
-    reader, neighbour = _Reader(call), _Reader(other)
+    pause = Pause()
+    reader, neighbour = _Reader(call, pause), _Reader(other, pause)
     reader.is_full = True
     queue.deliver(["a", "b"])
     loop.look()
@@ -173,7 +175,7 @@ def test_what_a_reader_has_no_room_for_stays_before_what_comes_after_it() -> Non
 
 def test_what_a_reader_has_no_room_for_counts_in_its_backlog() -> None:
     loop, [call], queue = begun(1)
-    reader = _Reader(call)
+    reader = _Reader(call, Pause())
     reader.is_full = True
     queue.deliver(["a" * 4000])
     loop.look()

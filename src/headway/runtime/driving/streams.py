@@ -120,15 +120,9 @@ class StreamCall:
         self._chunks.extend(texts)
 
     def lets_past(self, texts: Sequence[str]) -> bool:
-        """Whether the reader is to take them without a stay here (`take_texts`). Called in its
-        loop. The hot path."""
-        if (
-            self.direct is None
-            or self._chunks
-            or self._retrace is not None
-            or self.has_ended
-            or self.is_abandoned
-        ):
+        """Whether a direct reader is to take them without a stay here (`take_texts`). Called in
+        its loop. The hot path."""
+        if self._chunks or self._retrace is not None or self.has_ended or self.is_abandoned:
             return False
         self._has_begun = True
         if self._trail is not None:
@@ -425,7 +419,8 @@ class StepQueue:
             is_much = self._untold_bytes * len(calls) > AT_ONCE_BYTES
             self._is_told = False
             self._untold_steps = self._untold_bytes = 0
-            if is_much or len(calls) < len(self.calls):  # the others are in other loops
+            are_all = len(calls) == len(self.calls)  # else the others are in other loops
+            if is_much or not are_all or self._pause is None:
                 self._hand_out()
             elif self._waiting:
                 let_past, others = self._hand_past()
@@ -441,7 +436,7 @@ class StepQueue:
         let_past: list[tuple[StreamCall, Sequence[str]]] = []
         others = []
         for call, texts in zip(self.calls, zip(*waiting, strict=True), strict=True):
-            if call.lets_past(texts):
+            if call.direct is not None and call.lets_past(texts):
                 let_past.append((call, texts))
             else:
                 call.put_texts(texts)
