@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from headway import END, Shed
-from headway.runtime.driving.streams import (
-    MAX_BACKLOG,
-    MAX_BACKLOG_BYTES,
-    OpenStream,
-    Pause,
-    StepQueue,
-    StreamCall,
-)
+from headway.runtime.driving.step_queue import Pause, StepQueue
+from headway.runtime.driving.streams import MAX_BACKLOG, MAX_BACKLOG_BYTES, OpenStream, StreamCall
 
 
 class _Loop:

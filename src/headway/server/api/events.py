@@ -12,7 +12,8 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
-from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct, Pause
+from headway.runtime.driving.step_queue import Pause
+from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
 from headway.server.json.encoding import MOST_CHARACTERS, encode_in_steps
 from headway.server.net.background import Steps, Work, made
 from headway.server.net.messages import Sink
