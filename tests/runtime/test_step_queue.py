@@ -3,12 +3,14 @@
 import asyncio
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from headway import END, Shed
-from headway.runtime.driving.streams import MAX_BACKLOG, OpenStream, StepQueue, StreamCall
+from headway.runtime.driving.step_queue import Pause, StepQueue
+from headway.runtime.driving.streams import MAX_BACKLOG, MAX_BACKLOG_BYTES, OpenStream, StreamCall
 
 
 class _Loop:
@@ -112,6 +114,85 @@ def test_a_loop_that_does_not_look_holds_no_more_than_its_streams_may() -> None:
     for call in calls:
         with pytest.raises(Shed, match="behind"):
             call.is_at_end()
+
+
+class _Reader:
+    """Takes texts directly, until it is full."""
+
+    def __init__(self, call: StreamCall, pause: Pause) -> None:
+        self.taken: list[Any] = []
+        self.is_full = False
+        self.told = 0
+        OpenStream(call, lambda call: None).attach(self.tell, self.take, pause)
+
+    def tell(self) -> None:
+        self.told += 1
+
+    def take(self, chunks: Sequence[Any]) -> bool:
+        if not self.is_full:
+            self.taken += chunks
+        return not self.is_full
+
+
+def test_texts_go_past_the_stream_to_a_reader_that_takes_them() -> None:
+    loop, calls, queue = begun(2, may_rerun=True)
+    pause = Pause()
+    readers = [_Reader(call, pause) for call in calls]
+    for step in ("a", "b"):
+        queue.deliver([f"{step}{number}" for number in range(2)])
+    loop.look()
+    assert [reader.taken for reader in readers] == [["a0", "b0"], ["a1", "b1"]]
+    assert [reader.told for reader in readers] == [0, 0]
+    calls[0].start(may_rerun=True)  # what went past was digested
+    queue.deliver(["a0", "c1"])
+    queue.deliver(["b0", "d1"])
+    queue.deliver(["c0", "e1"])
+    loop.look()
+    assert readers[0].taken == ["a0", "b0", "c0"]
+
+
+def test_what_a_reader_has_no_room_for_stays_before_what_comes_after_it() -> None:
+    loop, [call, other], queue = begun(2)
+    pause = Pause()
+    reader, neighbour = _Reader(call, pause), _Reader(other, pause)
+    reader.is_full = True
+    queue.deliver(["a", "b"])
+    loop.look()
+    assert (reader.taken, reader.told) == ([], 1)
+    assert neighbour.taken == ["b"]
+    queue.deliver(["c", "d"])
+    queue.deliver([END, END])
+    loop.look()
+    assert call.take() == ["a", "c"]
+    assert call.is_at_end()
+
+
+def test_what_a_reader_has_no_room_for_counts_in_its_backlog() -> None:
+    loop, [call], queue = begun(1)
+    reader = _Reader(call, Pause())
+    reader.is_full = True
+    queue.deliver(["a" * 4000])
+    loop.look()
+    queue.deliver([b"b" * (MAX_BACKLOG_BYTES - 1000)])
+    assert call.take() == ["a" * 4000]
+    with pytest.raises(Shed, match="behind"):
+        call.is_at_end()
+
+
+def test_a_pause_that_ends_after_its_steps_have_left_wakes_nobody() -> None:
+    """Every round of writes looked at all streams once more."""
+    loop, calls, queue = begun(64)
+    now = 0.0
+    pause = Pause(lambda: now)
+    readers = [_Reader(call, pause) for call in calls]
+    pause.begin(1.0)
+    queue.deliver(["a"] * 64)
+    assert not loop.told
+    now = 2.0
+    queue.deliver(["b"] * 64)
+    loop.look()
+    assert all(reader.taken == ["a", "b"] for reader in readers)
+    assert _calls_of(pause.end) <= 2
 
 
 @pytest.mark.real_time

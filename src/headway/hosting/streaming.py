@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self
 
 from headway.hosting.registry import Ask
-from headway.runtime.driving.streams import Direct, OpenStream, Pause
+from headway.runtime.driving.step_queue import Pause
+from headway.runtime.driving.streams import Direct, OpenStream
 
 
 class Host(Protocol):

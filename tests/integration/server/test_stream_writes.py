@@ -13,7 +13,7 @@ from headway.config import ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.model import Model
-from headway.runtime.driving.streams import Pause, StepQueue
+from headway.runtime.driving.step_queue import Pause, StepQueue
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
 from headway.server.net.http1.server import HttpServer

@@ -39,7 +39,8 @@ from headway.observe.generation import GenerationNow, GenerationRecorder
 from headway.runtime.adapters import AdapterBook
 from headway.runtime.calling.threads import run_in_thread
 from headway.runtime.driving.calls import DirectCall
-from headway.runtime.driving.streams import Direct, OpenStream, Pause
+from headway.runtime.driving.step_queue import Pause
+from headway.runtime.driving.streams import Direct, OpenStream
 from headway.runtime.events import Crashed, Event, Observer, Stopped
 from headway.runtime.generating import StepRunner
 from headway.runtime.generation.thread import GenerationThread

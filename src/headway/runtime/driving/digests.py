@@ -25,6 +25,8 @@ def sketch_of(value: Any, partition: Hashable) -> bytes | None:
 class Trail:
     """A sequence of contents, as one digest of their sketches."""
 
+    __slots__ = ("_hash", "_is_known", "_state", "length")
+
     def __init__(self) -> None:
         self.length = 0
         self._state = _State(sampled=True)

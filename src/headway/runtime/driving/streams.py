@@ -1,30 +1,29 @@
-"""Streams: many chunks for one caller, handed over a step of the model at a time.
+"""Streams: many chunks for one caller, who reads them in an event loop of its own.
 
-The model's side hands each step over whole, from whatever thread it is in (`StepQueue`). The
-readers' event loop is told once, takes steps apart, and wakes each reader once.
+The model's side puts them from whatever thread it is in; the steps of a batch come through a
+`StepQueue`. The readers' event loop is told once, and wakes each reader once.
 """
 
 import asyncio
 import math
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from headway.errors import ModelFailed, Shed
 from headway.model import END
 from headway.runtime.driving.calls import Ran
 from headway.runtime.driving.digests import Trail
 
+if TYPE_CHECKING:
+    from headway.runtime.driving.step_queue import Pause, StepQueue
+
 MAX_BACKLOG = 4096  # chunks a stream's reader may leave unread before it is cut off …
 MAX_BACKLOG_BYTES = 4 * 2**20  # … and what they may take
 _OTHER_BYTES = 256  # what a chunk counts for that is no text, no bytes and no array
-_QUIET_STEPS = 64  # that may wait whole, for the end of a pause …
-_QUIET_BYTES = 4096  # … and what they may bring a stream
+QUIET_BYTES = 4096  # of texts that may wait for a reader without a look at the stream's limits
 AT_ONCE_BYTES = 2**18  # of chunks that are read in one turn of the readers' event loop
 _SIZED = (str, bytes)
-_TEXT = frozenset([str])
 # Called in the reader's loop with chunks. False: not now, they are to be put.
 Direct: TypeAlias = Callable[[Sequence[Any]], bool]
 
@@ -100,7 +99,7 @@ class StreamCall:
             self._follow(self._retrace, entry)
             return self.has_ended
         else:
-            self._push(entry, _bytes_of(entry))
+            self._push(entry, bytes_of(entry))
         return True
 
     def put_texts(self, texts: Sequence[str]) -> None:
@@ -108,7 +107,7 @@ class StreamCall:
         size = 0
         for text in texts:
             size += len(text)
-        is_plain = not self._chunks and self._retrace is None and size <= _QUIET_BYTES
+        is_plain = not self._chunks and self._retrace is None and size <= QUIET_BYTES
         if not is_plain or self.has_ended or self.is_abandoned:
             for text in texts:
                 self.put(text)
@@ -118,6 +117,16 @@ class StreamCall:
         if self._trail is not None:
             self._trail.add_texts(texts)
         self._chunks.extend(texts)
+
+    def lets_past(self, texts: Sequence[str]) -> bool:
+        """Whether a direct reader is to take them without a stay here (`take_texts`). Called in
+        its loop. The hot path."""
+        if self._chunks or self._retrace is not None or self.has_ended or self.is_abandoned:
+            return False
+        self._has_begun = True
+        if self._trail is not None:
+            self._trail.add_texts(texts)
+        return True
 
     def _push(self, chunk: Any, size: int) -> None:
         if waiting := len(self._chunks):  # one may be larger
@@ -137,7 +146,7 @@ class StreamCall:
         return Shed(f"the reader fell {behind} behind its stream")
 
     def _follow(self, retrace: Trail, entry: Any) -> None:
-        retrace.add(entry, _bytes_of(entry))
+        retrace.add(entry, bytes_of(entry))
         trail = self._trail
         assert trail is not None
         if retrace.length == trail.length:
@@ -187,12 +196,22 @@ class StreamCall:
                     self._taken_bytes = pushed_bytes
                     return
                 chunks.extendleft(reversed(taken))
+        self._tell()
+
+    def _tell(self) -> None:
         if self.reader is not None:
             self.reader()
             return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def take_texts(self, texts: Sequence[str]) -> None:
+        """That were let past. What has been put since goes after them."""
+        if self.direct is None or not self.direct(texts):
+            self._taken_bytes -= sum(map(len, texts))  # unread is what was pushed, less this
+            self._chunks.extendleft(reversed(texts))
+            self._tell()
 
     def take_direct(self, chunk: Any) -> bool:
         """Whether the reader took it past the queue. What waits there goes first."""
@@ -211,7 +230,7 @@ class StreamCall:
         while chunks and self._taken_bytes < stops_at:
             chunk = chunks.popleft()
             taken.append(chunk)
-            self._taken_bytes += _bytes_of(chunk)
+            self._taken_bytes += bytes_of(chunk)
         return taken
 
     def has_chunks(self) -> bool:
@@ -236,7 +255,7 @@ class StreamCall:
             self._waiter = self.loop.create_future()
             await self._waiter
         chunk = chunks.popleft()
-        self._taken_bytes += _bytes_of(chunk)
+        self._taken_bytes += bytes_of(chunk)
         return chunk
 
 
@@ -291,159 +310,11 @@ class OpenStream:
             self._withdraw(call)
 
 
-class StepQueue:
-    """The steps of one batch, on their way to its streams.
-
-    A few steps of texts wait whole, until the readers' loop takes them apart, or a stream is to
-    end. Every other step is taken apart at once. Under the lock, chunks are put into streams, and
-    nothing else is called.
-    """
-
-    __slots__ = (
-        "_is_told",
-        "_knows_pause",
-        "_lock",
-        "_pause",
-        "_readers",
-        "_untold_bytes",
-        "_untold_steps",
-        "_waiting",
-        "calls",
-    )
-
-    def __init__(self, calls: Sequence[StreamCall]) -> None:
-        self.calls = calls
-        self._readers: dict[asyncio.AbstractEventLoop, list[StreamCall]] = {}
-        for call in calls:
-            self._readers.setdefault(call.loop, []).append(call)
-            call.step_queue = self
-        self._lock = threading.Lock()
-        self._waiting: list[Sequence[str]] = []
-        self._is_told = False  # the loops have been asked to look, and have not yet
-        self._untold_steps = 0  # that have come since …
-        self._untold_bytes: float = 0  # … and at most so many of one stream
-        self._pause: Pause | None = None  # of all streams; None: they have different ones, or none
-        self._knows_pause = False
-
-    # From the model's side, in any thread.
-
-    def deliver(self, entries: Sequence[Any]) -> None:
-        """An entry for each stream. The loops are told, but in a pause of theirs only of ends, of
-        errors and of much."""
-        is_texts = _TEXT.issuperset(map(type, entries))
-        size = max(map(len if is_texts else _urgency_of, entries))
-        with self._lock:
-            self._untold_steps += 1
-            self._untold_bytes += size
-            is_much = self._untold_bytes > _QUIET_BYTES or self._untold_steps > _QUIET_STEPS
-            if is_texts:
-                self._waiting.append(entries)
-            if is_much or not is_texts:
-                self._hand_out()
-            if not is_texts:
-                for call, entry in zip(self.calls, entries, strict=True):
-                    call.put(entry)
-            if self._is_told:
-                return
-        if is_much or not self._is_held_back():
-            self._tell()
-
-    def _is_held_back(self) -> bool:
-        if not self._knows_pause:
-            self._knows_pause = True  # first: a reader that changes now is looked for once more
-            pauses = {call.pause for call in self.calls if not call.is_done}
-            self._pause = pauses.pop() if len(pauses) == 1 else None
-        return self._pause is not None and self._pause.hold(self)
-
-    def _tell(self) -> None:
-        self._is_told = True
-        here = asyncio._get_running_loop()
-        for loop, calls in self._readers.items():
-            if loop is here:
-                self._wake(calls)
-                continue
-            try:
-                loop.call_soon_threadsafe(self._wake, calls)
-            except RuntimeError:  # the readers' loop is closed: nobody reads any more
-                for call in calls:
-                    call.is_abandoned = True
-
-    # From any thread.
-
-    def hand_out(self) -> None:
-        """Each stream has its part of all that has come."""
-        with self._lock:
-            self._hand_out()
-
-    def _hand_out(self) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for call, texts in zip(self.calls, zip(*waiting, strict=True), strict=True):
-                call.put_texts(texts)
-
-    def look_for_pause(self) -> None:
-        """One of the readers has another."""
-        self._knows_pause = False
-
-    # In a reader's loop.
-
-    def wake(self, pause: "Pause") -> None:
-        """It is over. Its streams are all in its loop."""
-        self._wake([call for call in self.calls if call.pause is pause])
-
-    def _wake(self, calls: list[StreamCall]) -> None:
-        with self._lock:
-            self._is_told = False
-            self._untold_steps = self._untold_bytes = 0
-            self._hand_out()
-        _wake_all([call for call in calls if call._chunks or call.has_ended])
-
-
-class Pause:
-    """Between two rounds of writes of one event loop. While it is on, models in other threads do
-    not wake that loop for steps that can wait. `Writes` begins it, and ends it in any case."""
-
-    __slots__ = ("_clock", "_held", "_until")
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: may be read from any thread."""
-        self._clock = clock
-        self._held: set[StepQueue] = set()
-        self._until = 0.0
-
-    # In the readers' loop.
-
-    def begin(self, until: float) -> None:
-        self._until = until
-
-    def end(self) -> None:
-        """Tell what was held back, if anything was."""
-        self._until = 0.0  # first: who comes from now on is not held back
-        while self._held:
-            self._held.pop().wake(self)
-
-    # From any thread.
-
-    def hold(self, queue: StepQueue) -> bool:
-        """Whether they are told at its end."""
-        if self._clock() >= self._until:
-            return False
-        self._held.add(queue)
-        return self._clock() < self._until  # else it has ended meanwhile, perhaps without them
-
-
-def _bytes_of(chunk: Any) -> int:
+def bytes_of(chunk: Any) -> int:
     if isinstance(chunk, _SIZED):
         return len(chunk)
     size: int = getattr(chunk, "nbytes", _OTHER_BYTES)
     return size
-
-
-def _urgency_of(entry: Any) -> float:
-    """What it takes; more than anything that can wait where it is an end."""
-    if entry is None:
-        return 0
-    return math.inf if entry is END or isinstance(entry, Exception) else _bytes_of(entry)
 
 
 def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
@@ -458,21 +329,21 @@ def deliver_step(step: Iterable[tuple[StreamCall, Any]]) -> None:
 
 def _wake_in(loop: asyncio.AbstractEventLoop, calls: list[StreamCall]) -> None:
     if asyncio._get_running_loop() is loop:
-        _wake_all(calls)
+        wake_all(calls)
         return
     try:
-        loop.call_soon_threadsafe(_wake_all, calls)
+        loop.call_soon_threadsafe(wake_all, calls)
     except RuntimeError:  # the readers' loop is closed: nobody reads any more
         for call in calls:
             call.is_abandoned = True
 
 
-def _wake_all(calls: list[StreamCall]) -> None:
+def wake_all(calls: list[StreamCall]) -> None:
     """Readers of much, a few in a turn: each encodes and writes what it finds."""
     unread_bytes = 0
     for count, call in enumerate(calls, 1):
         unread_bytes += call._pushed_bytes - call._taken_bytes
         call.wake()
         if unread_bytes > AT_ONCE_BYTES and count < len(calls):
-            call.loop.call_soon(_wake_all, calls[count:])
+            call.loop.call_soon(wake_all, calls[count:])
             return

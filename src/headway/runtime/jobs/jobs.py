@@ -16,7 +16,8 @@ from headway.runtime.calling.faults import WorkerLost, text_of
 from headway.runtime.calling.owning import own_all
 from headway.runtime.calling.runner import BrokenContract, Runner
 from headway.runtime.driving.calls import Answerable
-from headway.runtime.driving.streams import StepQueue, StreamCall
+from headway.runtime.driving.step_queue import StepQueue
+from headway.runtime.driving.streams import StreamCall
 from headway.runtime.jobs.cancelling import BatchCancel
 from headway.runtime.jobs.rerunning import Reruns
 

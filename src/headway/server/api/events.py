@@ -12,7 +12,8 @@ import msgspec
 
 from headway.errors import HeadwayError
 from headway.hosting.streaming import ServedStream
-from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct, Pause
+from headway.runtime.driving.step_queue import Pause
+from headway.runtime.driving.streams import AT_ONCE_BYTES, Direct
 from headway.server.json.encoding import MOST_CHARACTERS, encode_in_steps
 from headway.server.net.background import Steps, Work, made
 from headway.server.net.messages import Sink
@@ -26,6 +27,8 @@ _encode = msgspec.json.Encoder().encode
 
 class TextEvents:
     """Events that differ in one text."""
+
+    __slots__ = ("_after", "_before")
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before = before
@@ -136,6 +139,8 @@ class Pumping:
     """Takes what has come, whenever something does, until the end: no task has a turn for it, but
     for what is slow."""
 
+    __slots__ = ("_direct", "_pause", "_stream", "_take", "done")
+
     def __init__(
         self,
         stream: ServedStream,
@@ -191,6 +196,8 @@ class Pumping:
 
 class ToSink(Pumping):
     """Writes what comes as events, as long as the sink has room."""
+
+    __slots__ = ("_event_of", "_is_clear", "_is_held_up", "_out", "_sink", "_texts_of")
 
     def __init__(
         self,

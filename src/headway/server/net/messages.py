@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from headway.runtime.driving.streams import Pause
+from headway.runtime.driving.step_queue import Pause
 
 if TYPE_CHECKING:
     from headway.server.auth.keys import Caller

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from headway.runtime.driving.streams import Pause
+from headway.runtime.driving.step_queue import Pause
 from headway.server.net.messages import Out
 
 SMALL_BYTES = 4096  # a stream that holds more writes at once

@@ -26,9 +26,13 @@ def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Counting(Connection):
-    """How often the parser called."""
+    """How often the parser was called, and called."""
 
-    headers = chunks = 0
+    headers = chunks = pieces = 0
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        self.pieces += 1
+        super()._parse(data)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers += 1
@@ -151,6 +155,36 @@ async def test_small_chunks_are_parsed_in_turns() -> None:
     assert peer.connection.chunks == 10_000
     assert peer.is_read
     peer.end()
+
+
+CHUNKED = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+BLANK = 60_000
+
+
+@pytest.mark.parametrize("blank", [b"\r\n", b"\n"])
+@pytest.mark.parametrize(
+    ("before", "after", "most"),
+    [
+        (b"", direct(1, b"abc").replace(b"/direct", b"/echo"), BLANK // 4096 + 3),
+        (CHUNKED + b"%x\r\n" % BLANK, b"\r\n0\r\n\r\n", BLANK // 64 + 3),
+    ],
+)
+def test_blank_lines_are_parsed_by_the_piece(
+    blank: bytes, before: bytes, after: bytes, most: int
+) -> None:
+    """Two of them passed for the end of a head: each four bytes were a piece, and had a turn."""
+
+    async def answered() -> tuple[int, int]:
+        peer = Peer()
+        peer.send(before + blank * (BLANK // len(blank)) + after)
+        await asyncio.sleep(1)
+        assert peer.is_read
+        peer.end()
+        return peer.connection.pieces, peer.transport.written.count(b"HTTP/1.1 200")
+
+    pieces, served = run(answered())
+    assert pieces <= most
+    assert served == 1
 
 
 def test_what_waits_for_a_client_that_does_not_read_is_not_parsed() -> None:

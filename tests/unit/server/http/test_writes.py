@@ -8,7 +8,8 @@ import pytest
 
 from headway.errors import Shed
 from headway.model import END
-from headway.runtime.driving.streams import OpenStream, StepQueue, StreamCall
+from headway.runtime.driving.step_queue import StepQueue
+from headway.runtime.driving.streams import OpenStream, StreamCall
 from headway.server.api.events import ToSink
 from headway.server.net.writes import StreamSink, Writes
 

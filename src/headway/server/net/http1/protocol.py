@@ -23,6 +23,7 @@ from headway.server.net.http1.turns import Phase, Received, Refused, request_of
 _STEP = 64 * 2**10  # bytes of room that are taken at once
 _READ_S = 1e-4  # what a full read takes
 _PIECE = 4 * 2**10  # bytes that are parsed at a time, where they are not all of one body
+_IN_CHUNKS = 64  # bytes at least: chunks may be full of blank lines
 _JOINED_HERE = 2**18  # bytes of a body: to copy them takes less than a task
 _END_OF_HEAD = b"\r\n\r\n"
 _NOTHING = memoryview(b"")
@@ -155,12 +156,19 @@ class Connection(Answering):
             return _NOTHING
         size = self._left_of_body()
         if size <= 0:
-            end = bytes(data[:_PIECE]).find(_END_OF_HEAD)
+            piece = bytes(data[:_PIECE])
+            end = piece.find(_END_OF_HEAD, self._least_of(piece))
             size = _PIECE if end < 0 else end + len(_END_OF_HEAD)
         self._parse(data[:size])
         # A server that stops takes no further request, but all of the one that has begun.
         is_between = self._is_last and self._phase is Phase.NOTHING
         return _NOTHING if self._is_over or is_between else data[size:]
+
+    def _least_of(self, piece: bytes) -> int:
+        """Where an end may be: blank lines are none, of which a read may have ten thousand."""
+        if self._phase is Phase.NOTHING:  # before a request, where they mean nothing
+            return len(piece) - len(piece.lstrip(b"\r\n"))
+        return _IN_CHUNKS if self._phase is Phase.BODY else 0
 
     def _left_of_body(self) -> int:
         if self._phase is not Phase.BODY:
