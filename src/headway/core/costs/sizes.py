@@ -4,9 +4,9 @@ Pure functions of measured points (rows, seconds), ascending in rows.
 """
 
 import bisect
-import functools
 import math
 from collections.abc import Sequence
+from typing import Final
 
 WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
 _BATCH_SHARE = 1 / 3  # of what a batch takes whatever is in it counts in a plan
@@ -159,11 +159,18 @@ def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | Non
     return line[: max_rows + 1]
 
 
-@functools.lru_cache(maxsize=4096)
 def size_class(size: int) -> int:
     """Up to one of 16 steps an octave: as exact as matters, and few enough to remember."""
+    return _SIZE_CLASSES[size] if 0 <= size < _SMALL else _find_size_class(size)
+
+
+def _find_size_class(size: int) -> int:
     shift = size.bit_length() - 5
     return size if shift <= 0 else -(-size >> shift) << shift
+
+
+_SMALL: Final = 4096
+_SIZE_CLASSES: Final = [_find_size_class(size) for size in range(_SMALL)]
 
 
 def nearest(axis: Sequence[int], value: int) -> int:

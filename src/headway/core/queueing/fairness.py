@@ -13,7 +13,6 @@ Knows neither items nor batches, and reads no clock.
 
 import heapq
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from typing import Generic, TypeVar
 
 _DEBTORS = 64  # tenants with nothing waiting whose debt is remembered
@@ -37,7 +36,6 @@ class Account:
 
 
 A = TypeVar("A", bound=Account)
-_debt = attrgetter("finish", "name")
 
 
 class Shares(Generic[A]):
@@ -121,14 +119,20 @@ class Shares(Generic[A]):
         accounts, virtual = self.accounts, self.virtual
         if len(accounts) <= self._prune_at:
             return
-        gone = [each for each in accounts.values() if not each.held]
-        debtors = [each for each in gone if each.finish > virtual]
-        closed = [each for each in gone if each.finish <= virtual]
+        closed: list[str] = []
+        debtors: list[tuple[float, str]] = []
+        for name, account in accounts.items():
+            if account.held:
+                continue
+            if account.finish > virtual:
+                debtors.append((account.finish, name))
+            else:
+                closed.append(name)
         if len(debtors) > _DEBTORS:
-            debtors.sort(key=_debt)
-            closed += debtors[:-_DEBTORS]
-        for each in closed:
-            del accounts[each.name]
+            debtors.sort()
+            closed += [name for _, name in debtors[:-_DEBTORS]]
+        for name in closed:
+            del accounts[name]
         self._prune_at = 2 * len(accounts) + _DEBTORS
 
 
