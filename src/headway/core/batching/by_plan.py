@@ -130,7 +130,8 @@ class PlannedComposer:
         costs, limits = self._costs, self._limits
         part: int | None = None  # the shelf that is taken from last, and not as a whole
         by_rows, scale = costs.by_rows(made.size)
-        for size in sorted([each for each in shelves if each <= made.size], reverse=True):
+        shorter = sorted([each for each in shelves if each <= made.size])
+        for size in shorter[::-1]:
             if rows >= most:
                 break
             company = shelves[size].rows

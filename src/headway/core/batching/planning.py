@@ -10,18 +10,19 @@ batching does not pay, each runs alone.
 import bisect
 import math
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
 
+_INFINITE: Final = math.inf  # a name that compiled code does not look up each time
 _BELOW_ALL = -1  # some items have no size: 0
 _GROUPS = 16  # of neighbouring sizes are told apart by one plan
 _REDRAW_EVERY = 64  # plans: what batches take changes slowly
 
 
-# Limits, parts and shapes are plain classes: compiled, they are made and read far faster than tuples
-# with names.
+# Limits, parts and shapes are plain classes: compiled code makes and reads them far faster than
+# named tuples.
 
 
 class Limits:
@@ -61,7 +62,7 @@ class Limits:
         if self.sizes:
             size = self.padded_size(size)
         most = self.max_rows
-        if size and self.max_cost < math.inf:
+        if size and self.max_cost < _INFINITE:
             most = int(min(most, self.max_cost // size))
         if self.fitting is not None and self.fitting.limits:
             most = min(most, self.fitting.rows_at(size))
@@ -192,9 +193,7 @@ def _guessed_shapes(sizes: list[int], rows: list[int], limits: Limits) -> list[S
     return [shape for shape in shapes if shape is not None]  # a guess knows every size
 
 
-def _neighbours(
-    size: int, rows_of: dict[int, int], max_rows: int
-) -> tuple[list[int], list[int]]:
+def _neighbours(size: int, rows_of: dict[int, int], max_rows: int) -> tuple[list[int], list[int]]:
     """The sizes around this one, ascending, up to the first with which there are more rows than a
     batch holds on that side, in groups of about as many rows each; and the rows of each group."""
     sizes = sorted(rows_of)
@@ -294,16 +293,14 @@ def _alone(rows: int, shape: Shape) -> tuple[int, float]:
     return each, several_s
 
 
-def price_of_a_row(
-    rows: int, by_rows: list[float | None], scale: float, limits: Limits
-) -> float:
+def price_of_a_row(rows: int, by_rows: list[float | None], scale: float, limits: Limits) -> float:
     """What one row more adds to a batch of so many, by what batches take (`Costs.by_rows`);
     infinite where nothing is known."""
     more = rows + 1
     if limits.batch_sizes:
         rows, more = limits.padded_rows(rows), limits.padded_rows(more)
     before, after = by_rows[rows], by_rows[more]
-    return math.inf if before is None or after is None else after * scale - before * scale
+    return _INFINITE if before is None or after is None else after * scale - before * scale
 
 
 def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -> float:
@@ -313,4 +310,4 @@ def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -
     if limits.batch_sizes or limits.sizes:
         run_rows, size = limits.padded_rows(own), limits.padded_size(size)
     elsewhere = costs.predict(run_rows, size)
-    return -math.inf if elsewhere is None else elsewhere / own
+    return -_INFINITE if elsewhere is None else elsewhere / own

@@ -16,6 +16,7 @@ from headway.core.costs.sizes import (
     WORTH_IT,
     Points,
     best_of,
+    best_rate,
     interpolated,
     nearest,
     planning_curve,
@@ -403,26 +404,31 @@ class Costs:
         return low + (high - low) * (size - sizes[j - 1]) / (sizes[j] - sizes[j - 1])
 
     def _largest_known(self) -> int:
-        return max(rows for (rows, _), cell in self._cells.items() if _is_trusted(cell))
+        largest = 0
+        for (rows, _), cell in self._cells.items():
+            if rows > largest and _is_trusted(cell):
+                largest = rows
+        return largest
 
     def _trusted(self, rows: int, j: int) -> float | None:
         cell = self._cells.get((rows, j))
         return cell.seconds if cell and _is_trusted(cell) else None
 
     def _find_best(self, size: int) -> int:
-        allowed = set(self._batch_sizes)
-        points = [
-            (rows, seconds)
-            for rows, seconds in self._points(size)
-            if rows <= self._max_rows and (not allowed or rows in allowed)
-        ]
+        points = self._points(size)
+        if self._batch_sizes or (points and points[-1][0] > self._max_rows):
+            allowed = self._batch_sizes
+            points = [
+                (rows, seconds)
+                for rows, seconds in points
+                if rows <= self._max_rows and (not allowed or rows in allowed)
+            ]
         if not points:
             return self._max_rows
-        rates = [(rows / seconds, rows) for rows, seconds in points]
-        best = max(rates)[0]
-        if rates[-1][0] >= best and self._largest_known() < self._max_rows:
+        last, last_s = points[-1]
+        if last / last_s >= best_rate(points) and self._largest_known() < self._max_rows:
             return self._max_rows  # the best known is the largest known: larger may be better still
-        best_rows = best_of(rates)
+        best_rows = best_of(points)
         return self._to_try_again(points, best_rows, size) or best_rows
 
     def _to_try_again(self, points: Points, best_rows: int, size: int) -> int | None:

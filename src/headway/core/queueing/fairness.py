@@ -11,6 +11,7 @@ nothing.
 Knows neither items nor batches, and reads no clock.
 """
 
+import bisect
 import heapq
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
@@ -119,18 +120,17 @@ class Shares(Generic[A]):
         accounts, virtual = self.accounts, self.virtual
         if len(accounts) <= self._prune_at:
             return
-        closed: list[str] = []
-        debtors: list[tuple[float, str]] = []
-        for name, account in accounts.items():
-            if account.held:
-                continue
-            if account.finish > virtual:
-                debtors.append((account.finish, name))
-            else:
-                closed.append(name)
-        if len(debtors) > _DEBTORS:
-            debtors.sort()
-            closed += [name for _, name in debtors[:-_DEBTORS]]
+        gone = [each for each in accounts.values() if not each.held]
+        debts = [each.finish for each in gone if each.finish > virtual]
+        if len(debts) <= _DEBTORS:
+            closed = [each.name for each in gone if each.finish <= virtual]
+        else:
+            debts.sort()  # numbers alone: far faster than with the names
+            least = debts[-_DEBTORS]
+            closed = [each.name for each in gone if each.finish < least]
+            tied = sorted([each.name for each in gone if each.finish == least])
+            kept = bisect.bisect_right(debts, least) - (len(debts) - _DEBTORS)
+            closed += tied[:-kept]  # of equal debts, the last by name are remembered
         for name in closed:
             del accounts[name]
         self._prune_at = 2 * len(accounts) + _DEBTORS

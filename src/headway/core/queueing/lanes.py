@@ -9,39 +9,17 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import Protocol
+from typing import TypeAlias
 
 from headway.core.items import Item, Priority
 from headway.core.queueing.classes import PriorityClass
 from headway.core.queueing.deadlines import Deadlines
+from headway.core.queueing.plain import PlainLane
 from headway.core.queueing.shelves import SLACK, Flow, Shelf, Slot
 from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
 _CLEARED = 2  # departed items, at most, when one comes
-
-
-class Lane(Protocol):
-    """Items that may share a batch, as the rules for firing see them."""
-
-    partition: Hashable
-    size_rows: int  # the sum of rows × size: what they would cost unpadded
-
-    @property
-    def items(self) -> int: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def mean_size(self) -> int: ...
-
-    @property
-    def priority(self) -> Priority:
-        """The highest class in it."""
-        ...
-
-    def oldest(self) -> Item | None: ...
 
 
 class Line:
@@ -241,9 +219,8 @@ class Line:
             shelf.is_crowded = is_crowded = len(shelf.flows) > items + SLACK
             if is_crowded or len(shelf.slots) > items:
                 shelf.forget()
-            if not items:
-                if shelf.size in self.shelves:
-                    del self.shelves[shelf.size]
+            if not items and shelf.size in self.shelves:
+                del self.shelves[shelf.size]
         if len(self.arrivals) > 2 * (self.items + SLACK):
             live = self._live
             self.arrivals = deque([each for each in self.arrivals if each.id in live])
@@ -267,7 +244,7 @@ class FairLane:
         self.partition = partition
         self.items = 0
         self.rows = 0
-        self.size_rows = 0
+        self.size_rows = 0  # the sum of rows × size: what they would cost unpadded
         self.lines = tuple(Line(self, class_, live) for class_ in classes)
         self._live = live
 
@@ -285,6 +262,7 @@ class FairLane:
 
     @property
     def priority(self) -> Priority:
+        """The highest class in it."""
         return self.top.priority
 
     def oldest(self) -> Item | None:
@@ -298,6 +276,10 @@ class FairLane:
             if line.items and due.not_before() < before and due.next_at() < before:
                 return self._live[due.pop()]
         return None
+
+
+# Items that may share a batch, as the rules for firing see them.
+Lane: TypeAlias = FairLane | PlainLane
 
 
 def arrival_of(item: Item) -> tuple[float, int]:

@@ -1,6 +1,6 @@
 """Takes items of one row from the front of several shelves, many at once: the usual case."""
 
-import bisect
+from bisect import bisect_right
 
 from headway.core.items import Item
 from headway.core.queueing.fairness import Account, Shares
@@ -26,14 +26,16 @@ def _serve(shelves: list[Shelf], most: int, shares: Shares[Account]) -> list[Ite
     """The items of the first so many slots, out of their flows."""
     first = shelves[0]
     slots = first.cut(most) if len(shelves) == 1 else _cut(shelves, most)
-    flows: list[Flow] = [slot[4] for slot in slots]
-    one = flows[0]
+    one: Flow = slots[0][4]
     if len(shelves) == 1 and len(first.flows) == 1 and not one.has_gaps:
         shares.leave(one.tenant, len(slots))
         return one.pop_many(len(slots))
-    for flow in flows:
+    flows: list[Flow] = []
+    for slot in slots:
+        flow: Flow = slot[4]
         if flow.has_gaps:
             return _serve_gaps(slots, shares)
+        flows.append(flow)
     taken = [flow.pop() for flow in flows]
     if len(shares.accounts) == 1:
         shares.leave(one.tenant, len(taken))
@@ -89,7 +91,7 @@ def _cut(shelves: list[Shelf], most: int) -> list[Slot]:
     else:
         last = _slot_at(shelves, most)
         for shelf in shelves:
-            count = bisect.bisect_right(shelf.slots, last)
+            count = bisect_right(shelf.slots, last)
             if count:
                 slots += shelf.cut(count)
     return slots
