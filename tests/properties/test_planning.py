@@ -64,9 +64,12 @@ def rows_of(items: list[Item]) -> dict[int, int]:
 
 def company_of(anchor: Item, items: list[Item], costs: Costs, limits: Limits) -> list[Item] | None:
     """Who leaves with the anchor, itself included, if all others leave room for it."""
-    part = plan(anchor.size, rows_of(items), lambda size: shape_at(size, costs, limits))
-    if part is None:
+    waiting = sorted(rows_of(items).items())
+    shapes = [shape_at(size, costs, limits) for size, _ in waiting]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes):
         return None
+    part = plan(anchor.size, [size for size, _ in waiting], [rows for _, rows in waiting], known)
     inside = [item for item in items if part.low < item.size <= part.high]
     return inside[: part.cap(min(len(inside), limits.rows_at(max(i.size for i in inside))))]
 

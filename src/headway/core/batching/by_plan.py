@@ -1,7 +1,6 @@
 """Which items share a batch where sizes differ: the one around the next item that wastes least."""
 
 import math
-from operator import itemgetter
 
 from headway.core.batching.composition import Composition
 from headway.core.batching.filling import Filling
@@ -18,8 +17,6 @@ from headway.core.costs import Costs
 from headway.core.items import FireReason, Item
 from headway.core.policy import Compose, Policy
 from headway.core.queueing.queue import FairLane, Line, Queue
-
-_size, _deadline, _arrived = itemgetter(3), itemgetter(6), itemgetter(1)  # of an item
 
 
 class PlannedComposer:
@@ -88,21 +85,24 @@ class PlannedComposer:
             rows_of = {each: shelf.rows for each, shelf in shelves.items()}
             part = self._part_of(size, rows_of)
             low, high = part.low, part.high
-            inside = [each for each in rows_of if low < each <= high]
-            available = sum([rows_of[each] for each in inside])
-            largest = max([shelves[each].largest for each in inside])
+            inside, available, largest = [], 0, 0
+            for each, shelf in shelves.items():
+                if low < each <= high:
+                    inside.append(each)
+                    available += shelf.rows
+                    largest = max(largest, shelf.largest)
             most = min(available, self._limits.rows_at(largest))
             cap = part.cap(most) if most <= self._max_rows else most
         cap = max(cap, anchor.rows)
         if anchor is not head:
             queue.take_one(anchor)
-            made.add((anchor,), line.priority)
+            made.add([anchor], line.priority)
             inside = [each for each in inside if each in shelves]
         if inside and cap > made.rows:
             is_single = line.rows == line.items
             taken = queue.take(line, cap - made.rows, inside)
             made.add(taken, line.priority, len(taken) if is_single else None)
-        made.size = max(map(_size, made.items))
+        made.size = max([item.size for item in made.items])
 
     def _part_of(self, size: int, rows_of: dict[int, int]) -> Part:
         if self._sorts:
@@ -114,10 +114,8 @@ class PlannedComposer:
         lower = [each for each in lane.lines[line.priority + 1 :] if each.items]
         if not lower:
             return
-        first_deadline, first_arrived = (
-            min(map(_deadline, made.items)),
-            min(map(_arrived, made.items)),
-        )
+        first_deadline = min([item.deadline for item in made.items])
+        first_arrived = min([item.arrived_at for item in made.items])
         due = min(first_deadline, first_arrived + self._lateness.slo_s)
         for each in lower:
             most = self._filling.rows_with(each.priority, made.rows, made.size, now)
@@ -132,7 +130,8 @@ class PlannedComposer:
         costs, limits = self._costs, self._limits
         part: int | None = None  # the shelf that is taken from last, and not as a whole
         by_rows, scale = costs.by_rows(made.size)
-        for size in sorted([each for each in shelves if each <= made.size], reverse=True):
+        shorter = sorted([each for each in shelves if each <= made.size])
+        for size in shorter[::-1]:
             if rows >= most:
                 break
             company = shelves[size].rows
@@ -147,7 +146,7 @@ class PlannedComposer:
         if whole:
             made.add(self._queue.take(line, rows - made.rows, whole), line.priority)
         if part is not None:
-            made.add(self._queue.take(line, most - rows, (part,)), line.priority)
+            made.add(self._queue.take(line, most - rows, [part]), line.priority)
 
     def _why_no_more(self, made: Composition) -> FireReason:
         if made.rows >= self._max_rows:

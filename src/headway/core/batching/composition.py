@@ -1,37 +1,50 @@
 """A batch in the making."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
+from typing import Final
 
 from headway.core.items import FireReason, Item, Priority
 
-_NO_ROWS = [0 for _ in Priority]
-_rows = itemgetter(2)  # of an item
+_NEVER: Final = -math.inf
+_CLASSES: Final = len(Priority)
 
 
-@dataclass(slots=True)
 class Composition:
     """Who is in it so far, its figures, and what it has cost others."""
 
-    goal: int = 0  # rows
-    late_before: float = -math.inf  # items due before this would be late, leaving now
-    error: float = 0.0  # batches are reckoned to take so much longer than predicted
-    items: list[Item] = field(default_factory=list)
-    rows: int = 0
-    size: int = 0
-    total: int = 0  # rows × size of each, which is all that a packed batch costs
-    size_cap: int = 0  # the rows that pay at that size
-    class_rows: list[int] = field(default_factory=_NO_ROWS.copy)
-    left_rows: int = 0  # in the lane
-    stopped_by: FireReason | None = None  # the limit that kept items out, if one did
-    late: list[Item] = field(default_factory=list)  # dropped: no answer could be in time
+    __slots__ = (
+        "class_rows",
+        "error",
+        "goal",
+        "items",
+        "late",
+        "late_before",
+        "left_rows",
+        "rows",
+        "size",
+        "size_cap",
+        "stopped_by",
+        "total",
+    )
 
-    def add(self, items: Sequence[Item], priority: Priority, rows: int | None = None) -> None:
+    def __init__(self, goal: int = 0, error: float = 0.0) -> None:
+        self.goal = goal  # rows
+        self.error = error  # batches are reckoned to take so much longer than predicted
+        self.late_before = _NEVER  # items due before this would be late, leaving now
+        self.items: list[Item] = []
+        self.rows = 0
+        self.size = 0
+        self.total = 0  # rows × size of each, which is all that a packed batch costs
+        self.size_cap = 0  # the rows that pay at that size
+        self.class_rows = [0] * _CLASSES
+        self.left_rows = 0  # in the lane
+        self.stopped_by: FireReason | None = None  # the limit that kept items out, if one did
+        self.late: list[Item] = []  # dropped: no answer could be in time
+
+    def add(self, items: list[Item], priority: Priority, rows: int | None = None) -> None:
         """`rows`: theirs, where that is known."""
         if rows is None:
-            rows = sum(map(_rows, items))
+            rows = sum([item.rows for item in items])
         self.items += items
         self.rows += rows
         self.class_rows[priority] += rows

@@ -5,7 +5,7 @@ composes the batch: `composing` chooses the items that leave with the lane's hea
 """
 
 import math
-from typing import NamedTuple, Protocol
+from typing import TypeAlias
 
 from headway.core.batching.arrivals import Arrivals
 from headway.core.batching.batch_size import BatchSize
@@ -27,21 +27,19 @@ SOON = 0.7  # of what is saved: how long to hold until all callers are here, …
 SOON_FOR_LITTLE = 0.35  # … and where that is little: no batch is held for some of them then
 
 
-class Fire(NamedTuple):
-    lane: Lane
-    reason: FireReason
+class Fire:
+    __slots__ = ("lane", "reason")
+
+    def __init__(self, lane: Lane, reason: FireReason) -> None:
+        self.lane = lane
+        self.reason = reason
 
 
-class HoldUntil(NamedTuple):
-    until: float
+class HoldUntil:
+    __slots__ = ("until",)
 
-
-class Rule(Protocol):
-    linger_cap_s: float  # in force now, for the record
-
-    def decide(
-        self, queue: Queue, now: float, *, idle_since: float, aged_turn: bool
-    ) -> Fire | HoldUntil: ...
+    def __init__(self, until: float) -> None:
+        self.until = until
 
 
 class WindowRule:
@@ -69,9 +67,8 @@ class WindowRule:
 class StaticRule:
     """Only full batches leave; a rest leaves in time for an item's deadline, or on drain."""
 
-    linger_cap_s = math.inf
-
     def __init__(self, policy: Policy, costs: Costs) -> None:
+        self.linger_cap_s = math.inf
         self._max_queue = policy.max_queue
         self._costs = costs
 
@@ -115,7 +112,7 @@ class AutoRule:
         sizing: Sizing,
         pool: Pool,
     ) -> None:
-        self.linger_cap_s = 0.0
+        self.linger_cap_s = 0.0  # in force now, for the record
         self.running_items = 0
         self.running_batches = 0
         self.workers = policy.workers  # those that are there
@@ -276,6 +273,9 @@ class AutoRule:
 def latest_batch_s(costs: Costs, rows: int, size: int) -> float:
     """How long before a deadline a batch must start; 0 while nothing is known."""
     return (costs.predict(rows, size) or 0.0) + costs.margin_s(rows, size)
+
+
+Rule: TypeAlias = AutoRule | WindowRule | StaticRule
 
 
 def rule_for(policy: Policy, costs: Costs, auto: AutoRule) -> Rule:

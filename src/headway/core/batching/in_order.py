@@ -5,8 +5,6 @@ class that would starve takes its share first, and an item that must leave now t
 before others.
 """
 
-from operator import itemgetter
-
 from headway.core.batching.composition import Composition
 from headway.core.batching.filling import Filling
 from headway.core.batching.lateness import Lateness
@@ -17,8 +15,6 @@ from headway.core.items import FireReason, Item
 from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.priority import FLOOR
 from headway.core.queueing.queue import FairLane, Line, Queue
-
-_rows = itemgetter(2)  # of an item
 
 
 class OrderedComposer:
@@ -86,7 +82,7 @@ class OrderedComposer:
         if size is None:
             taken = self._queue.take_while(line, lambda item: self._fits(made, item, goal))
             made.items += taken
-            made.class_rows[line.priority] += sum(map(_rows, taken))
+            made.class_rows[line.priority] += sum([item.rows for item in taken])
             return
         limit = self._uniform_limit(size) if size else self._max_rows
         most = (goal if goal < limit else limit) - made.rows

@@ -8,25 +8,39 @@ batching does not pay, each runs alone.
 """
 
 import bisect
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
 
+_INFINITE: Final = math.inf  # a name that compiled code does not look up each time
 _BELOW_ALL = -1  # some items have no size: 0
 _GROUPS = 16  # of neighbouring sizes are told apart by one plan
 _REDRAW_EVERY = 64  # plans: what batches take changes slowly
 
 
-class Limits(NamedTuple):
-    max_rows: int
-    max_cost: float  # rows × size, as run
-    batch_sizes: tuple[int, ...] = ()  # the only ones the model runs at; empty: any
-    sizes: tuple[int, ...] = ()  # likewise of the items' sizes; longer ones run as they are
-    fitting: Fitting | None = None
+# Limits, parts and shapes are plain classes: compiled code makes and reads them far faster than
+# named tuples.
+
+
+class Limits:
+    __slots__ = ("batch_sizes", "fitting", "max_cost", "max_rows", "sizes")
+
+    def __init__(
+        self,
+        max_rows: int,
+        max_cost: float,
+        batch_sizes: tuple[int, ...] = (),
+        sizes: tuple[int, ...] = (),
+        fitting: Fitting | None = None,
+    ) -> None:
+        self.max_rows = max_rows
+        self.max_cost = max_cost  # rows × size, as run
+        self.batch_sizes = batch_sizes  # the only ones the model runs at; empty: any
+        self.sizes = sizes  # likewise of the items' sizes; longer ones run as they are
+        self.fitting = fitting
 
     @property
     def is_learned(self) -> bool:
@@ -48,7 +62,7 @@ class Limits(NamedTuple):
         if self.sizes:
             size = self.padded_size(size)
         most = self.max_rows
-        if size and self.max_cost < math.inf:
+        if size and self.max_cost < _INFINITE:
             most = int(min(most, self.max_cost // size))
         if self.fitting is not None and self.fitting.limits:
             most = min(most, self.fitting.rows_at(size))
@@ -57,13 +71,16 @@ class Limits(NamedTuple):
         return max((each for each in self.batch_sizes if each <= most), default=0)
 
 
-class Part(NamedTuple):
+class Part:
     """Which items may share one batch: sizes above `low`, up to `high`."""
 
-    low: int
-    high: int
-    rows: int  # planned for one batch
-    best_rows: Sequence[int] = ()  # of so many or fewer, how many have the best rate; empty: all
+    __slots__ = ("best_rows", "high", "low", "rows")
+
+    def __init__(self, low: int, high: int, rows: int, best_rows: list[int]) -> None:
+        self.low = low
+        self.high = high
+        self.rows = rows  # planned for one batch
+        self.best_rows = best_rows  # of so many or fewer, how many have the best rate; empty: all
 
     def cap(self, rows: int) -> int:
         """How many of so many leave together."""
@@ -71,19 +88,20 @@ class Part(NamedTuple):
 
 
 class Curves(Protocol):
-    def planning_curve(self, size: int) -> tuple[Sequence[float], Sequence[int]] | None: ...
+    def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None: ...
 
 
-class Guess(NamedTuple):
+class Guess:
     """Of a model that nobody has timed: every padded row costs its size, and every batch as much
     again as one item does."""
 
-    batch_cost: float
-    max_rows: int
+    def __init__(self, batch_cost: float, max_rows: int) -> None:
+        self._batch_cost = batch_cost
+        self._max_rows = max_rows
 
-    def planning_curve(self, size: int) -> tuple[Sequence[float], Sequence[int]]:
-        costs = [self.batch_cost + rows * size for rows in range(self.max_rows + 1)]
-        return [0.0, *costs[1:]], range(self.max_rows + 1)
+    def planning_curve(self, size: int) -> tuple[list[float], list[int]] | None:
+        costs = [self._batch_cost + rows * size for rows in range(self._max_rows + 1)]
+        return [0.0, *costs[1:]], list(range(self._max_rows + 1))
 
 
 def shelf_of(sizes: tuple[int, ...]) -> Callable[[int], int]:
@@ -99,6 +117,17 @@ def _one_of_4(size: int) -> int:
     return size if shift <= 0 else -(-size >> shift) << shift
 
 
+class Shape:
+    """What batches of one size take."""
+
+    __slots__ = ("best_rows", "most", "seconds")
+
+    def __init__(self, most: int, seconds: list[float], best_rows: list[int]) -> None:
+        self.most = most  # rows
+        self.seconds = seconds  # by rows
+        self.best_rows = best_rows  # of so many or fewer, how many have the best rate
+
+
 class Planner:
     """Finds the part of the best cut that holds some size, in a few microseconds.
 
@@ -107,8 +136,9 @@ class Planner:
     """
 
     def __init__(self, costs: Curves, limits: Limits) -> None:
+        self._costs = costs
         self._limits = limits
-        self._shapes = _Shapes(costs, limits)
+        self._shapes: dict[int, Shape] = {}  # by size: as they were known some plans ago
         self._plans = 0
 
     def most_alone(self, size: int, rows: int) -> int | None:
@@ -117,44 +147,32 @@ class Planner:
         self._plans += 1
         if self._plans % _REDRAW_EVERY == 0 or self._limits.is_learned:
             self._shapes.clear()
-        shape = self._shapes[size]
+        shape = self._shape_of(size)
         if shape is None or rows <= shape.most:
             return None
         each, _ = _alone(rows, shape)
         return max(each, shape.best_rows[shape.most])
 
-    def part_of(self, size: int, rows_of: Mapping[int, int]) -> Part:
+    def part_of(self, size: int, rows_of: dict[int, int]) -> Part:
         if self._limits.is_learned:
             self._shapes.clear()
-        near = _neighbours(size, rows_of, self._limits.max_rows)
-        part = plan(size, near, self._shapes.__getitem__)
-        if part is None:
-            guess = _guess(near, self._limits)
-            part = plan(size, near, lambda each: shape_at(each, guess, self._limits))
-            assert part is not None, "a guess knows every size"
-        return part
+        sizes, rows = _neighbours(size, rows_of, self._limits.max_rows)
+        shapes: list[Shape] = []
+        for each in sizes:
+            shape = self._shape_of(each)
+            if shape is None:  # too little is known yet
+                shapes = _guessed_shapes(sizes, rows, self._limits)
+                break
+            shapes.append(shape)
+        return plan(size, sizes, rows, shapes)
 
-
-class Shape(NamedTuple):
-    """What batches of one size take."""
-
-    most: int  # rows
-    seconds: Sequence[float]  # by rows
-    best_rows: Sequence[int]  # of so many or fewer, how many have the best rate
-
-
-class _Shapes(dict[int, Shape | None]):
-    """By size: as they were known some plans ago. What is not known is asked for each time."""
-
-    def __init__(self, costs: Curves, limits: Limits) -> None:
-        super().__init__()
-        self._costs = costs
-        self._limits = limits
-
-    def __missing__(self, size: int) -> Shape | None:
-        shape = shape_at(size, self._costs, self._limits)
-        if shape is not None:
-            self[size] = shape
+    def _shape_of(self, size: int) -> Shape | None:
+        """What is not known is asked for each time."""
+        shape = self._shapes.get(size)
+        if shape is None:
+            shape = shape_at(size, self._costs, self._limits)
+            if shape is not None:
+                self._shapes[size] = shape
         return shape
 
 
@@ -167,90 +185,87 @@ def shape_at(size: int, costs: Curves, limits: Limits) -> Shape | None:
     return Shape(max(1, min(limits.rows_at(size), len(seconds) - 1)), seconds, best_rows)
 
 
-def _neighbours(size: int, rows_of: Mapping[int, int], max_rows: int) -> dict[int, int]:
-    """The sizes around this one, up to the first with which there are more rows than a batch holds
-    on that side, in groups of about as many rows each."""
+def _guessed_shapes(sizes: list[int], rows: list[int], limits: Limits) -> list[Shape]:
+    in_all = sum(rows)
+    mean = sum([size * rows[index] for index, size in enumerate(sizes)]) / in_all
+    guess = Guess(mean, min(limits.max_rows, in_all))
+    shapes = [shape_at(size, guess, limits) for size in sizes]
+    return [shape for shape in shapes if shape is not None]  # a guess knows every size
+
+
+def _neighbours(size: int, rows_of: dict[int, int], max_rows: int) -> tuple[list[int], list[int]]:
+    """The sizes around this one, ascending, up to the first with which there are more rows than a
+    batch holds on that side, in groups of about as many rows each; and the rows of each group."""
     sizes = sorted(rows_of)
+    low = bisect.bisect_left(sizes, size)
+    high, last = low + 1, len(sizes)
+    beside = 0
+    while low > 0 and beside <= max_rows:
+        low -= 1
+        beside += rows_of[sizes[low]]
+    beside = 0
+    while high < last and beside <= max_rows:
+        beside += rows_of[sizes[high]]
+        high += 1
+    sizes = sizes[low:high]
     rows = [rows_of[each] for each in sizes]
-    at = bisect.bisect_left(sizes, size)
-    below = list(itertools.accumulate(rows[:at][::-1]))
-    above = list(itertools.accumulate(rows[at + 1 :]))
-    low = max(0, at - 1 - bisect.bisect_right(below, max_rows))
-    high = at + 2 + bisect.bisect_right(above, max_rows)
-    sizes, rows = sizes[low:high], rows[low:high]
-    if len(sizes) <= _GROUPS:
-        return dict(zip(sizes, rows, strict=True))
-    up_to = list(itertools.accumulate(rows))
-    least = up_to[-1] / _GROUPS
-    grouped, before, index, last = {}, 0, 0, len(sizes) - 1
-    while index <= last:
-        index = min(bisect.bisect_left(up_to, before + least, index), last)
-        grouped[sizes[index]] = up_to[index] - before
-        before = up_to[index]
-        index += 1
-    return grouped
+    return (sizes, rows) if len(sizes) <= _GROUPS else _grouped(sizes, rows)
 
 
-def _guess(rows_of: Mapping[int, int], limits: Limits) -> Guess:
-    rows = sum(rows_of.values())
-    mean = sum(size * each for size, each in rows_of.items()) / rows
-    return Guess(mean, min(limits.max_rows, rows))
+def _grouped(sizes: list[int], rows: list[int]) -> tuple[list[int], list[int]]:
+    """Each group goes by its largest size."""
+    least = sum(rows) / _GROUPS
+    last = len(sizes) - 1
+    group_sizes: list[int] = []
+    group_rows: list[int] = []
+    before = up_to = 0
+    for index, size in enumerate(sizes):
+        up_to += rows[index]
+        if index == last or up_to >= before + least:
+            group_sizes.append(size)
+            group_rows.append(up_to - before)
+            before = up_to
+    return group_sizes, group_rows
 
 
-def plan(
-    size: int, rows_of: Mapping[int, int], shape_of: Callable[[int], Shape | None]
-) -> Part | None:
-    """Of the best cut of so many rows of each size, the part for this size (or that it would be in,
-    where nobody has it). None: too little is known yet."""
-    sizes = sorted(rows_of)
+def plan(size: int, sizes: list[int], rows: list[int], shapes: list[Shape]) -> Part:
+    """Of the best cut of so many rows of each size (ascending), the part for this size, or that it
+    would be in, where nobody has it."""
     rows_before, least_s = [0], [0.0]  # of all before each size
     starts: list[int] = []  # of the part that ends with each size, if all before it are cut best
     batches: list[int] = []  # and the rows of one batch of it
     first = end = 0
-    for index, each in enumerate(sizes):
-        shape = shape_of(each)
-        if shape is None:
-            return None
-        most, seconds, best_rows = shape
-        batch_rows = rows_of[each]
-        if batch_rows <= most and best_rows[batch_rows] == batch_rows:
+    for index, shape in enumerate(shapes):
+        most, seconds = shape.most, shape.seconds
+        batch_rows = rows[index]
+        end += batch_rows
+        if batch_rows <= most and shape.best_rows[batch_rows] == batch_rows:
             best_s = seconds[batch_rows]
         else:
             batch_rows, best_s = _alone(batch_rows, shape)
-        best, best_s = index, best_s + least_s[index]
-        end += rows_of[each]
+        best = index
+        best_s += least_s[index]
         while first < index and end - rows_before[first] > most:
             first += 1
         for start in range(first, index):
-            taken = least_s[start] + seconds[end - rows_before[start]]
-            if taken < best_s:
-                best, best_s, batch_rows = start, taken, end - rows_before[start]
+            together = end - rows_before[start]
+            taken_s = least_s[start] + seconds[together]
+            if taken_s < best_s:
+                best, best_s, batch_rows = start, taken_s, together
         rows_before.append(end)
         least_s.append(best_s)
         starts.append(best)
         batches.append(batch_rows)
         first = best  # longer ones have no use for shorter ones that this one left behind
-    return _part_of(size, sizes, starts, batches, shape_of)
-
-
-def _part_of(
-    size: int,
-    sizes: list[int],
-    starts: list[int],
-    batches: list[int],
-    shape_of: Callable[[int], Shape | None],
-) -> Part:
-    """Walk back from the largest to the part that holds the size."""
+    # Walk back from the largest to the part that holds the size.
     stop = len(sizes)
     while starts[stop - 1] > 0 and size <= sizes[starts[stop - 1] - 1]:
         stop = starts[stop - 1]
     start, high = starts[stop - 1], sizes[stop - 1]
-    low = sizes[start - 1] if start else _BELOW_ALL
-    shape = shape_of(high)
-    assert shape is not None
+    best_rows = shapes[stop - 1].best_rows
     if size > high:
-        return Part(high, size, 1, shape.best_rows)
-    return Part(low, high, batches[stop - 1], shape.best_rows)
+        return Part(high, size, 1, best_rows)
+    return Part(sizes[start - 1] if start else _BELOW_ALL, high, batches[stop - 1], best_rows)
 
 
 def sorted_chunk(size: int, rows_of: Mapping[int, int], limits: Limits) -> Part:
@@ -263,14 +278,14 @@ def sorted_chunk(size: int, rows_of: Mapping[int, int], limits: Limits) -> Part:
                 break
             low, rows = last, 0
         last, rows = each, rows + rows_of[each]
-    return Part(low, last, rows)
+    return Part(low, last, rows, [])
 
 
 def _alone(rows: int, shape: Shape) -> tuple[int, float]:
     """The rows of one size among themselves, in several batches where that is better: how many
     in each, and what they take together."""
-    most, seconds, best_rows = shape
-    each = best_rows[rows if rows < most else most]
+    most, seconds = shape.most, shape.seconds
+    each = shape.best_rows[rows if rows < most else most]
     batches, rest = divmod(rows, each)
     several_s = batches * seconds[each] + seconds[rest]
     if rows <= most and seconds[rows] <= several_s:
@@ -278,16 +293,14 @@ def _alone(rows: int, shape: Shape) -> tuple[int, float]:
     return each, several_s
 
 
-def price_of_a_row(
-    rows: int, by_rows: Sequence[float | None], scale: float, limits: Limits
-) -> float:
+def price_of_a_row(rows: int, by_rows: list[float | None], scale: float, limits: Limits) -> float:
     """What one row more adds to a batch of so many, by what batches take (`Costs.by_rows`);
     infinite where nothing is known."""
     more = rows + 1
     if limits.batch_sizes:
         rows, more = limits.padded_rows(rows), limits.padded_rows(more)
     before, after = by_rows[rows], by_rows[more]
-    return math.inf if before is None or after is None else after * scale - before * scale
+    return _INFINITE if before is None or after is None else after * scale - before * scale
 
 
 def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -> float:
@@ -297,4 +310,4 @@ def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -
     if limits.batch_sizes or limits.sizes:
         run_rows, size = limits.padded_rows(own), limits.padded_size(size)
     elsewhere = costs.predict(run_rows, size)
-    return -math.inf if elsewhere is None else elsewhere / own
+    return -_INFINITE if elsewhere is None else elsewhere / own

@@ -30,6 +30,7 @@ from headway.core.items import (
     Refuse,
     Run,
     Wait,
+    new_batch,
 )
 from headway.core.policy import Compose, Firing, Policy
 from headway.core.queueing.admission import Admission
@@ -301,7 +302,7 @@ class Scheduler:
         return self._rule.decide(self._queue, now, idle_since=self._idle_since, aged_turn=aged_turn)
 
     def _fire(self, fire: Fire, now: float) -> Action:
-        lane, reason = fire
+        lane, reason = fire.lane, fire.reason
         cap_rows = self._batch_size.rows_now(lane, len(self._running))
         if isinstance(lane, PlainLane):
             if cap_rows < lane.rows:
@@ -341,20 +342,22 @@ class Scheduler:
         worker = self._pool.next_worker()
         if predicted_s is not None and self._workers > 1:
             predicted_s *= self._pool.times(worker)
-        batch = Batch(
-            self._batches,
-            tuple(items),
-            rows,
-            size,
-            padded_rows,
-            reason,
-            now,
-            self._idle_since,
-            cap_rows,
-            self._rule.linger_cap_s,
-            predicted_s,
-            self._is_packed,
-            worker,
+        batch = new_batch(
+            (
+                self._batches,
+                tuple(items),
+                rows,
+                size,
+                padded_rows,
+                reason,
+                now,
+                self._idle_since,
+                cap_rows,
+                self._rule.linger_cap_s,
+                predicted_s,
+                self._is_packed,
+                worker,
+            )
         )
         self._running[batch.id] = batch
         self._admission.started(batch)

@@ -16,6 +16,7 @@ from headway.core.costs.sizes import (
     WORTH_IT,
     Points,
     best_of,
+    best_rate,
     interpolated,
     nearest,
     planning_curve,
@@ -50,6 +51,7 @@ _TRIAL_RATE = 0.5  # … each of which counts as much as all before
 _TRIAL_SHARE = 0.005  # of the running time is lost to trials, at most
 _TRIAL_TIMES = 4.0  # of the best size's time: longer trials are rarer still
 _TRIAL_ROWS = 1.5  # of the best size: closer ones are not worth a trial
+_ROWS_BITS = 32  # of a key of size and rows: no batch has more rows
 
 
 class _Cell:
@@ -106,7 +108,7 @@ class Costs:
         self._lately = 1.0  # what the last batches took, to what was predicted
         self._curve: list[float | None] = []  # the one of size 0: where nothing varies
         self._curve_by_size: dict[int, list[float | None]] = {}
-        self._predicted: dict[tuple[int, int], float | None] = {}  # before scaling
+        self._predicted: dict[int, float] = {}  # by size and rows in one number; before scaling
         self._points_by_size: dict[int, Points] = {}
         self._best: dict[int, int] = {}
         self._trial: tuple[int, int] | None = None  # the cell that is tried again, if one is
@@ -137,12 +139,12 @@ class Costs:
     def predict(self, rows: int, size: int = 0) -> float | None:
         """Expected seconds for a batch of that shape; None where nothing is known."""
         if size:
-            key = rows, size_class(size)
-            if key in self._predicted:
-                seconds = self._predicted[key]
-            else:
+            key = size_class(size) << _ROWS_BITS | rows
+            seconds = self._predicted.get(key)
+            if seconds is None:
                 seconds = interpolated(self._points(size), rows, extend=self._was_probed)
-                self._predicted[key] = seconds
+                if seconds is not None:
+                    self._predicted[key] = seconds
         else:
             curve = self._curve
             if not curve:
@@ -152,7 +154,7 @@ class Costs:
                 seconds *= rows / self._max_rows  # one request larger than any batch
         return None if seconds is None else seconds * self._scale
 
-    def by_rows(self, size: int = 0) -> tuple[Sequence[float | None], float]:
+    def by_rows(self, size: int = 0) -> tuple[list[float | None], float]:
         """As `predict` at 0…max_rows rows: seconds, and what each is to be multiplied by."""
         return self._by_rows(size), self._scale
 
@@ -402,26 +404,31 @@ class Costs:
         return low + (high - low) * (size - sizes[j - 1]) / (sizes[j] - sizes[j - 1])
 
     def _largest_known(self) -> int:
-        return max(rows for (rows, _), cell in self._cells.items() if _is_trusted(cell))
+        largest = 0
+        for (rows, _), cell in self._cells.items():
+            if rows > largest and _is_trusted(cell):
+                largest = rows
+        return largest
 
     def _trusted(self, rows: int, j: int) -> float | None:
         cell = self._cells.get((rows, j))
         return cell.seconds if cell and _is_trusted(cell) else None
 
     def _find_best(self, size: int) -> int:
-        allowed = set(self._batch_sizes)
-        points = [
-            (rows, seconds)
-            for rows, seconds in self._points(size)
-            if rows <= self._max_rows and (not allowed or rows in allowed)
-        ]
+        points = self._points(size)
+        if self._batch_sizes or (points and points[-1][0] > self._max_rows):
+            allowed = self._batch_sizes
+            points = [
+                (rows, seconds)
+                for rows, seconds in points
+                if rows <= self._max_rows and (not allowed or rows in allowed)
+            ]
         if not points:
             return self._max_rows
-        rates = [(rows / seconds, rows) for rows, seconds in points]
-        best = max(rates)[0]
-        if rates[-1][0] >= best and self._largest_known() < self._max_rows:
+        last, last_s = points[-1]
+        if last / last_s >= best_rate(points) and self._largest_known() < self._max_rows:
             return self._max_rows  # the best known is the largest known: larger may be better still
-        best_rows = best_of(rates)
+        best_rows = best_of(points)
         return self._to_try_again(points, best_rows, size) or best_rows
 
     def _to_try_again(self, points: Points, best_rows: int, size: int) -> int | None:

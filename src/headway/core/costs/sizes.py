@@ -4,9 +4,9 @@ Pure functions of measured points (rows, seconds), ascending in rows.
 """
 
 import bisect
-import functools
 import math
 from collections.abc import Sequence
+from typing import Final
 
 WORTH_IT = 0.03  # sizes whose rate is this close to the best count as equally good
 _BATCH_SHARE = 1 / 3  # of what a batch takes whatever is in it counts in a plan
@@ -16,13 +16,21 @@ _LEAST_POINTS = 3  # through two, a line says nothing new
 Points = list[tuple[int, float]]
 
 
-def best_of(rates: Sequence[tuple[float, int]]) -> int:
-    """The rows of the best of these rates; of sizes as good as equal the largest.
+def best_rate(points: Points) -> float:
+    """The most rows a second."""
+    best = 0.0
+    for rows, seconds in points:
+        best = max(best, rows / seconds)
+    return best
+
+
+def best_of(points: Points) -> int:
+    """The rows with the best rate; of sizes as good as equal the largest.
 
     A rate that probes cannot tell apart from the best must not shrink batches.
     """
-    best = max(rates)[0]
-    return max(rows for rate, rows in rates if rate >= best * (1 - WORTH_IT))
+    enough = best_rate(points) * (1 - WORTH_IT)
+    return max([rows for rows, seconds in points if rows / seconds >= enough])
 
 
 def smoothed(points: Points, weights: Sequence[float]) -> Points:
@@ -134,14 +142,14 @@ def interpolated(points: Points, rows: int, *, extend: bool) -> float | None:
     """
     if not points:
         return None
-    i = bisect.bisect_left(points, (rows, 0.0))
-    if i == 0:
-        return points[0][1]
-    if i == len(points):
-        last_rows, last = points[-1]
-        return last * rows / last_rows if extend else None
-    (r0, s0), (r1, s1) = points[i - 1], points[i]
-    return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
+    r0, s0 = points[0]
+    if rows <= r0:
+        return s0
+    for r1, s1 in points:
+        if rows <= r1:
+            return s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
+        r0, s0 = r1, s1
+    return s0 * rows / r0 if extend else None
 
 
 def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | None]:
@@ -159,11 +167,18 @@ def segments(points: Points, max_rows: int, *, extend: bool) -> list[float | Non
     return line[: max_rows + 1]
 
 
-@functools.lru_cache(maxsize=4096)
 def size_class(size: int) -> int:
     """Up to one of 16 steps an octave: as exact as matters, and few enough to remember."""
+    return _SIZE_CLASSES[size] if 0 <= size < _SMALL else _find_size_class(size)
+
+
+def _find_size_class(size: int) -> int:
     shift = size.bit_length() - 5
     return size if shift <= 0 else -(-size >> shift) << shift
+
+
+_SMALL: Final = 4096
+_SIZE_CLASSES: Final = [_find_size_class(size) for size in range(_SMALL)]
 
 
 def nearest(axis: Sequence[int], value: int) -> int:

@@ -11,9 +11,9 @@ nothing.
 Knows neither items nor batches, and reads no clock.
 """
 
+import bisect
 import heapq
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from typing import Generic, TypeVar
 
 _DEBTORS = 64  # tenants with nothing waiting whose debt is remembered
@@ -37,7 +37,6 @@ class Account:
 
 
 A = TypeVar("A", bound=Account)
-_debt = attrgetter("finish", "name")
 
 
 class Shares(Generic[A]):
@@ -122,13 +121,18 @@ class Shares(Generic[A]):
         if len(accounts) <= self._prune_at:
             return
         gone = [each for each in accounts.values() if not each.held]
-        debtors = [each for each in gone if each.finish > virtual]
-        closed = [each for each in gone if each.finish <= virtual]
-        if len(debtors) > _DEBTORS:
-            debtors.sort(key=_debt)
-            closed += debtors[:-_DEBTORS]
-        for each in closed:
-            del accounts[each.name]
+        debts = [each.finish for each in gone if each.finish > virtual]
+        if len(debts) <= _DEBTORS:
+            closed = [each.name for each in gone if each.finish <= virtual]
+        else:
+            debts.sort()  # numbers alone: far faster than with the names
+            least = debts[-_DEBTORS]
+            closed = [each.name for each in gone if each.finish < least]
+            tied = sorted([each.name for each in gone if each.finish == least])
+            kept = bisect.bisect_right(debts, least) - (len(debts) - _DEBTORS)
+            closed += tied[:-kept]  # of equal debts, the last by name are remembered
+        for name in closed:
+            del accounts[name]
         self._prune_at = 2 * len(accounts) + _DEBTORS
 
 

@@ -8,42 +8,18 @@ it counts them too.
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from operator import itemgetter, mul
-from typing import Protocol
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeAlias
 
 from headway.core.items import Item, Priority
 from headway.core.queueing.classes import PriorityClass
 from headway.core.queueing.deadlines import Deadlines
-from headway.core.queueing.shelves import SLACK, Shelf, Slot
+from headway.core.queueing.plain import PlainLane
+from headway.core.queueing.shelves import SLACK, Flow, Shelf, Slot
 from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
 _CLEARED = 2  # departed items, at most, when one comes
-_rows, _size = itemgetter(2), itemgetter(3)  # of an item
-
-
-class Lane(Protocol):
-    """Items that may share a batch, as the rules for firing see them."""
-
-    partition: Hashable
-    size_rows: int  # the sum of rows × size: what they would cost unpadded
-
-    @property
-    def items(self) -> int: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def mean_size(self) -> int: ...
-
-    @property
-    def priority(self) -> Priority:
-        """The highest class in it."""
-        ...
-
-    def oldest(self) -> Item | None: ...
 
 
 class Line:
@@ -111,9 +87,9 @@ class Line:
 
     def head(self) -> Item:
         """The next, in order."""
-        flow = min([shelf.slots[0] for shelf in self.shelves.values()])[4]
+        flow: Flow = min([shelf.slots[0] for shelf in self.shelves.values()])[4]
         if not flow.has_gaps:
-            return flow.items[0]
+            return flow.items[flow.start]
         found = self.first()
         assert found is not None, "the line is empty"
         return found[1]
@@ -148,7 +124,7 @@ class Line:
 
     # ---- going
 
-    def take(self, most: int, sizes: Iterable[int] | None = None) -> list[Item]:
+    def take(self, most: int, sizes: list[int] | None = None) -> list[Item]:
         """Up to so many rows, in order; the first that does not fit stops. `sizes`: only from
         these shelves."""
         held = self.shelves
@@ -180,16 +156,16 @@ class Line:
                 shelf.compact()
                 del self.shelves[shelf.size]
         if taken:
-            self._count_out(taken, touched.values())
+            self._count_out(taken, list(touched.values()))
         return taken
 
     def remove(self, item: Item, shelf_size: int, *, ran: bool) -> None:
         """Out of turn: to run, or never to. It is not `live` any more."""
         shelf = self.shelves[shelf_size]
         shelf.remove(item, ran=ran)
-        self._count_out((item,), (shelf,))
+        self._count_out([item], [shelf])
 
-    def _take_each(self, shelves: Sequence[Shelf], most: int) -> list[Item]:
+    def _take_each(self, shelves: list[Shelf], most: int) -> list[Item]:
         """From one shelf; or all that there are, in no order."""
         shares = self._class.shares
         virtual = min(shelf.slots[0][2] for shelf in shelves)
@@ -200,7 +176,7 @@ class Line:
         shares.virtual = virtual
         return taken
 
-    def _take_merged(self, shelves: Sequence[Shelf], most: int) -> list[Item]:
+    def _take_merged(self, shelves: list[Shelf], most: int) -> list[Item]:
         """In the order of slots, from several shelves."""
         shares = self._class.shares
         heads: list[tuple[Slot, Item, Shelf]] = []
@@ -225,14 +201,14 @@ class Line:
         shares.virtual = virtual
         return taken
 
-    def _count_out(self, taken: Sequence[Item], shelves: Iterable[Shelf]) -> None:
+    def _count_out(self, taken: list[Item], shelves: list[Shelf]) -> None:
         """Items have left these shelves: clear away their traces, where there are many."""
         lane, rows = self.lane, len(taken)
         if lane.rows != lane.items:
-            rows = sum(map(_rows, taken))
-            lane.size_rows -= sum(map(mul, map(_rows, taken), map(_size, taken)))
+            rows = sum([item.rows for item in taken])
+            lane.size_rows -= sum([item.rows * item.size for item in taken])
         elif lane.size_rows:
-            lane.size_rows -= sum(map(_size, taken))
+            lane.size_rows -= sum([item.size for item in taken])
         self._class.rows -= rows
         self.rows -= rows
         self.items -= len(taken)
@@ -243,8 +219,8 @@ class Line:
             shelf.is_crowded = is_crowded = len(shelf.flows) > items + SLACK
             if is_crowded or len(shelf.slots) > items:
                 shelf.forget()
-            if not items:
-                self.shelves.pop(shelf.size, None)
+            if not items and shelf.size in self.shelves:
+                del self.shelves[shelf.size]
         if len(self.arrivals) > 2 * (self.items + SLACK):
             live = self._live
             self.arrivals = deque([each for each in self.arrivals if each.id in live])
@@ -268,7 +244,7 @@ class FairLane:
         self.partition = partition
         self.items = 0
         self.rows = 0
-        self.size_rows = 0
+        self.size_rows = 0  # the sum of rows × size: what they would cost unpadded
         self.lines = tuple(Line(self, class_, live) for class_ in classes)
         self._live = live
 
@@ -286,6 +262,7 @@ class FairLane:
 
     @property
     def priority(self) -> Priority:
+        """The highest class in it."""
         return self.top.priority
 
     def oldest(self) -> Item | None:
@@ -299,6 +276,10 @@ class FairLane:
             if line.items and due.not_before() < before and due.next_at() < before:
                 return self._live[due.pop()]
         return None
+
+
+# Items that may share a batch, as the rules for firing see them.
+Lane: TypeAlias = FairLane | PlainLane
 
 
 def arrival_of(item: Item) -> tuple[float, int]:

@@ -168,7 +168,7 @@ class Queue:
         self._count_out_plain(len(taken))
         return taken
 
-    def take(self, line: Line, most: int, sizes: Iterable[int] | None = None) -> list[Item]:
+    def take(self, line: Line, most: int, sizes: list[int] | None = None) -> list[Item]:
         """Up to so many rows of the line, in order, to run; the first that does not fit stops.
 
         `sizes`: only of these shelves.

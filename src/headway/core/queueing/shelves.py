@@ -7,8 +7,7 @@ left to serve is paid back.
 """
 
 import bisect
-from collections import deque
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from headway.core.items import Item
 from headway.core.queueing.fairness import Account, Shares
@@ -19,16 +18,17 @@ SLACK = 64  # traces of the departed that are tolerated
 class Flow:
     """One tenant's items on one shelf, oldest first; some may have left.
 
-    A deque itself, and not an object that has one: a batch of as many tenants reads as many flows.
+    A list and where it starts: most flows hold an item or two, for which a deque is large and slow.
     """
 
-    __slots__ = ("gone", "has_gaps", "items", "shelf", "spent", "tenant", "unused")
+    __slots__ = ("gone", "has_gaps", "items", "shelf", "spent", "start", "tenant", "unused")
 
     def __init__(self, tenant: Account, shelf: "Shelf") -> None:
         self.tenant = tenant
         self.shelf = shelf
-        self.items: deque[Item] = deque()
-        self.gone = 0  # items that have left
+        self.items: list[Item] = []
+        self.start = 0  # of those that wait; earlier ones were served
+        self.gone = 0  # items that have left, from there on
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots whose right was used for an item that went out of turn
         self.has_gaps = False  # a slot may have no item, or an item no slot
@@ -36,12 +36,58 @@ class Flow:
     @property
     def is_over(self) -> bool:
         """Nothing waits, and no slot is left."""
-        return not self.unused and not self.spent and len(self.items) == self.gone
+        return not self.unused and not self.spent and len(self.items) - self.start == self.gone
+
+    def pop(self) -> Item:
+        """Take the first out."""
+        items, start = self.items, self.start
+        item = items[start]
+        start += 1
+        if start == len(items):
+            items.clear()
+            start = 0
+        elif start >= SLACK and 2 * start >= len(items):
+            del items[:start]
+            start = 0
+        self.start = start
+        return item
+
+    def pop_many(self, count: int) -> list[Item]:
+        """Take the first so many out; there are as many."""
+        taken = self.items[self.start : self.start + count]
+        self.start += count - 1
+        self.pop()  # the last, and what is to be cleared away
+        return taken
+
+    def oldest(self, live: dict[int, Item]) -> Item | None:
+        """The first that waits; those before it that have left are cleared."""
+        while self.start < len(self.items):
+            item = self.items[self.start]
+            if item.id in live:
+                return item
+            self.pop()
+            self.gone -= 1
+        return None
+
+    def newest(self, live: dict[int, Item]) -> Item | None:
+        items = self.items
+        while len(items) > self.start:
+            if items[-1].id in live:
+                return items[-1]
+            items.pop()
+            self.gone -= 1
+        return None
+
+    def clean(self, live: dict[int, Item]) -> None:
+        """Forget the items that have left."""
+        self.items = [each for each in self.items[self.start :] if each.id in live]
+        self.start = self.gone = 0
 
 
 # Key, id of the item that took it, tag, rows that were charged, flow. Ordered by key, then arrival.
-# The key is the tag, plus a penalty for being long where the shortest go first.
-Slot: TypeAlias = tuple[float, int, float, int, Flow]
+# The key is the tag, plus a penalty for being long where the shortest go first. (Were the types of
+# its fields given, compiled code would take it apart and build it anew wherever it is passed on.)
+Slot: TypeAlias = tuple[Any, ...]
 
 
 class Shelf:
@@ -104,7 +150,8 @@ class Shelf:
         slots, live, gone = self.slots, self._live, 0
         found: tuple[Slot, Item] | None = None
         for slot in slots:
-            item = None if slot[4].spent else _oldest(slot[4], live)
+            flow: Flow = slot[4]
+            item = None if flow.spent else flow.oldest(live)
             if item is not None:
                 found = slot, item
                 break
@@ -122,8 +169,8 @@ class Shelf:
         for slot in self.slots:
             if rows >= most:
                 break
-            flow = slot[4]
-            item = None if flow.spent else _oldest(flow, live)
+            flow: Flow = slot[4]
+            item = None if flow.spent else flow.oldest(live)
             if item is None:
                 self._clear(slot)
                 used += 1
@@ -132,7 +179,7 @@ class Shelf:
                 break
             if not rows:
                 shares.advance(slot[2])
-            flow.items.popleft()
+            flow.pop()
             del live[item.id]
             taken.append(item)
             rows += item.rows
@@ -159,14 +206,14 @@ class Shelf:
 
     def serve(self, slot: Slot) -> Item | None:
         """The item for a slot that was cut off, of a flow with gaps; None: there is none."""
-        flow = slot[4]
-        item = None if flow.spent else _oldest(flow, self._live)
+        flow: Flow = slot[4]
+        item = None if flow.spent else flow.oldest(self._live)
         if item is None:
             self.items += 1
             self.rows += 1
             self._clear(slot)
         else:
-            flow.items.popleft()
+            flow.pop()
             if slot[3] != 1:
                 self._shares.charge(flow.tenant, 1 - slot[3])
         flow.has_gaps = bool(flow.gone or flow.unused or flow.spent)
@@ -175,21 +222,15 @@ class Shelf:
     def newest(self, name: str) -> Item | None:
         """That tenant's newest item on this shelf."""
         flow = self.flows.get(name)
-        if flow is None:
-            return None
-        live = self._live
-        while flow.items and flow.items[-1].id not in live:
-            flow.items.pop()
-            flow.gone -= 1
-        return flow.items[-1] if flow.items else None
+        return None if flow is None else flow.newest(self._live)
 
     def remove(self, item: Item, *, ran: bool) -> None:
         """Out of turn: to run, or never to. It is not `live` any more."""
         flow = self.flows[item.tenant]
         flow.has_gaps = True
         flow.gone += 1
-        if flow.gone > len(flow.items) // 2 + SLACK:
-            _clean(flow, self._live)
+        if flow.gone > (len(flow.items) - flow.start) // 2 + SLACK:
+            flow.clean(self._live)
         if ran:
             flow.spent += 1
         else:
@@ -210,13 +251,14 @@ class Shelf:
         """Clear away the slots without an item."""
         slots, self.slots = self.slots, []
         for slot in slots:
-            if _oldest(slot[4], self._live) is not None:
+            flow: Flow = slot[4]
+            if flow.oldest(self._live) is not None:
                 self.slots.append(slot)
             else:
                 self._clear(slot)
 
     def _clear(self, slot: Slot) -> None:
-        flow = slot[4]
+        flow: Flow = slot[4]
         if flow.spent:
             flow.spent -= 1
         else:
@@ -224,17 +266,3 @@ class Shelf:
             self._shares.charge(flow.tenant, -slot[3])
         if flow.is_over:
             self.flows.pop(flow.tenant.name, None)
-
-
-def _clean(flow: Flow, live: dict[int, Item]) -> None:
-    waiting = [each for each in flow.items if each.id in live]
-    flow.items.clear()
-    flow.items.extend(waiting)
-    flow.gone = 0
-
-
-def _oldest(flow: Flow, live: dict[int, Item]) -> Item | None:
-    while flow.items and flow.items[0].id not in live:
-        flow.items.popleft()
-        flow.gone -= 1
-    return flow.items[0] if flow.items else None
