@@ -1,0 +1,345 @@
+"""Habits of LitServe's users: settings, batches, contexts and HTTPException, as they have them."""
+
+import asyncio
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from small_server import serving
+
+from headway import Batcher, ConfigError
+from headway.compat import litserve as ls
+
+pytestmark = pytest.mark.real_time
+
+
+class Lengths(ls.LitAPI):
+    """`predict` over a batch, without `batch` and `unbatch`."""
+
+    def setup(self, device: str) -> None:
+        self.seen: list[Any] = []
+
+    def decode_request(self, request: Any) -> Any:
+        return request["text"]
+
+    def predict(self, texts: Any) -> Any:
+        self.seen.append(texts)
+        return [len(text) for text in texts]
+
+    def encode_response(self, output: Any) -> Any:
+        return {"length": output}
+
+
+class HTTPException(Exception):
+    """As Starlette's: tests need none of it."""
+
+    def __init__(self, status_code: int, detail: Any = None) -> None:
+        self.status_code, self.detail = status_code, detail
+
+
+# ---- batches
+
+
+@pytest.mark.parametrize("says", ["server", "api", "class"])
+async def test_with_max_batch_size_predict_takes_a_batch(says: str) -> None:
+    class Eight(Lengths):
+        max_batch_size = 8
+
+    api = {"server": Lengths, "api": lambda: Lengths(max_batch_size=8), "class": Eight}[says]()
+    if says == "server":
+        ls.LitServer(api, accelerator="auto", max_batch_size=8, batch_timeout=0.01)
+    async with serving(model=api) as http:
+        answer = await http.post("/predict", json={"text": "four"})
+        assert answer.json() == {"length": 4}
+        config = (await http.get("/v2/models/model/config")).json()
+    assert api.seen == [["four"]]
+    assert config["max_batch_size"] == 8
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+async def test_arrays_are_stacked_and_other_inputs_stay_a_list(kind: str) -> None:
+    module: Any = pytest.importorskip(kind)
+
+    class Sums(ls.LitAPI):
+        def decode_request(self, request: Any) -> Any:
+            return request if isinstance(request, str) else module.asarray(request)
+
+        def predict(self, x: Any) -> Any:
+            return x if isinstance(x, list) else x.sum(-1)
+
+        def encode_response(self, output: Any) -> Any:
+            return output if isinstance(output, str) else float(output)
+
+    async with Batcher(Sums(max_batch_size=8), max_batch_size=8) as batcher:
+        assert await batcher.many([[1.0, 2.0], [3.0, 4.0]]) == [3.0, 7.0]
+        assert await batcher.many([[1.0, 2.0], [3.0]]) == [3.0, 3.0]  # of two shapes
+        assert await batcher.submit("text") == "text"
+
+
+async def test_a_text_is_no_list_of_results() -> None:
+    class Wrong(ls.LitAPI):
+        def predict(self, texts: Any) -> Any:
+            return "ab"
+
+    async with serving(model=Wrong(max_batch_size=2)) as http:
+        answer = await http.post("/predict", json="x")
+    assert answer.status_code == 500
+    assert "returned str" in answer.json()["error"]
+
+
+async def test_a_generator_over_a_batch_streams_a_step_for_all() -> None:
+    class Words(ls.LitAPI):
+        def predict(self, texts: Any) -> Any:
+            for word in ("one", "two"):
+                yield [f"{text} {word}" for text in texts]
+
+        def encode_response(self, steps: Any) -> Any:
+            for step in steps:
+                yield [{"output": each} for each in step]
+
+    async with Batcher(Words(max_batch_size=4, stream=True), max_batch_size=4) as batcher:
+        streams = [batcher.stream(text) for text in ("a", "b")]
+        found = await asyncio.gather(*(_all_of(stream) for stream in streams))
+    assert found == [[{"output": f"{text} one"}, {"output": f"{text} two"}] for text in ("a", "b")]
+
+
+async def _all_of(stream: Any) -> list[Any]:
+    return [chunk async for chunk in stream]
+
+
+# ---- settings
+
+
+def test_an_api_takes_its_settings() -> None:
+    api = Lengths(
+        max_batch_size=8, batch_timeout=0.01, stream=False, api_path="/predict", enable_async=False
+    )
+    assert api.max_batch_size == 8
+    assert Lengths(loop="auto", spec=None, mcp=None).max_batch_size == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"api_path": "/classify"}, {"spec": object()}, {"enable_async": True}, {"mcp": 1}),
+        *({"stream": True}, {"max_batch_size": 0}, {"max_batch_sise": 8}),
+    ],
+)
+def test_a_setting_of_an_api_that_cannot_be_obeyed_is_refused_by_its_name(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{next(iter(wrong))}: "):
+        Lengths(**wrong)
+
+
+async def test_a_class_may_have_its_own_constructor() -> None:
+    class Own(Lengths):
+        def __init__(self, bonus: int) -> None:
+            self.bonus = bonus
+
+        def encode_response(self, output: Any) -> Any:
+            return output + self.bonus
+
+    api = Own(bonus=10)
+    ls.LitServer(api, max_batch_size=2)
+    async with serving(model=api) as http:
+        assert (await http.post("/predict", json={"text": "ab"})).json() == 12
+
+
+def test_an_async_method_is_refused_by_its_name() -> None:
+    class Own(ls.LitAPI):
+        def __init__(self) -> None:
+            pass
+
+        async def predict(self, x: Any) -> Any:
+            return x
+
+    with pytest.raises(ConfigError, match=r"predict of Own is `async def`.*Write `def predict`"):
+        Own()
+
+
+def test_options_that_change_nothing_are_accepted_and_others_refused() -> None:
+    api = Lengths()
+    ls.LitServer(
+        lit_api=api,
+        devices=1,
+        workers_per_device=1,
+        api_path="/predict",
+        max_batch_size=None,
+        stream=None,
+    )
+    ls.LitServer(api, devices="auto", healthcheck_path="/health", loop="auto")
+    for wrong in ({"devices": 2}, {"workers_per_device": 2}, {"api_path": "/x"}, {"stream": True}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            ls.LitServer(api, **wrong)
+    with pytest.raises(ConfigError, match="lit_api"):
+        ls.LitServer([api])  # type: ignore[arg-type]
+
+
+# ---- contexts
+
+
+class Translated(ls.LitAPI):
+    def decode_request(self, request: Any, context: Any) -> Any:
+        context["language"] = request["language"]
+        return request["text"]
+
+    def predict(self, text: Any, context: Any) -> Any:
+        context["length"] = len(text)
+        return text.upper()
+
+    def encode_response(self, output: Any, *, context: Any) -> Any:
+        return [output, context["language"], context["length"]]
+
+
+class TranslatedTogether(Translated):
+    def predict(self, texts: Any, context: Any) -> Any:
+        for text, each in zip(texts, context, strict=True):
+            each["length"] = len(text)
+        return [text.upper() for text in texts]
+
+
+@pytest.mark.parametrize("worker", ["thread", "process"])
+@pytest.mark.parametrize("kind", [Translated, TranslatedTogether])
+async def test_each_request_has_a_context_of_its_own(kind: Any, worker: str) -> None:
+    api = kind(max_batch_size=1 if kind is Translated else 4)
+    requests = [{"text": "a" * n, "language": f"l{n}"} for n in (1, 2, 3)]
+    async with serving(model=(api, {"worker": worker})) as http:
+        answers = await asyncio.gather(*(http.post("/predict", json=each) for each in requests))
+    assert [each.json() for each in answers] == [["A" * n, f"l{n}", n] for n in (1, 2, 3)]
+
+
+async def test_a_method_may_be_the_only_one_with_a_context() -> None:
+    class Only(ls.LitAPI):
+        def predict(self, x: Any, context: Any) -> Any:
+            return [x, context]
+
+    async with serving(model=Only()) as http:
+        assert (await http.post("/predict", json=5)).json() == [5, {}]
+
+
+async def test_a_generator_takes_a_context() -> None:
+    class Words(ls.LitAPI):
+        def decode_request(self, request: Any, context: Any) -> Any:
+            context["sign"] = "!"
+            return request
+
+        def predict(self, text: Any, context: Any) -> Any:
+            for word in text.split():
+                yield word + context["sign"]
+
+        def encode_response(self, words: Any, context: Any) -> Any:
+            for word in words:
+                yield word + context["sign"]
+
+    async with Batcher(Words()) as batcher:
+        assert await _all_of(batcher.stream("a b")) == ["a!!", "b!!"]
+
+
+# ---- errors
+
+
+class Refusing(ls.LitAPI):
+    def decode_request(self, request: Any) -> Any:
+        if request["at"] == "decode_request":
+            raise HTTPException(request["status"], "no such text")
+        return request
+
+    def predict(self, request: Any) -> Any:
+        for each in request if isinstance(request, list) else [request]:
+            if each["at"] == "predict":
+                raise HTTPException(each["status"], {"field": "text"})
+        return request
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize(
+    ("status", "answered"),
+    [(400, 400), (401, 401), (403, 403), (404, 404), (418, 400), (422, 422), (429, 429)],
+)
+async def test_an_http_exception_is_its_callers_error(
+    rows: int, status: int, answered: int
+) -> None:
+    places = ("decode_request", "predict", "nowhere")
+    async with serving(model=Refusing(max_batch_size=rows)) as http:
+        decoded, predicted, fine = await asyncio.gather(
+            *(http.post("/predict", json={"at": place, "status": status}) for place in places)
+        )
+    assert [each.status_code for each in (decoded, predicted, fine)] == [answered, answered, 200]
+    assert decoded.json()["error"] == "no such text"
+    assert predicted.json()["error"] == '{"field": "text"}'
+
+
+async def test_an_http_exception_of_another_class_is_the_models_failure() -> None:
+    async with serving(model=Refusing()) as http:
+        answer = await http.post("/predict", json={"at": "predict", "status": 503})
+    assert answer.status_code == 500
+
+
+async def test_errors_name_the_methods_that_their_author_wrote() -> None:
+    class Broken(Lengths):
+        def encode_response(self, output: Any) -> Any:
+            raise ValueError("no")
+
+    async with serving(model=Broken(max_batch_size=2)) as http:
+        decoded = await http.post("/predict", json={"input": "x"})
+        encoded = await http.post("/predict", json={"text": "x"})
+    assert decoded.json()["error"] == "decode_request raised KeyError: 'text'"
+    assert encoded.json()["error"] == "encode_response raised ValueError: no"
+
+
+# ---- run
+
+
+RUN = """
+import headway.compat.litserve as ls
+
+class Lengths(ls.LitAPI):
+    def setup(self, device):
+        pass
+
+    def predict(self, texts):
+        return [len(text) for text in texts]
+
+if __name__ == "__main__":
+    ls.LitServer(Lengths(), max_batch_size=8, batch_timeout=0.01).run(port=PORT)
+"""
+
+
+def test_run_opens_one_port_and_hands_over_batches(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(RUN.replace("PORT", "0"))
+    with subprocess.Popen(
+        [sys.executable, str(file)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            told = ""
+            for line in process.stderr:
+                told += line
+                if re.search(r"http://\S+", line):
+                    break
+            [url] = re.findall(r"http://\S+", told)
+            assert httpx.post(f"{url}/predict", json="four").json() == 4
+        finally:
+            process.terminate()
+        told += process.stderr.read()
+    assert "grpc" not in told.lower()
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        file.write_text(RUN.replace("PORT", str(port)))
+        done = subprocess.run(
+            [sys.executable, str(file)], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"headway: cannot listen on 127.0.0.1:{port}: ")
+    assert last.endswith("; run(port=…) chooses another port")
