@@ -309,11 +309,15 @@ if __name__ == "__main__":
 """
 
 
-def test_run_opens_one_port_and_hands_over_batches(tmp_path: Path) -> None:
-    file = tmp_path / "app.py"
-    file.write_text(RUN.replace("PORT", "0"))
+SERVE = "-m headway serve app.py:Lengths --port 0 --grpc-port -1 --options max_batch_size=8"
+
+
+@pytest.mark.parametrize("command", ["app.py", SERVE])
+def test_run_opens_one_port_and_hands_over_batches(tmp_path: Path, command: str) -> None:
+    """So does the command, with the batch size as the API's own option."""
+    (tmp_path / "app.py").write_text(RUN.replace("PORT", "0"))
     with subprocess.Popen(
-        [sys.executable, str(file)], stderr=subprocess.PIPE, text=True
+        [sys.executable, *command.split()], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stderr is not None
