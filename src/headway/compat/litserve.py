@@ -43,6 +43,7 @@ _HARMLESS: Mapping[str, Sequence[Any]] = {
     "loop": ("auto",),
     "workers_per_device": (1,),
 }
+_NO_LISTS = (str, bytes, Mapping, Set)
 _DEVICES = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda", "mps": "mps"}
 
 
@@ -64,8 +65,9 @@ class LitAPI(Model[Any, Any]):
         theirs.prepare = _around(cls, "decode_request", _decode, Model.prepare, always=has_context)
         if inspect.isgeneratorfunction(getattr(cls, "_their_predict", None)):
             theirs.predict, theirs.stream = Model.predict, LitAPI._stream_all
+            theirs.finish = Model.finish
         else:
-            theirs.predict = LitAPI._predict_all
+            theirs.predict, theirs.stream = LitAPI._predict_all, Model.stream
             theirs.finish = _around(
                 cls, "encode_response", _encode, Model.finish, always=has_context
             )
@@ -117,8 +119,8 @@ class LitAPI(Model[Any, Any]):
         if inspect.isgenerator(output):  # a step of a stream each
             steps: Iterator[Any] = output
             return map(list, steps)
-        # A text or a dict is no list of results: the caller's check of them says so.
-        return output if isinstance(output, str | bytes | Mapping | Set) else list(output)
+        # A text or a dict is no list of results: who called refuses it.
+        return output if isinstance(output, _NO_LISTS) else list(output)
 
     @property
     def _takes_batches(self) -> bool:
@@ -140,9 +142,8 @@ class LitAPI(Model[Any, Any]):
             results = self._predict_batch(values, contexts)
         else:
             results = [self._predict_one(*each) for each in zip(values, contexts, strict=True)]
-        has_one_each = isinstance(results, list) and len(results) == len(items)
-        if not self._context_takers or not has_one_each:
-            return results
+        if not self._context_takers or not _has_one_each(results, len(items)):
+            return results  # what is no list of results is refused by who called
         return [
             result if isinstance(result, Exception) else (result, context)
             for result, context in zip(results, contexts, strict=True)
@@ -197,6 +198,11 @@ class LitAPI(Model[Any, Any]):
 
 
 # ---- their methods under our names
+
+
+def _has_one_each(results: Any, rows: int) -> bool:
+    is_list = hasattr(results, "__len__") and not isinstance(results, _NO_LISTS)
+    return is_list and len(results) == rows
 
 
 def _written(kind: type, name: str) -> Any:

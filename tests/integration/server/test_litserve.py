@@ -212,6 +212,37 @@ async def test_each_request_has_a_context_of_its_own(kind: Any, worker: str) -> 
     assert [each.json() for each in answers] == [["A" * n, f"l{n}", n] for n in (1, 2, 3)]
 
 
+async def test_what_unbatch_gives_may_be_a_tuple() -> None:
+    class Tuples(TranslatedTogether):
+        def unbatch(self, output: Any) -> Any:
+            return tuple(output)
+
+    async with serving(model=Tuples(max_batch_size=2)) as http:
+        answer = await http.post("/predict", json={"text": "a", "language": "en"})
+    assert answer.json() == ["A", "en", 1]
+
+
+async def test_a_class_may_stream_what_its_parent_answers_at_once() -> None:
+    class Streaming(Lengths):
+        def predict(self, text: Any) -> Any:
+            yield from text
+
+        def encode_response(self, outputs: Any) -> Any:
+            yield from outputs
+
+    class AtOnce(Streaming):
+        def predict(self, text: Any) -> Any:
+            return text
+
+        def encode_response(self, output: Any) -> Any:
+            return output
+
+    async with serving(streaming=Streaming(), once=AtOnce()) as http:
+        answer = await http.post("/v1/predict/streaming", json={"text": "ab"})
+        assert answer.text == 'data: "a"\n\ndata: "b"\n\n'
+        assert (await http.post("/v1/predict/once", json={"text": "ab"})).json() == "ab"
+
+
 async def test_a_method_may_be_the_only_one_with_a_context() -> None:
     class Only(ls.LitAPI):
         def predict(self, x: Any, context: Any) -> Any:
