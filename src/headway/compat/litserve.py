@@ -99,6 +99,10 @@ class LitAPI(Model[Any, Any]):
         """For the code that makes the batcher; a flag or a file that says more goes first."""
         return {"max_batch_size": self.max_batch_size} if self.max_batch_size > 1 else {}
 
+    def expect_batches(self, rows: int) -> None:
+        """A flag or a file has set the batch size."""
+        self.max_batch_size = rows
+
     def load(self) -> None:
         setup = getattr(self, "_their_setup", None)
         if setup is not None:

@@ -33,6 +33,7 @@ from headway.hosting.making import (
     check_dtypes,
     placement_of,
     read_signature,
+    tell_batch_size,
     with_decorator,
 )
 from headway.hosting.origin import ModelOrigin
@@ -92,6 +93,7 @@ class Served(InUse):
         config = with_decorator(config, self.model)
         self.config = config = config if adjust is None else adjust(config)
         check_kind(config, generates=False)
+        make = tell_batch_size(model, config, make)
         self.name = config.name
         self.version = version
         self.statistics: RequestStatistics | None = None

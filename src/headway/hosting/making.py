@@ -1,6 +1,7 @@
 """A model and its settings become a batcher: what it takes, where it runs, which settings count."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -83,6 +84,30 @@ def with_decorator(config: ModelConfig, model: object) -> ModelConfig:
         and getattr(config, field.name) == default_of(field)
     }
     return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def tell_batch_size(
+    model: object, config: ModelConfig, make: Callable[[], Any] | None
+) -> Callable[[], Any] | None:
+    """A model whose `predict` takes a batch only where batches were asked for, as LitServe's, has
+    `expect_batches`. It is told of a batch size that was set: here, and in each process by what
+    is returned, which makes it there."""
+    rows = config.max_batch_size
+    unset = next(
+        default_of(field)
+        for field in msgspec.structs.fields(ModelConfig)
+        if field.name == "max_batch_size"
+    )
+    if not hasattr(model, "expect_batches") or rows == unset:
+        return make
+    model.expect_batches(rows)
+    return make and functools.partial(_made_expecting, make, rows)
+
+
+def _made_expecting(make: Callable[[], Any], rows: int) -> Any:
+    model = make()
+    model.expect_batches(rows)
+    return model
 
 
 def placement_of(model: "Model[Any, Any] | TensorModel", config: ModelConfig) -> Placement:

@@ -340,12 +340,18 @@ if __name__ == "__main__":
 """
 
 
-SERVE = "-m headway serve app.py:Lengths --port 0 --grpc-port -1 --options max_batch_size=8"
+SERVE = "-m headway serve app.py:Lengths --port 0 --grpc-port -1 "
+COMMANDS = [
+    "app.py",
+    SERVE + "--options max_batch_size=8",
+    SERVE + "--max-batch-size 8",
+    SERVE + "--max-batch-size 8 --worker process",
+]
 
 
-@pytest.mark.parametrize("command", ["app.py", SERVE])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_run_opens_one_port_and_hands_over_batches(tmp_path: Path, command: str) -> None:
-    """So does the command, with the batch size as the API's own option."""
+    """So does the command, with the batch size as a flag or as the API's own option."""
     (tmp_path / "app.py").write_text(RUN.replace("PORT", "0"))
     with subprocess.Popen(
         [sys.executable, *command.split()], cwd=tmp_path, stderr=subprocess.PIPE, text=True
