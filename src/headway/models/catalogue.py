@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from headway.errors import ConfigError, nearest
 from headway.model import Model, TensorModel
-from headway.models import targets
+from headway.models import editions, targets
 from headway.models.chat.model import LanguageModel, is_language_model
 from headway.models.installed import missing_for
 from headway.models.options import typed
@@ -137,9 +137,14 @@ def catalogue() -> Mapping[str, Entry]:
     return found
 
 
-def build(target: str, options: Mapping[str, Any]) -> AnyModel:
+def build(target: str, options: Mapping[str, Any], edition: str = "") -> AnyModel:
     """The model for a class, an instance or a function (`module:name`, `file.py:name`, `file.py`),
-    a model's file or folder, a name in the catalogue or on the hub; not loaded yet."""
+    a model's file or folder, a name in the catalogue or on the hub; not loaded yet. `edition`: of
+    a Python file that has changed since it was first served (`editions.py`)."""
+    if edition:
+        made = make(targets.maker_at(target, edition), options, where=target)
+        editions.note_use(type(made).__module__)
+        return made
     entry = catalogue().get(target)
     if entry is not None:
         entry.check_installed(has_weights="weights" in options)

@@ -9,11 +9,12 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, cast
 
 from headway.errors import ConfigError
@@ -21,6 +22,7 @@ from headway.model import Model, TensorModel
 from headway.models import functions, pipelines
 
 _MOST_LISTED = 8
+_importing = threading.RLock()  # two models of one file, made in two threads, share its module
 _WRITE = (
     "class Mine(headway.Model): def predict(self, items: list[str]) -> list[float], or "
     "def predict(items: list[str]) -> list[float]"
@@ -32,11 +34,12 @@ def is_code(target: str) -> bool:
     return ":" in target or target.endswith(".py")
 
 
-def maker_at(target: str) -> Callable[..., Any]:
-    """The class, the function as a class, or a copy of the instance. Raises ConfigError, which
-    lists the names that the module has, and says what to write."""
+def maker_at(target: str, edition: str = "") -> Callable[..., Any]:
+    """The class, the function as a class, or a copy of the instance. `edition`: of a file, as
+    `editions.py` has it. Raises ConfigError, which lists the names that the module has, and says
+    what to write."""
     place, name = _parted(target)
-    module = _module_of(place, target)
+    module = _module_of(place, target, edition)
     if not name and not place.endswith(".py"):
         raise ConfigError(f"{target} does not exist: a name is missing; {_contents(module, place)}")
     if not name:
@@ -95,9 +98,15 @@ def _parted(target: str) -> tuple[str, str]:
     return place, name
 
 
-def _module_of(place: str, target: str) -> ModuleType:
+def file_of(target: str) -> Path | None:
+    """The file that it names; None: it names something else."""
+    place = _parted(target)[0] if is_code(target) else ""
+    return Path(place) if place.endswith(".py") else None
+
+
+def _module_of(place: str, target: str, edition: str) -> ModuleType:
     if place.endswith(".py"):
-        return _module_in(Path(place))
+        return _module_in(Path(place), edition)
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
@@ -114,9 +123,10 @@ def _module_of(place: str, target: str) -> ModuleType:
         raise _broken(place, error) from error
 
 
-def _module_in(path: Path) -> ModuleType:
+def _module_in(path: Path, edition: str) -> ModuleType:
     """The file as a module, as `python file.py` sees the world: its folder is searched first. It
-    has its own name where no other module has that, so that worker processes find it, too."""
+    has its own name where no other module has that, so that worker processes find it, too; an
+    edition's name is the edition."""
     if not path.is_file():
         there = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise ConfigError(f"{path}: there is no such file{there}")
@@ -125,6 +135,8 @@ def _module_in(path: Path) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
+        if edition:
+            return _import_as(edition, path)
         if _is_found_as(path.stem, path):
             return importlib.import_module(path.stem)
         return _import_as(f"headway_file_{path.stem.replace('-', '_')}", path)
@@ -145,10 +157,21 @@ def _is_found_as(name: str, path: Path) -> bool:
 
 
 def _import_as(name: str, path: Path) -> ModuleType:
-    loaded = sys.modules.get(name)
-    if loaded is not None and loaded.__file__ == str(path):
-        return loaded
-    return run_module(importlib.util.spec_from_file_location(name, path))
+    with _importing:
+        loaded = sys.modules.get(name)
+        if loaded is not None and loaded.__file__ == str(path):
+            return loaded
+        loader = SourceLoader(name, str(path))
+        return run_module(importlib.util.spec_from_file_location(name, path, loader=loader))
+
+
+class SourceLoader(SourceFileLoader):
+    """Compiles the source as it is now. A .pyc knows its source's time in whole seconds only, so
+    that of two edits within one second the later would not be seen; the folder may be read-only."""
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 def run_module(spec: ModuleSpec | None) -> ModuleType:

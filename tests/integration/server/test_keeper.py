@@ -346,6 +346,56 @@ class Late(headway.Model[int, int]):
         return items
 
 
+FILE = """
+import headway
+
+class Shout(headway.Model[str, str]):
+    def predict(self, items: list[str]) -> list[str]:
+        return [item.upper() + {mark!r} for item in items]
+"""
+
+
+@pytest.mark.parametrize(("file", "name"), [("shouting.py", ""), ("shouting-2.py", ":Shout")])
+@pytest.mark.parametrize("call", ["load", "reload"])
+async def test_a_file_is_read_again_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, name: str, call: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / file
+    path.write_text(FILE.format(mark="!"))
+    models = [
+        ModelConfig(name=each, target=f"{path}{name}", warm_up=False) for each in ("m", "other")
+    ]
+    async with Keeper(configured(*models), make_served) as keeper:
+        await keeper.wait_started()
+
+        async def say(model: str = "m") -> object:
+            return await keeper.registry.get(model).predict("hi", ASK)
+
+        assert await say() == "HI!"
+        path.write_text(FILE.format(mark="?"))
+        await getattr(keeper, call)("m")
+        assert await say() == "HI?"
+        assert await say("other") == "HI!"  # nobody asked for it
+
+        path.write_text("class Shout(:\n")
+        with pytest.raises(InvalidInput, match=rf"{file}, line 1: invalid syntax"):
+            await getattr(keeper, call)("m")
+        assert await say() == "HI?"
+
+        path.write_text(FILE.format(mark="."))
+        await getattr(keeper, call)("m")
+        await getattr(keeper, call)("other")
+        assert await say() == await say("other") == "HI."
+        path.unlink()
+        with pytest.raises(InvalidInput, match="there is no such file"):
+            await getattr(keeper, call)("m")
+        assert await say() == "HI."
+    assert not [each for each in sys.modules if each.startswith("headway_edition_")]
+    for each in ("shouting", "headway_file_shouting_2"):
+        sys.modules.pop(each, None)
+
+
 async def test_a_model_that_goes_and_comes_back_answers_what_it_had_begun() -> None:
     model = ModelConfig(name="m", target=f"{__name__}:Late", warm_up=False)
     late = Config(server=ServerConfig(drain_s=60.0), models=(model,))

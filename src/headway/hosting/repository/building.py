@@ -4,18 +4,17 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from headway.errors import ConfigError
 from headway.hosting.repository.folder import VersionFolder
 from headway.hosting.repository.settings import RepositoryModelConfig
 from headway.model import Model, TensorModel
-from headway.models import catalogue
+from headway.models import catalogue, editions
 from headway.models.catalogue import AnyModel
-from headway.models.targets import fix_of, run_module
+from headway.models.targets import SourceLoader, fix_of, run_module
 
 _log = logging.getLogger(__name__)
 _TRITONS = "config.pbtxt"
@@ -67,15 +66,6 @@ def _from_target(target: str) -> Callable[..., AnyModel]:
 # ---- a model.py
 
 
-class _SourceLoader(SourceFileLoader):
-    """Compiles the source as it is now. A .pyc knows its source's time in whole seconds only, so
-    that of two edits within one second the later would not be seen; the folder may be read-only."""
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
-
-
 def _class_in(path: Path, module_name: str) -> Callable[..., AnyModel]:
     """The model class that the file defines. It may import its neighbours: `from . import x`."""
     module = _module(path, module_name)
@@ -105,7 +95,7 @@ def _module(path: Path, module_name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         name,
         path,
-        loader=_SourceLoader(name, str(path)),
+        loader=SourceLoader(name, str(path)),
         submodule_search_locations=[str(path.parent)],
     )
     try:
@@ -120,6 +110,7 @@ def _module(path: Path, module_name: str) -> ModuleType:
 def forget_module(model: Any) -> None:
     """A version that has gone leaves no module behind."""
     name = type(model).__module__
+    editions.forget(name)
     if name.startswith("headway_models."):
         # All names first, in one go: other threads import meanwhile.
         for each in list(sys.modules):

@@ -17,7 +17,7 @@ from headway.hosting.origin import ModelOrigin
 from headway.hosting.repository.building import build_version
 from headway.hosting.repository.folder import ModelFolder
 from headway.hosting.repository.settings import overridden
-from headway.models import catalogue
+from headway.models import catalogue, editions
 from headway.models.catalogue import AnyModel
 
 
@@ -78,8 +78,11 @@ def of_config(
 ) -> Listing:
     """A model of the configuration: one version. `make`: of a program's own, which no target
     names."""
-    seal = hashlib.sha256(repr((config, attempt)).encode()).hexdigest()
-    make = make or functools.partial(catalogue.build, config.target, config.options)
+    digest = "" if make is not None else editions.digest_of(config.target)
+    seal = hashlib.sha256(repr((config, attempt, digest)).encode()).hexdigest()
+    if make is None:
+        edition = editions.edition_of(config.target, digest, attempt)
+        make = functools.partial(catalogue.build, config.target, config.options, edition)
     return Listing(
         config=config,
         policy=VersionPolicy(),
