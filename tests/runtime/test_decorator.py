@@ -3,12 +3,15 @@
 import asyncio
 import gc
 import inspect
+import math
+import sys
 import threading
 from typing import Any
 
 import pytest
 
 import headway
+from headway import ConfigError, InvalidInput
 from headway.testing import FakeModel, GatedModel, Recorder, now
 
 
@@ -286,3 +289,68 @@ def test_an_option_that_does_not_exist_is_told_where_it_is_typed() -> None:
         headway.batched(max_batch=3)
     with pytest.raises(TypeError, match=r"no option 'worker_count'"):
         headway.Batcher(len, worker_count=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("batch_size", r"max_batch_size"),
+        *(
+            (name, r"max_wait_ms \(in milliseconds\)")
+            for name in ("batch_timeout", "batch_wait_timeout_s", "max_latency_ms", "timeout_ms")
+        ),
+        ("timeout", r"deadline_ms of a call \(in milliseconds\)"),
+    ],
+)
+def test_a_name_of_another_library_leads_to_what_does_the_same(name: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=rf"no option '{name}'; did you mean {meant}"):
+        headway.batched(**{name: 3})  # type: ignore[call-overload]
+
+
+def test_a_number_without_its_name_is_told_how_to_write_it() -> None:
+    with pytest.raises(ConfigError, match=r"@headway\.batched\(max_batch_size=8\)"):
+        headway.batched(8)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({name: 8} for name in ("batch_sizes", "pad_sizes", "buckets", "tenants", "pin")),
+        {"observers": 8},
+        {"batch_sizes": "8"},
+        *(
+            {name: bad}
+            for name in ("max_wait_ms", "slo_ms", "execute_timeout_ms")
+            for bad in (True, -1, "5", 10**400)
+        ),
+        {"execute_timeout_ms": math.nan},
+        {"max_reruns": True},
+        {"max_batch_size": sys.maxsize},
+    ],
+    ids=lambda options: "".join(options),
+)
+def test_an_option_of_the_wrong_kind_is_refused_by_name(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ConfigError, match=f"^{name}: (must be|is a whole number)"):
+        headway.Batcher(len, **options)
+
+
+async def test_several_values_may_come_from_any_iterable() -> None:
+    @headway.batched
+    def double(values: list[int]) -> list[int]:
+        return [2 * value for value in values]
+
+    assert await double.many(n for n in range(3)) == [0, 2, 4]
+    assert await double.many({5: "a"}.keys()) == [10]
+    with pytest.raises(InvalidInput, match="takes the values of several calls, not 3"):
+        await double.many(3)  # type: ignore[arg-type]
+
+
+async def test_true_is_no_deadline() -> None:
+    @headway.batched
+    def echo(values: list[int]) -> list[int]:
+        return values
+
+    for asking in (echo(1, deadline_ms=True), echo.many([1], deadline_ms=True)):
+        with pytest.raises(InvalidInput, match="deadline_ms is not a number: True"):
+            await asking

@@ -29,6 +29,8 @@ class Compose(StrEnum):
     PACKED = "packed"  # likewise; the model takes them without padding
 
 
+_MOST_ROWS = 2**20  # of a batch: some tables have a place for each
+_MOST_WORKERS = 4096
 _WINDOW_BATCHES = 4  # of one request, for each worker: one runs, and the next are planned
 
 
@@ -52,14 +54,15 @@ class Policy:
     ageing_s: float = 1.0  # waited longer: a share of every batch is yours, whatever your class
 
     def __post_init__(self) -> None:
-        for name in ("max_batch_size", "workers", "max_queue"):
-            _check_count(name, getattr(self, name))
+        _check_count("max_batch_size", self.max_batch_size, most=_MOST_ROWS)
+        _check_count("workers", self.workers, most=_MOST_WORKERS)
+        _check_count("max_queue", self.max_queue)
         if self.max_batch_cost is not None:
             _check_count("max_batch_cost", self.max_batch_cost)
         if self.max_wait_s is not None:
-            _check_number("max_wait_ms", self.max_wait_s, least=0.0)
+            _check_number("max_wait_ms", self.max_wait_s, least=0.0, shown_times=1e3)
         if self.slo_s is not None:
-            _check_number("slo_ms", self.slo_s, above=0.0)
+            _check_number("slo_ms", self.slo_s, above=0.0, shown_times=1e3)
         _check_number("ageing_s", self.ageing_s, above=0.0)
         _check_number("slo_percentile", self.slo_percentile, above=0.0, below=100.0)
         for tenant, weight in self.tenant_weights.items():
@@ -102,7 +105,7 @@ class Policy:
         sizes = self.batch_sizes
         if not sizes:
             return
-        _check_ascending("batch_sizes", sizes)
+        _check_ascending("batch_sizes", sizes, most=_MOST_ROWS)
         if sizes[-1] != self.max_batch_size:
             raise ConfigError(
                 f"must end with max_batch_size ({self.max_batch_size}), not {sizes[-1]}",
@@ -139,18 +142,21 @@ def read_buckets(text: str) -> tuple[tuple[int, ...], int]:
         ) from None
 
 
-def _check_ascending(name: str, values: tuple[int, ...]) -> None:
+def _check_ascending(name: str, values: tuple[int, ...], *, most: int | None = None) -> None:
     for value in values:
-        _check_count(name, value)
+        _check_count(name, value, most=most)
     if sorted(set(values)) != list(values):
         raise ConfigError(f"must be ascending, not {values}", field=name)
 
 
-def _check_count(name: str, value: object) -> None:
+def _check_count(name: str, value: object, *, most: int | None = None) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ConfigError(f"must be a whole number, not {value!r}", field=name)
     if value < 1:
         raise ConfigError(f"must be at least 1, not {value}", field=name)
+    if most is not None and value > most:
+        given = f", not {value}" if value < 10**20 else ""  # a longer one says no more
+        raise ConfigError(f"must be at most {most}{given}", field=name)
 
 
 def _check_number(
@@ -160,11 +166,14 @@ def _check_number(
     least: float = -math.inf,
     above: float = -math.inf,
     below: float = math.inf,
+    shown_times: float = 1.0,
 ) -> None:
+    """`shown_times`: the value is shown in the unit that a person gave it in."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise ConfigError(f"must be a number, not {value!r}", field=name)
+    shown = value * shown_times
     if value < least:
-        raise ConfigError(f"must be at least {least:g}, not {value:g}", field=name)
+        raise ConfigError(f"must be at least {least:g}, not {shown:g}", field=name)
     if value <= above or value >= below:
         range_ = f"more than {above:g}" + (f" and less than {below:g}" if below < math.inf else "")
-        raise ConfigError(f"must be {range_}, not {value:g}", field=name)
+        raise ConfigError(f"must be {range_}, not {shown:g}", field=name)

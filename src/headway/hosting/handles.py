@@ -11,7 +11,15 @@ import functools
 import inspect
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import CancelledError, Future
 from typing import Any, Literal, Protocol
 
@@ -138,9 +146,9 @@ class Handle(ModelHandle[Any, Any]):
         ask = _inherited(deadline_ms, priority, parameters)
         return await self._timed(self._one(value, ask))
 
-    async def many(self, values: Sequence[Any], **wishes: Any) -> list[Any]:
+    async def many(self, values: Iterable[Any], **wishes: Any) -> list[Any]:
         ask = _inherited(**wishes)
-        found: list[Any] = await self._timed(self._several(values, ask))
+        found: list[Any] = await self._timed(self._several(list(values), ask))
         return found
 
     async def stream(self, value: Any, **wishes: Any) -> AsyncIterator[Any]:
@@ -158,7 +166,7 @@ class Handle(ModelHandle[Any, Any]):
     def call(self, value: Any, **wishes: Any) -> Any:
         return self._from_thread(self(value, **wishes))
 
-    def call_many(self, values: Sequence[Any], **wishes: Any) -> list[Any]:
+    def call_many(self, values: Iterable[Any], **wishes: Any) -> list[Any]:
         found: list[Any] = self._from_thread(self.many(values, **wishes))
         return found
 

@@ -13,6 +13,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Hashable,
+    Iterable,
     Mapping,
     Sequence,
 )
@@ -273,7 +274,7 @@ class Batcher(Generic[In, Out]):
         """For one request of many values of up to so many rows each: feeds them to the queue."""
         return self._entrance.fan_out(rows=rows, deadline_ms=deadline_ms)
 
-    async def many(self, values: Sequence[Any], **options: Any) -> list[Out]:
+    async def many(self, values: Iterable[Any], **options: Any) -> list[Out]:
         """The results for several values, in order. One error withdraws the rest and is raised.
 
         Any number of values: a few batches' worth are queued at a time, as the queue has room.
@@ -281,16 +282,20 @@ class Batcher(Generic[In, Out]):
         """
         return await self._many(self.submit, values, options)
 
-    async def explain_many(self, values: Sequence[Any], **options: Any) -> list[Explained[Out]]:
+    async def explain_many(self, values: Iterable[Any], **options: Any) -> list[Explained[Out]]:
         """`many`, each result with its story."""
         return await self._many(self.explain, values, options)
 
     async def _many(
         self,
         submit: Callable[..., Awaitable[Any]],
-        values: Sequence[Any],
+        values: Iterable[Any],
         options: Mapping[str, Any],
     ) -> list[Any]:
+        if not isinstance(values, Iterable):
+            raise InvalidInput(f"many() takes the values of several calls, not {values!r:.40}")
+        values = list(values)
+        deadline_at(0.0, options.get("deadline_ms"))  # a wrong one is refused here
         rows = 1
         if self._parts.inputs.knows_rows:
             with self._entrance.refusals_reported():

@@ -1,7 +1,7 @@
 """`@headway.batched`: a function over a list becomes one over single values."""
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from headway.errors import ConfigError
@@ -21,6 +21,10 @@ class BatchedFunction(Generic[In, Out]):
     """
 
     def __init__(self, function: Callable[[list[In]], Any], options: dict[str, Any]) -> None:
+        if isinstance(function, int) and not isinstance(function, bool):
+            raise ConfigError(
+                f"@batched takes options by name: @headway.batched(max_batch_size={function})"
+            )
         if not callable(function) or isinstance(function, type | Model | TensorModel):
             raise ConfigError(f"@batched takes a function, not {function!r}: use headway.Batcher")
         functools.update_wrapper(self, function)
@@ -38,7 +42,7 @@ class BatchedFunction(Generic[In, Out]):
         """From code without an event loop, in any thread."""
         return self.batcher.call(value, **options)
 
-    async def many(self, values: Sequence[In], **options: Any) -> list[Out]:
+    async def many(self, values: Iterable[In], **options: Any) -> list[Out]:
         """Several values at once; results in order. (An item may itself be a list.)"""
         return await self.batcher.many(values, **options)
 

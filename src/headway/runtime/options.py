@@ -6,8 +6,9 @@ workers count in (enums, seconds, bytes) here.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from headway.core import Compose, CostTable, Firing, Order, Policy
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 
 _POLICIES = ("auto", "idle", "window", "static")
 _DEFAULTS = Policy()
+_NO_LISTS = (str, bytes, Mapping)  # though they can be walked through
+# Names that other libraries have, and what does the same here.
+_ELSEWHERE = {
+    **dict.fromkeys(("batch_size", "max_batch", "batch_max_size"), "max_batch_size"),
+    **dict.fromkeys(
+        (
+            *("batch_timeout", "batch_timeout_ms", "batch_wait_timeout_s", "batch_wait_timeout_ms"),
+            *("max_latency_ms", "max_latency", "max_wait", "max_wait_s", "timeout_ms"),
+            *("max_queue_delay_microseconds",),
+        ),
+        "max_wait_ms (in milliseconds)",
+    ),
+    "timeout": "deadline_ms of a call (in milliseconds), or max_wait_ms, the wait for more items",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +72,23 @@ class BatcherOptions:
     def __post_init__(self) -> None:
         if not (isinstance(self.max_reruns, int) and self.max_reruns >= 0):
             raise ConfigError(f"must be at least 0, not {self.max_reruns}", field="max_reruns")
-        _seconds(self.execute_timeout_ms, "execute_timeout_ms")
+        if isinstance(self.max_reruns, bool):
+            raise ConfigError(f"must be a whole number, not {self.max_reruns}", field="max_reruns")
+        for name in ("pad_sizes", "batch_sizes", "observers", "pin"):
+            _check_list(name, getattr(self, name), "[…]")
+        if not isinstance(self.buckets, str):
+            _check_list("buckets", self.buckets, "[64, 128], 'pow2' or 'quantile:4'")
+        if not isinstance(self.tenants, Mapping | NoneType):
+            raise ConfigError(
+                f"must be a weight for each name, as in {{'acme': 2.0}}, not {self.tenants!r:.40}",
+                field="tenants",
+            )
+        limit_s = _seconds(self.execute_timeout_ms, "execute_timeout_ms")
+        if limit_s is not None and not limit_s > 0:
+            given = self.execute_timeout_ms
+            raise ConfigError(f"must be more than 0, not {given!r}", field="execute_timeout_ms")
+        _seconds(self.max_wait_ms, "max_wait_ms")
+        _seconds(self.slo_ms, "slo_ms")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "BatcherOptions":
@@ -65,7 +96,9 @@ class BatcherOptions:
         known = cls.__dataclass_fields__
         for name in given:
             if name not in known:
-                raise TypeError(f"there is no option {name!r}{nearest(name, known)}")
+                meant = _ELSEWHERE.get(name)
+                maybe = nearest(name, known) if meant is None else f"; did you mean {meant}?"
+                raise TypeError(f"there is no option {name!r}{maybe}")
         return cls(**given)
 
     @property
@@ -145,6 +178,14 @@ class BatcherOptions:
 def _seconds(milliseconds: object, name: str) -> float | None:
     if milliseconds is None:
         return None
-    if not isinstance(milliseconds, int | float):
-        raise ConfigError(f"must be a number, not {milliseconds!r}", field=name)
-    return milliseconds / 1e3
+    if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool):
+        raise ConfigError(f"must be a number, not {milliseconds!r:.40}", field=name)
+    try:
+        return milliseconds / 1e3
+    except OverflowError:
+        raise ConfigError("is a whole number beyond every float", field=name) from None
+
+
+def _check_list(name: str, values: object, example: str) -> None:
+    if not isinstance(values, Iterable) or isinstance(values, _NO_LISTS):
+        raise ConfigError(f"must be a list, as in {example}, not {values!r:.40}", field=name)

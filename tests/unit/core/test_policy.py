@@ -29,6 +29,9 @@ BAD = [
     ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (-4, 8)}),
     ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (1, 4)}),
     ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (1, 16)}),
+    ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (8, 2**20 + 1)}),
+    *(("max_batch_size", {"max_batch_size": bad}) for bad in (2**20 + 1, 2**63, 10**5000)),
+    *(("workers", {"workers": bad}) for bad in (4097, 10**12)),
 ]
 
 
@@ -81,3 +84,14 @@ def test_a_choice_that_does_not_exist_is_answered_with_those_that_do() -> None:
     assert choice(Firing, "window", "policy") is Firing.WINDOW
     with pytest.raises(ConfigError, match="policy: 'windw' is not one of 'auto', 'window', 'stati"):
         choice(Firing, "windw", "policy")
+
+
+def test_a_time_is_shown_as_it_was_given() -> None:
+    with pytest.raises(ConfigError, match=r"max_wait_ms: must be at least 0, not -1$"):
+        Policy(max_wait_s=-0.001)
+    with pytest.raises(ConfigError, match=r"slo_ms: must be more than 0, not -50$"):
+        Policy(slo_s=-0.05)
+
+
+def test_the_most_rows_that_a_batch_may_have_are_allowed() -> None:
+    assert Policy(max_batch_size=2**20, batch_sizes=(1, 2**20)).max_batch_size == 2**20

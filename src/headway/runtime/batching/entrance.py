@@ -249,7 +249,7 @@ def deadline_at(entered_at: float, deadline_ms: float | None) -> float | None:
         return None
     try:
         deadline_s = deadline_ms / 1e3
-        is_number = not math.isnan(deadline_s)
+        is_number = not math.isnan(deadline_s) and not isinstance(deadline_ms, bool)
     except (TypeError, OverflowError):  # a text; a whole number beyond every float
         is_number = False
     if not is_number:
