@@ -124,8 +124,11 @@ def run(arguments: argparse.Namespace) -> int:
     _allow_open_files()
     from headway.cli.greeting import announcing
     from headway.server.net.http1.server import run as run_loop
+    from headway.server.run import check_grpc
     from headway.server.run import run as serve
 
+    if arguments.grpc_port is not None and config.server.grpc_port >= 0:
+        check_grpc()
     reread = functools.partial(config_of, arguments, dict(os.environ))
     try:
         run_loop(serve(config, announcing(config), reread=reread))

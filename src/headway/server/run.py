@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from headway.config import Config, KeyConfig, ModelConfig, ServerConfig, keys_of
-from headway.errors import HeadwayError
+from headway.errors import ConfigError, HeadwayError
 from headway.hosting.generation.served import ServedGenerator
 from headway.hosting.hosted import Served
 from headway.hosting.managed import ManagedModel
@@ -277,9 +277,12 @@ def make_grpc(
     observing: Observing | None = None,
     room: BodyRoom | None = None,
 ) -> "GrpcServer | None":
-    """None where it is not wanted, or not installed: then HTTP serves alone."""
+    """None where it is not wanted, or not installed: then HTTP serves alone. Raises ConfigError
+    where it is not installed and the port is one that somebody asked for."""
     if config.grpc_port < 0:
         return None
+    if config.grpc_port != ServerConfig().grpc_port:
+        check_grpc()
     try:
         from headway.server.grpc.server import GrpcServer
     except ImportError as error:
@@ -287,6 +290,16 @@ def make_grpc(
         return None
     inference = inference_over(models, config, version=VERSION)
     return GrpcServer(inference, config, guard=guard, observing=observing, room=room)
+
+
+def check_grpc() -> None:
+    """Raises ConfigError where it is not installed."""
+    try:
+        import headway.server.grpc.server  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"gRPC is not installed ({error}): pip install 'headway[grpc]'", field="grpc_port"
+        ) from error
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from small_server import count, hosted
 
 import headway
 from headway import Tensor
+from headway.cli.main import main
 from headway.config import ServerConfig
 from headway.errors import ConfigError
 from headway.hosting.registry import Registry
@@ -749,14 +750,39 @@ def test_serve_listens_for_both_and_stops_both(tmp_path: Path, stack: str) -> No
             assert process.wait(10) == 0
 
 
-def test_without_the_extra_there_is_http_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def _uninstall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
     for name in [each for each in sys.modules if each.startswith("headway.server.grpc.")]:
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_without_the_extra_there_is_http_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _uninstall(monkeypatch)
     assert make_grpc(Registry(), ServerConfig()) is None
     assert "pip install 'headway[grpc]'" in caplog.text
+
+
+@pytest.mark.parametrize("port", [0, 24602])
+def test_a_port_that_was_asked_for_needs_the_extra(
+    monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    _uninstall(monkeypatch)
+    with pytest.raises(ConfigError, match=r"^grpc_port: .* pip install 'headway\[grpc\]'$"):
+        make_grpc(Registry(), ServerConfig(grpc_port=port))
+
+
+def test_a_port_that_was_typed_needs_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it is the default."""
+    _uninstall(monkeypatch)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["serve", "nobody:Nothing", "--port", "0", "--grpc-port", "8001"]) != 0
+    said = capsys.readouterr().err.strip()
+    assert "pip install 'headway[grpc]'" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_no_port_no_grpc() -> None:

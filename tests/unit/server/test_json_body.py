@@ -12,6 +12,7 @@ from headway.server.net.messages import Request
 class Asked(msgspec.Struct):
     texts: list[str] = []
     name: str = ""
+    level: float = 0.0
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ async def test_half_of_a_surrogate_pair_is_named_by_its_field(
 
 
 async def test_what_is_wrong_in_another_way_is_said_as_it_is() -> None:
-    with pytest.raises(InvalidInput, match=r"truncated|malformed"):
+    with pytest.raises(InvalidInput, match=r"^the body is not JSON: it is cut off$"):
         await decode_fields(Request("POST", "/", "", {}, rb'{"name": "\ud83d\ude42', "1"), Asked)
 
 
@@ -42,3 +43,16 @@ async def test_both_halves_are_a_character() -> None:
     body = rb'{"name": "\ud83d\ude42"}'
     found = await decode_fields(Request("POST", "/", "", {}, body, "1"), Asked)
     assert found.name == "\N{SLIGHTLY SMILING FACE}"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"level": 1e400}', "level"),
+        (b'{"other": {"deep": [1, -1e999]}}', "other.deep[1]"),
+    ],
+)
+async def test_a_number_beyond_every_float_is_named_by_its_field(body: bytes, field: str) -> None:
+    with pytest.raises(InvalidInput, match="the number is beyond every float") as caught:
+        await decode_fields(Request("POST", "/", "", {}, body, "1"), Asked)
+    assert param_of(caught.value) == field

@@ -23,7 +23,7 @@ from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import MAX_INPUTS, check_ids, shortened, texts_of
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
-from headway.server.json.body import decode_json, fields_of, mistake_of
+from headway.server.json.body import decode_json, fields_of, in_words, mistake_of
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Answer, Request, Response
 from headway.server.routes import Route
@@ -382,7 +382,8 @@ async def _body(request: Request) -> dict[str, Any]:
     try:
         body: dict[str, Any] = await decode_json(request, dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        is_what = str(error) if request.body else "the body is empty: JSON is expected"
+        is_what = f"the body is not JSON: {in_words(error)}"
+        is_what = is_what if request.body else "the body is empty: JSON is expected"
         raise InvalidInput(is_what) from error
     inner = body.pop("parameters", None)
     if inner is None:

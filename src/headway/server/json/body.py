@@ -1,6 +1,7 @@
 """A request's body as Python objects: the way in for every route that takes JSON."""
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -66,7 +67,8 @@ async def decode_fields(
         except msgspec.ValidationError:  # rarely: then it is read once more
             fields = fields_of(await decode_json(request, dict[str, Any], default=default), kind)
     except msgspec.ValidationError as error:
-        raise InvalidInput(mistake_of(error, kind)) from error
+        said = _beyond_floats(request.body, error) or mistake_of(error, kind)
+        raise InvalidInput(said) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(_said_of(request.body, error)) from error
     return fields
@@ -98,21 +100,46 @@ def _said_of(body: bytes, error: Exception) -> str:
             place = _half_in(json.loads(body))
             if place is not None:
                 return f"{place}: holds half of a surrogate pair"
-    return str(error)
+    return f"the body is not JSON: {in_words(error)}" if is_cut_off(error) else in_words(error)
 
 
-def _half_in(value: Any, place: str = "") -> str | None:
+def is_cut_off(error: Exception) -> bool:
+    return str(error) == "Input data was truncated"
+
+
+def in_words(error: Exception) -> str:
+    """What is wrong with what is no JSON."""
+    return "it is cut off" if is_cut_off(error) else str(error)
+
+
+def _beyond_floats(body: bytes, error: Exception) -> str:
+    """Which number it is that is out of range: msgspec names no field. Empty: it is none."""
+    if not str(error).startswith("Number out of range") or len(body) > SMALL_BYTES:
+        return ""
+    with suppress(ValueError, RecursionError):
+        place = _place_in(json.loads(body), lambda value: value in (math.inf, -math.inf))
+        if place is not None:
+            return f"{place}: the number is beyond every float"
+    return ""
+
+
+def _half_in(value: Any) -> str | None:
     """Where a text is that no encoding can carry: the JSON of Python's own library takes it."""
-    if isinstance(value, str):
-        return None if _is_whole_text(value) else place or "the body"
+    return _place_in(value, lambda each: isinstance(each, str) and not _is_whole_text(each))
+
+
+def _place_in(value: Any, is_wrong: Callable[[Any], bool], place: str = "") -> str | None:
+    """Where a value, or the name of a field, is wrong; None: nowhere."""
     parts: list[tuple[str, Any]] = []
     if isinstance(value, list):
         parts = [(f"{place}[{index}]", each) for index, each in enumerate(value)]
     elif isinstance(value, dict):
-        if not all(map(_is_whole_text, value)):
+        if any(map(is_wrong, value)):
             return place or "the body"
         parts = [(f"{place}.{name}" if place else name, each) for name, each in value.items()]
-    found = (_half_in(each, where) for where, each in parts)
+    elif is_wrong(value):
+        return place or "the body"
+    found = (_place_in(each, is_wrong, where) for where, each in parts)
     return next((where for where in found if where is not None), None)
 
 

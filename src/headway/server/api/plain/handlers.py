@@ -35,7 +35,7 @@ from headway.server.api.v2.tensors import too_many_rows
 from headway.server.auth.access import Access
 from headway.server.direct import DirectPath
 from headway.server.inference import Inference
-from headway.server.json.body import decode_json
+from headway.server.json.body import decode_json, in_words
 from headway.server.net.background import Steps
 from headway.server.net.messages import Answer, Request, Response
 from headway.server.routes import Route
@@ -43,6 +43,7 @@ from headway.signature.foreign import plain_of
 from headway.signature.values import takes_list, takes_object, takes_text
 
 _NO_PARAMETERS: dict[str, str] = {}
+_MOST_SHOWN = 100  # characters of an example
 
 
 class Plain:
@@ -123,10 +124,32 @@ def _hint(value: Any, schema: dict[str, Any]) -> str:
         is_text = isinstance(value[0], str) and takes_text(schema)
         if is_text or not takes_list(schema):
             return '; several at once are sent as {"items": [...]}'
+    example = example_of(schema)
+    if _is_of_rows(value, example):
+        said = json.dumps({"items": [example, example]}, ensure_ascii=False)
+        said = said if len(said) <= _MOST_SHOWN else '{"items": [...]}'
+        return f"; several rows are sent as {said}"
     if type(value) is dict and not takes_object(schema):
-        example = json.dumps(example_of(schema), ensure_ascii=False)
-        return f"; the body is the value itself, as in {example}"
+        return f"; the body is the value itself, as in {json.dumps(example, ensure_ascii=False)}"
     return ""
+
+
+def _is_of_rows(value: Any, example: Any) -> bool:
+    """Whether it, or one of its fields, is a list of what stands in the example: the rows of an
+    array, as the v2 routes and Python take them. The name of the one field may be too much."""
+    if type(value) is dict and type(example) is dict:
+        return any(_is_of_rows(value[name], example[name]) for name in value.keys() & example)
+    if type(value) is dict and len(value) == 1:
+        (value,) = value.values()
+    return type(example) is list and _levels(value) == _levels(example) + 1
+
+
+def _levels(value: Any) -> int:
+    """How deep lists lie in it, by the first of each."""
+    levels = 0
+    while type(value) is list and value:
+        levels, value = levels + 1, value[0]
+    return levels
 
 
 def _unclear(name: str) -> InvalidInput:
@@ -148,8 +171,8 @@ async def _decoded(request: Request, read: Callable[[Any, Steps], Any]) -> Any:
         if not request.body:
             raise InvalidInput("the body is empty: JSON is expected") from error
         raise InvalidInput(
-            f"the body is not JSON: {error}. To send a file or a text as it is, name its type: "
-            "-H 'Content-Type: image/png', audio/wav, text/plain, …"
+            f"the body is not JSON: {in_words(error)}. To send a file or a text as it is, name its "
+            "type: -H 'Content-Type: image/png', audio/wav, text/plain, …"
         ) from error
 
 

@@ -12,7 +12,7 @@ from headway.hosting.registry import PLAIN, Ask, ServedModel
 from headway.server.api.v2.requests import Parameters, Scalar
 from headway.server.auth.keys import Caller
 from headway.server.inference import Inference
-from headway.server.json.body import SMALL_BYTES
+from headway.server.json.body import SMALL_BYTES, in_words
 from headway.server.json.outline import outline_of
 from headway.server.net.background import background
 from headway.server.net.headers import DEADLINE, OWN, WireHeaders
@@ -165,7 +165,7 @@ async def _parameters(head: bytes) -> Parameters:
             head = (await background.run(partial(outline_of, head, _LISTS_LEVEL)))[0]
         return msgspec.json.decode(head or b"{}", type=_Head).parameters or {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(f"the body is not as expected: {error}") from error
+        raise InvalidInput(f"the body is not as expected: {in_words(error)}") from error
 
 
 def level_of(number: int) -> Literal["high", "normal", "low"]:

@@ -49,6 +49,7 @@ from headway.server.api.v2.tensors import (
     shaped,
     to_raw,
 )
+from headway.server.json.body import in_words
 from headway.server.json.outline import outline_of
 from headway.server.net.background import AT_ONCE, Steps
 
@@ -248,7 +249,7 @@ def _parse(body: Buffer, steps: Steps) -> WireRequest:
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the request is not as expected: {error}") from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        is_what = f"not valid JSON: {error}" if body else "empty: JSON is expected"
+        is_what = f"not valid JSON: {in_words(error)}" if body else "empty: JSON is expected"
         raise InvalidInput(f"the request is {is_what}") from error
     except RecursionError as error:
         raise InvalidInput("the request's JSON is nested too deeply") from error

@@ -13,7 +13,7 @@ from headway.hosting.registry import Ask, ServedModel
 from headway.server.api.events import Events, TextEvents, close, event_in_steps
 from headway.server.api.v2.asking import check_count
 from headway.server.api.v2.requests import Parameters
-from headway.server.json.body import decode_json
+from headway.server.json.body import decode_json, in_words
 from headway.server.json.encoding import encode_json, is_large
 from headway.server.net.background import Steps, Work
 from headway.server.net.messages import Request, Response, StreamResponse
@@ -57,7 +57,7 @@ async def parse(request: Request, model: ServedModel, *, streams: bool = False) 
         check_count(len(keys) + (len(beside) if isinstance(beside, dict) else 0))
         named = msgspec.convert(keys, GenerateRequest)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(f"the body is not as expected: {error}") from error
+        raise InvalidInput(f"the body is not as expected: {in_words(error)}") from error
     parameters = named.get("parameters") or {}
     for name in ("id", "parameters"):
         keys.pop(name, None)
