@@ -123,3 +123,39 @@ async def _over_grpc(channel: grpc.aio.Channel, text: str) -> str:
     )
     raws = [each.infer_response.raw_output_contents[0] async for each in method(requests())]
     return "".join(raw[4:].decode() for raw in raws)
+
+
+class Endless(Model[str, str]):
+    async def stream(self, items: list[str]) -> AsyncIterator[list[str]]:
+        yield ["begun" for _ in items]
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/predict/endless", b'"x"'),
+        ("/v2/models/endless/generate_stream", b'{"text_input":"x"}'),
+    ],
+)
+async def test_a_stream_that_is_cut_at_the_end_of_the_drain_says_so(
+    path: str, body: bytes, version: str
+) -> None:
+    served = Served(ModelConfig(name="endless", target="t:t", warm_up=False), model=Endless())
+    await served.start()
+    registry = Registry()
+    registry.add(served)
+    config = ServerConfig(port=0, grpc_port=-1)
+    async with HttpServer(make_app(registry, config), config) as http:
+        reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
+        head = f"POST {path} HTTP/{version}\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        begun = await reader.readuntil(b"begun")
+        await http.stop(drain_s=0.0)
+        rest = await reader.read()  # the connection ends in order: a reset would raise
+        writer.close()
+    assert b" 200 " in begun
+    assert b"the server is stopping" in rest
+    assert rest.endswith(b"0\r\n\r\n" if version == "1.1" else b"\n\n")
+    await served.close(drain_s=0.0)

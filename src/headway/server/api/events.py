@@ -66,7 +66,7 @@ class Events:
         `texts_of`: what `event_of` gives, in one call."""
         self._stream = stream
         self._event_of = event_of
-        self._error_of = error_of
+        self.error_of = error_of
         self._tail_of = tail_of
         self._texts_of = texts_of
         self._first = b""
@@ -94,7 +94,7 @@ class Events:
             event = self._end()
         except HeadwayError as error:
             await self.aclose()
-            return self._error_of(error)
+            return self.error_of(error)
         if not event:
             raise StopAsyncIteration
         return event
@@ -125,7 +125,7 @@ class Events:
             if tail:
                 sink.write(tail)
         except HeadwayError as error:
-            sink.write(self._error_of(error))
+            sink.write(self.error_of(error))
 
 
 class Slow(NamedTuple):

@@ -100,7 +100,8 @@ class Sink(Protocol):
 class StreamResponse:
     """An answer that is written as it comes. Its iterator is closed when the client leaves.
 
-    One that can `pump` writes into a sink by itself, from its second part on.
+    One that can `pump` writes into a sink by itself, from its second part on; its `error_of` makes
+    the bytes that end it with an error.
     """
 
     __slots__ = ("chunks", "content_type", "headers", "status")

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from headway.config import ServerConfig
+from headway.errors import Closed, HeadwayError
 from headway.runtime.calling.threads import whose
 from headway.server.app import WISHES, App
 from headway.server.net.background import joined
@@ -25,7 +26,7 @@ SMALL = 32 * 2**10  # bytes; up to here a copy is cheaper than a second write
 class Answering(Lifetime):
     """A stream that it answers is written without a task: it is the `Out` of a `StreamSink`."""
 
-    __slots__ = ("_asked", "_handle", "_is_chunked", "_owes_continue", "writable")
+    __slots__ = ("_asked", "_handle", "_is_chunked", "_last_words", "_owes_continue", "writable")
 
     def __init__(
         self, app: App, config: ServerConfig, loop: asyncio.AbstractEventLoop, owner: Owner
@@ -35,6 +36,8 @@ class Answering(Lifetime):
         self._asked: tuple[bytes, dict[bytes, bytes]] = (b"", {})  # its URL and headers, if direct
         self._owes_continue = False
         self._is_chunked = True  # the stream that is answered
+        # What a stream that is under way says to end with an error: all that is yet to be written.
+        self._last_words: Callable[[HeadwayError], bytes] | None = None
         self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
 
     # As a stream's way out.
@@ -47,6 +50,22 @@ class Answering(Lifetime):
             transport.writelines(wire.parts_of_chunk(data, is_chunked=self._is_chunked))
         else:
             transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+
+    def cut(self) -> None:
+        """A stream of events that is under way ends with its error, not in the middle of it."""
+        last_words = self._last_words
+        if last_words is None or self._task is None or self._transport.is_closing():
+            super().cut()
+            return
+        self._is_over, self._comment = True, None
+        error = Closed("the server is stopping")
+        self._app.errors.count(error.code)
+        self.send(last_words(error))
+        if self._is_chunked:
+            self._transport.write(wire.LAST_CHUNK)
+        task = self._task
+        self._close()
+        task.cancel()
 
     def call_in_turn(self, callback: Callable[[], object]) -> None:
         self._owner.turns.call(self.client, callback)
@@ -204,9 +223,7 @@ class Answering(Lifetime):
             self._write_chunk(head, chunk, is_chunked=is_chunked)
             head, chunk = b"", None
             self._comment = comment
-            sink = StreamSink(self._owner.writes, self)
-            await pump(sink)
-            held = sink.take()
+            held = await self._pumped(response.chunks, pump)
         while chunk is not None:
             if chunk:  # an empty one would end the stream
                 self._write_chunk(head, chunk, is_chunked=is_chunked)
@@ -219,6 +236,17 @@ class Answering(Lifetime):
         if held:
             head += wire.encode_chunk(held) if is_chunked else held
         self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))
+
+    async def _pumped(self, chunks: object, pump: Callable[[StreamSink], Awaitable[None]]) -> bytes:
+        """What it has not written yet."""
+        sink = StreamSink(self._owner.writes, self)
+        if (error_of := getattr(chunks, "error_of", None)) is not None:
+            self._last_words = lambda error: sink.take() + error_of(error)
+        try:
+            await pump(sink)
+        finally:
+            self._last_words = None
+        return sink.take()
 
     def _write_chunk(self, head: bytes, chunk: bytes, *, is_chunked: bool) -> None:
         if len(chunk) > SMALL:

@@ -188,7 +188,7 @@ class Lifetime(asyncio.BufferedProtocol):
             self._close()
 
     def cut(self) -> None:
-        """Time is up: an unanswered request is refused, a stream ends in the middle."""
+        """Time is up: an unanswered request is refused, an answer ends in the middle."""
         if self._task is None or self._is_answering or self._transport.is_closing():
             self._transport.abort()
             return
