@@ -221,7 +221,7 @@ def test_without_matplotlib_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     plot = ("--plot", str(tmp_path / "picture.png"))
     assert main(["simulate", "--arrivals", "poisson:300", *MODEL, *plot]) == 2
-    assert "--plot: plots need matplotlib: pip install headway[plots]" in capsys.readouterr().err
+    assert "--plot: plots need matplotlib: pip install 'headway[plots]'" in capsys.readouterr().err
 
 
 # ---- lengths

@@ -250,7 +250,7 @@ def plot(outcomes: list[GenerationOutcome], path: Path, *, title: str) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("plots need matplotlib: pip install headway[plots]") from error
+        raise ConfigError("plots need matplotlib: pip install 'headway[plots]'") from error
     figure = Figure(figsize=(10, 4), layout="constrained", dpi=130)
     FigureCanvasAgg(figure)
     first, between = figure.subplots(1, 2)

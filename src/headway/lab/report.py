@@ -326,7 +326,7 @@ def _new_figure(width: float, height: float) -> "Figure":
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("plots need matplotlib: pip install headway[plots]") from error
+        raise ConfigError("plots need matplotlib: pip install 'headway[plots]'") from error
     figure = Figure(figsize=(width, height), layout="constrained", dpi=130)
     FigureCanvasAgg(figure)
     return figure
