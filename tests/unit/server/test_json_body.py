@@ -13,6 +13,7 @@ class Asked(msgspec.Struct):
     texts: list[str] = []
     name: str = ""
     level: float = 0.0
+    levels: list[float] = []
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ async def test_both_halves_are_a_character() -> None:
     ("body", "field"),
     [
         (b'{"level": 1e400}', "level"),
-        (b'{"other": {"deep": [1, -1e999]}}', "other.deep[1]"),
+        (b'{"levels": [1, -1e999]}', "levels[1]"),
     ],
 )
 async def test_a_number_beyond_every_float_is_named_by_its_field(body: bytes, field: str) -> None:
