@@ -127,6 +127,9 @@ def test_models_are_controlled_as_tritons_own_examples_do_it(models: Path, kind:
         wrong = '"parameters": {"config": {{"max_batch_size": "16"}}}'
         told = refused(lambda: triton.load_model("simple", config=wrong))
         assert "failed to load 'simple': config is not JSON" in told
+        (models / "simple" / "1" / "model.py").write_text("1 +\n")
+        assert refused(lambda: triton.load_model("simple")).count("failed to load") == 1
+        write_version(models, "simple", 1, 11)
         triton.load_model("simple", config='{"max_batch_size":"16"}')
         found = triton.get_model_config("simple", **client.as_json)
         assert found.get("config", found)["max_batch_size"] == 16

@@ -21,5 +21,6 @@ def loading(name: str) -> Iterator[None]:
     try:
         yield
     except HeadwayError as error:
-        error.args = (f"{_NOT_LOADED} {name!r}: {error}",)
+        if not str(error).startswith(_NOT_LOADED):
+            error.args = (f"{_NOT_LOADED} {name!r}: {error}",)
         raise
