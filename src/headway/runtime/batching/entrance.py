@@ -254,7 +254,7 @@ def deadline_at(entered_at: float, deadline_ms: float | None) -> float | None:
         is_number = False
     if not is_number:
         raise InvalidInput(f"deadline_ms is not a number: {deadline_ms!r:.40}")
-    return entered_at + deadline_s
+    return entered_at + float(deadline_s)  # numpy's float32 would make the clock one
 
 
 def now_here() -> float:
