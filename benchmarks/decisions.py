@@ -50,6 +50,7 @@ class Kind(NamedTuple):
         )
 
 
+ALL_OF_IT = "all of it"
 KINDS = {
     "all alike": Kind(),
     "512 sizes": Kind(sizes=512),
@@ -60,8 +61,17 @@ KINDS = {
     "SLO": Kind(slo_s=1_000.0),
     "sizes, SLO": Kind(sizes=512, slo_s=1_000.0),
     "sizes, tenants, SLO": Kind(sizes=512, tenants=1_000, slo_s=1_000.0),
-    "all of it": Kind(512, 1_000, has_classes=True, has_deadlines=True, slo_s=1_000.0),
+    ALL_OF_IT: Kind(512, 1_000, has_classes=True, has_deadlines=True, slo_s=1_000.0),
 }
+
+
+def _named_groups(columns: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The last column, where everything comes together, has bars of its own."""
+    groups = [
+        ("every column but the last", [name for name in columns if name != ALL_OF_IT]),
+        (ALL_OF_IT, [name for name in columns if name == ALL_OF_IT]),
+    ]
+    return [group for group in groups if group[1]]
 
 
 def _form() -> str:
@@ -83,11 +93,11 @@ class Cell(NamedTuple):
 
 
 def decisions(quick: bool) -> Report:
-    items = 300_000 if quick else 3_000_000
-    grown = _memory_growth_kib(items)
+    items = 300_000 if quick else 6_000_000
+    table = _table(list(KINDS), WAITING, 100 if quick else 200)
     overloaded = _overloaded_submit_us()
     counted_s, took_s, arrivals = _rehearsed()
-    table = _table(list(KINDS), WAITING, 100 if quick else 200)
+    grown = _memory_growth_kib(items)  # last: millions of items leave a heap of holes
     return Report(
         table.title,
         table.header,
@@ -118,18 +128,17 @@ def decisions(quick: bool) -> Report:
 def _table(columns: Sequence[str], waiting: Sequence[int], rounds: int) -> Report:
     cells = {(each, name): _cell(KINDS[name], each, rounds) for each in waiting for name in columns}
     bars = []
-    for each in waiting:
-        most = MOST_US.get(each)
-        if most is not None:
-            us = max(cells[each, name].fire for name in columns)
-            held = max(cells[each, name].wait for name in columns)
-            of_item = max(cells[each, name].fire / cells[each, name].items for name in columns)
-            alone = max(_cell(KINDS[name], each, rounds, max_batch_size=1).fire for name in columns)
+    for each in (each for each in waiting if each in MOST_US):
+        for kind, names in _named_groups(columns):
+            found = [cells[each, name] for name in names]
+            us, held = max(cell.fire for cell in found), max(cell.wait for cell in found)
+            alone = max(_cell(KINDS[name], each, rounds, max_batch_size=1).fire for name in names)
             measured = (
-                f"{us:.0f} µs, {of_item:.1f} an item; {alone:.0f} µs where a batch is one item, "
-                f"{held:.0f} µs where nothing starts"
+                f"{us:.0f} µs, {max(cell.fire / cell.items for cell in found):.1f} an item; "
+                f"{alone:.0f} µs where a batch is one item, {held:.0f} µs where nothing starts"
             )
-            bars.append(Bar(f"≤ {most} µs at {each:,} items, every column", measured, us <= most))
+            asked = f"≤ {MOST_US[each]} µs at {each:,} items, {kind}"
+            bars.append(Bar(asked, measured, us <= MOST_US[each]))
     return Report(
         "8. One submit / one decision that starts nothing / one that starts a batch (of so many "
         "items), in µs, by the number of items waiting",
