@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from compiling import replace_in_scheduler
 
 from headway import END, Batcher, Closed, DeadlineExceeded, InvalidInput, Model, ModelFailed
 from headway.events import Crashed
@@ -365,22 +366,6 @@ async def test_a_crash_answers_everyone_and_stays_visible(caplog: pytest.LogCapt
     assert left.value.__cause__ is crash
     assert [event.error for event in recorder.events if isinstance(event, Crashed)] == [crash]
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
-
-
-class Replaced:
-    """A scheduler of which some methods are others; a compiled one lets nobody replace its own."""
-
-    def __init__(self, scheduler: Any, methods: dict[str, Any]) -> None:
-        self._scheduler = scheduler
-        self.__dict__.update(methods)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scheduler, name)
-
-
-def replace_in_scheduler(batcher: Batcher[Any, Any], **methods: Any) -> None:
-    queue: Any = batcher._decider.queue
-    queue.scheduler = Replaced(queue.scheduler, methods)
 
 
 @pytest.mark.parametrize("good_decisions", range(8))

@@ -5,16 +5,15 @@ import hashlib
 import os
 import pickle
 import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from compiling import IS_COMPILED, copy_interpreted
 
 import headway
 from headway import compiled
-from headway.core.batching import scheduler
 from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.step import Decode, Step
 from headway.core.items import (
@@ -103,13 +102,9 @@ def compiled_sources() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Headway without its compiled modules."""
-    if scheduler.__file__.endswith(".py"):
+    if not IS_COMPILED:
         pytest.skip("the core is not compiled here: no C compiler, or no `make compiled`")
-    folder = tmp_path_factory.mktemp("interpreted")
-    without = shutil.ignore_patterns("*.so", "*.pyd", compiled.LIST, "__pycache__")
-    shutil.copytree(SOURCE, folder / "headway", ignore=without)
-    return folder
+    return copy_interpreted(tmp_path_factory.mktemp("interpreted"))
 
 
 @pytest.mark.parametrize("world", WORLDS)

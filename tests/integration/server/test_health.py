@@ -17,6 +17,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("grpc_health.v1.health_pb2")
 
 import grpc
+from compiling import replace_in_scheduler
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from real_server import Server, served
 from served_models import MOST_S, Gate, Words
@@ -162,7 +163,7 @@ def test_a_crashed_scheduler_is_not_live(stack: str) -> None:
             def broken(*_: Any) -> None:
                 raise RuntimeError("a bug")
 
-            model.batcher._decider.queue.scheduler.next_action = broken  # type: ignore[method-assign,assignment]
+            replace_in_scheduler(model.batcher, next_action=broken)
             with pytest.raises(Exception, match="crashed"):
                 await model.predict("a", Ask())
 
