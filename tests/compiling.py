@@ -1,4 +1,4 @@
-"""What a compiled core asks of tests: methods that nobody can replace, calls that no profile sees."""
+"""What a compiled core asks of tests: nobody replaces its methods, no profile sees its calls."""
 
 import shutil
 from pathlib import Path

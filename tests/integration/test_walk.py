@@ -13,9 +13,9 @@ from types import FrameType
 
 import httpx
 import pytest
-from compiling import IS_COMPILED, copy_interpreted
 
 import headway
+from compiling import IS_COMPILED, copy_interpreted
 from headway.server.auth.keys import new_key
 from headway.wiring import running
 

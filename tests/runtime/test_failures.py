@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from compiling import replace_in_scheduler
 
+from compiling import replace_in_scheduler
 from headway import END, Batcher, Closed, DeadlineExceeded, InvalidInput, Model, ModelFailed
 from headway.events import Crashed
 from headway.runtime.workers.thread import ThreadWorker

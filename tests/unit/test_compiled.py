@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from compiling import IS_COMPILED, copy_interpreted
 
 import headway
+from compiling import IS_COMPILED, copy_interpreted
 from headway import compiled
 from headway.core.generation.sequence import Finished, FinishReason
 from headway.core.generation.step import Decode, Step

@@ -17,12 +17,12 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("grpc_health.v1.health_pb2")
 
 import grpc
-from compiling import replace_in_scheduler
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from real_server import Server, served
 from served_models import MOST_S, Gate, Words
 from stacks import Stacks, Watched
 
+from compiling import replace_in_scheduler
 from headway.core.operating.health import Health
 from headway.errors import ModelFailed
 from headway.hosting.registry import Ask
