@@ -38,6 +38,15 @@ class Item(NamedTuple):
         return (self.partition, self.bucket) if self.bucket else self.partition
 
 
+def key_of(item: Item) -> Any:
+    """Its id, to look it up by: the very object that the item holds.
+
+    Of `item.id` compiled code makes a new one each time, which a dict has to compare.
+    """
+    fields: tuple[Any, ...] = item
+    return fields[0]
+
+
 # Item's own constructor spends most of its time on defaults; this takes the fields as one tuple.
 new_item = cast("Callable[[tuple[Any, ...]], Item]", functools.partial(tuple.__new__, Item))
 

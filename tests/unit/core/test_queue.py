@@ -198,7 +198,7 @@ def test_figures_are_right_however_many_leave_at_once(
         (lane,) = made.lanes.values()
         assert isinstance(lane, FairLane)
         line = lane.lines[Priority.NORMAL]
-        taken = made.take(line, most, list(line.shelves)[::2] if sizes else None)
+        taken = made.take(line, most, list(line.shelves.values())[::2] if sizes else None)
         for item in taken:
             assert waiting.pop(item.id) == item
         assert (made.rows, lane.rows, line.rows) == (len(waiting),) * 3
@@ -206,6 +206,7 @@ def test_figures_are_right_however_many_leave_at_once(
         assert lane.size_rows == sum(item.size for item in waiting.values())
         assert sum(shelf.items for shelf in line.shelves.values()) == len(waiting)
         assert all(shelf.items for shelf in line.shelves.values())
+        assert line.by_size == sorted(line.shelves.values(), key=lambda shelf: shelf.size)
         if lane.items:
             assert line.oldest() == min(waiting.values(), key=arrival_of)
 

@@ -16,7 +16,7 @@ from headway.core.batching.planning import (
 from headway.core.costs import Costs
 from headway.core.items import FireReason, Item
 from headway.core.policy import Compose, Policy
-from headway.core.queueing.queue import FairLane, Line, Queue
+from headway.core.queueing.queue import FairLane, Line, Queue, Shelf
 
 
 class PlannedComposer:
@@ -44,7 +44,7 @@ class PlannedComposer:
         made = Composition()
         top, is_urged = lane.top, self._lateness.is_possible
         if is_urged:
-            made.late_before = now + self._lateness.batch_s(1, min(top.shelves)) - 1e-9
+            made.late_before = now + self._lateness.batch_s(1, top.by_size[0].size) - 1e-9
             if self._lateness.drop(lane, made) or not lane.items:
                 return made
             if made.late:
@@ -75,20 +75,19 @@ class PlannedComposer:
 
     def _take_part(self, line: Line, anchor: Item | None, made: Composition) -> None:
         """The anchor and those of its part of the plan, in their order, up to every limit."""
-        queue, shelves = self._queue, line.shelves
+        queue = self._queue
         head = line.head()
         anchor = anchor or head
-        size = queue.shelf_of(anchor)
-        cap = None if self._sorts else self._planner.most_alone(size, shelves[size].rows)
-        inside = [size]
+        own = line.shelves[queue.shelf_of(anchor)]
+        cap = None if self._sorts else self._planner.most_alone(own.size, own.rows)
+        inside = [own]
         if cap is None:
-            rows_of = {each: shelf.rows for each, shelf in shelves.items()}
-            part = self._part_of(size, rows_of)
+            part = self._part_of(own.size, line.by_size)
             low, high = part.low, part.high
             inside, available, largest = [], 0, 0
-            for each, shelf in shelves.items():
-                if low < each <= high:
-                    inside.append(each)
+            for shelf in line.shelves.values():
+                if low < shelf.size <= high:
+                    inside.append(shelf)
                     available += shelf.rows
                     largest = max(largest, shelf.largest)
             most = min(available, self._limits.rows_at(largest))
@@ -97,26 +96,29 @@ class PlannedComposer:
         if anchor is not head:
             queue.take_one(anchor)
             made.add([anchor], line.priority)
-            inside = [each for each in inside if each in shelves]
+            inside = [shelf for shelf in inside if shelf.items]
         if inside and cap > made.rows:
             is_single = line.rows == line.items
             taken = queue.take(line, cap - made.rows, inside)
             made.add(taken, line.priority, len(taken) if is_single else None)
-        made.size = max([item.size for item in made.items])
+        size = 0
+        for item in made.items:
+            size = max(size, item.size)
+        made.size = size
 
-    def _part_of(self, size: int, rows_of: dict[int, int]) -> Part:
+    def _part_of(self, size: int, shelves: list[Shelf]) -> Part:
+        """`shelves`: shortest first."""
+        sizes, rows = [shelf.size for shelf in shelves], [shelf.rows for shelf in shelves]
         if self._sorts:
-            return sorted_chunk(size, rows_of, self._limits)
-        return self._planner.part_of(size, rows_of)
+            return sorted_chunk(size, sizes, rows, self._limits)
+        return self._planner.part_of(size, sizes, rows)
 
     def _fill(self, lane: FairLane, line: Line, made: Composition, now: float) -> None:
         """Lower classes come along where that delays no item of this one."""
         lower = [each for each in lane.lines[line.priority + 1 :] if each.items]
         if not lower:
             return
-        first_deadline = min([item.deadline for item in made.items])
-        first_arrived = min([item.arrived_at for item in made.items])
-        due = min(first_deadline, first_arrived + self._lateness.slo_s)
+        due = self._lateness.first_due(made.items)
         for each in lower:
             most = self._filling.rows_with(each.priority, made.rows, made.size, now)
             most = min(most, self._limits.rows_at(made.size))
@@ -126,27 +128,31 @@ class PlannedComposer:
 
     def _fill_from(self, line: Line, most: int, made: Composition) -> None:
         """Whole shelves at once, the longest first: they waste least."""
-        shelves, whole, rows = line.shelves, [], made.rows
+        whole: list[Shelf] = []
+        part: Shelf | None = None  # that is taken from last, and not as a whole
+        largest, rows, is_single = made.size, made.rows, line.rows == line.items
         costs, limits = self._costs, self._limits
-        part: int | None = None  # the shelf that is taken from last, and not as a whole
-        by_rows, scale = costs.by_rows(made.size)
-        shorter = sorted([each for each in shelves if each <= made.size])
-        for size in shorter[::-1]:
+        by_rows, scale = costs.by_rows(largest)
+        for shelf in reversed(line.by_size):
+            if shelf.size > largest:
+                continue
             if rows >= most:
                 break
-            company = shelves[size].rows
+            company = shelf.rows
             price_s = price_of_a_row(rows, by_rows, scale, limits)
-            if price_s > price_among_its_own(size, company, costs, limits):
+            if price_s > price_among_its_own(shelf.size, company, costs, limits):
                 continue
             if company > most - rows:
-                part = size
+                part = shelf
                 break
-            whole.append(size)
+            whole.append(shelf)
             rows += company
         if whole:
-            made.add(self._queue.take(line, rows - made.rows, whole), line.priority)
+            taken = self._queue.take(line, rows - made.rows, whole)
+            made.add(taken, line.priority, len(taken) if is_single else None)
         if part is not None:
-            made.add(self._queue.take(line, most - rows, [part]), line.priority)
+            taken = self._queue.take(line, most - rows, [part])
+            made.add(taken, line.priority, len(taken) if is_single else None)
 
     def _why_no_more(self, made: Composition) -> FireReason:
         if made.rows >= self._max_rows:

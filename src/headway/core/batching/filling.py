@@ -8,18 +8,18 @@ it when they use nearly all. A batch that takes no more than twice as long as th
 is no matter, however many rows it holds.
 """
 
-import math
+from typing import Final
 
 from headway.core.costs import Costs
 from headway.core.costs.sizes import size_class
 from headway.core.items import Priority
 from headway.core.queueing.priority import Usage
 
-_FREE = 1.01  # of a batch's time: what takes no longer than this delays nobody
-_TIMES_OWN = 2.0  # of what a batch of the higher classes takes: longer ones they would notice
-_MOST_ROWS = 1_000_000
-_REDRAW_EVERY = 64  # batches
-_STEPS = 32  # of the share of the classes above
+_FREE: Final = 1.01  # of a batch's time: what takes no longer than this delays nobody
+_TIMES_OWN: Final = 2.0  # of what a batch of the higher classes takes: they notice longer ones
+_MOST_ROWS: Final = 1_000_000
+_REDRAW_EVERY: Final = 64  # batches
+_STEPS: Final = 32  # of the share of the classes above
 
 
 class Filling:
@@ -64,7 +64,7 @@ class Filling:
             lost = lost_beside(share) if rows else lost_between(share)
             portion = max(self._portion(size, 1.0 - lost), self._unnoticed(size, share))
             self._portions[key] = portion
-        return max(rows, portion, self._free_rows(rows, size) if rows else 0)
+        return max(portion, self._free_rows(rows, size)) if rows else portion
 
     def _free_rows(self, rows: int, size: int) -> int:
         """How many rows take no longer than so many."""
@@ -90,7 +90,8 @@ class Filling:
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if (by_rows[middle] or math.inf) * scale <= most_s:
+            seconds = by_rows[middle]
+            if seconds and seconds * scale <= most_s:
                 low = middle
             else:
                 high = middle - 1

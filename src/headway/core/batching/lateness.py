@@ -60,6 +60,14 @@ class Lateness:
             return False
         return due - item.arrived_at >= self.batch_s(item.rows, item.size)
 
+    def first_due(self, items: list[Item]) -> float:
+        """When the first of their answers is wanted."""
+        deadline = arrived_at = _INFINITE
+        for item in items:
+            deadline = min(deadline, item.deadline)
+            arrived_at = min(arrived_at, item.arrived_at)
+        return min(deadline, arrived_at + self.slo_s)
+
     def drop(self, lane: FairLane, made: Composition, now: float | None = None) -> bool:
         """Drop items that would be late. True: there are more than one decision may drop.
 

@@ -7,18 +7,17 @@ around it are planned for. So no item starves, the long do not wait for the shor
 batching does not pay, each runs alone.
 """
 
-import bisect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
 
 _INFINITE: Final = math.inf  # a name that compiled code does not look up each time
-_BELOW_ALL = -1  # some items have no size: 0
-_GROUPS = 16  # of neighbouring sizes are told apart by one plan
-_REDRAW_EVERY = 64  # plans: what batches take changes slowly
+_BELOW_ALL: Final = -1  # some items have no size: 0
+_GROUPS: Final = 16  # of neighbouring sizes are told apart by one plan
+_REDRAW_EVERY: Final = 64  # plans: what batches take changes slowly
 
 
 # Limits, parts and shapes are plain classes: compiled code makes and reads them far faster than
@@ -153,10 +152,11 @@ class Planner:
         each, _ = _alone(rows, shape)
         return max(each, shape.best_rows[shape.most])
 
-    def part_of(self, size: int, rows_of: dict[int, int]) -> Part:
+    def part_of(self, size: int, sizes: list[int], rows: list[int]) -> Part:
+        """`sizes`: of all that wait, ascending, with so many rows of each."""
         if self._limits.is_learned:
             self._shapes.clear()
-        sizes, rows = _neighbours(size, rows_of, self._limits.max_rows)
+        sizes, rows = _neighbours(size, sizes, rows, self._limits.max_rows)
         shapes: list[Shape] = []
         for each in sizes:
             shape = self._shape_of(each)
@@ -193,22 +193,25 @@ def _guessed_shapes(sizes: list[int], rows: list[int], limits: Limits) -> list[S
     return [shape for shape in shapes if shape is not None]  # a guess knows every size
 
 
-def _neighbours(size: int, rows_of: dict[int, int], max_rows: int) -> tuple[list[int], list[int]]:
+def _neighbours(
+    size: int, sizes: list[int], rows: list[int], max_rows: int
+) -> tuple[list[int], list[int]]:
     """The sizes around this one, ascending, up to the first with which there are more rows than a
     batch holds on that side, in groups of about as many rows each; and the rows of each group."""
-    sizes = sorted(rows_of)
-    low = bisect.bisect_left(sizes, size)
-    high, last = low + 1, len(sizes)
+    low, last = 0, len(sizes)
+    while low < last and sizes[low] < size:
+        low += 1
+    high = low + 1
     beside = 0
     while low > 0 and beside <= max_rows:
         low -= 1
-        beside += rows_of[sizes[low]]
+        beside += rows[low]
     beside = 0
     while high < last and beside <= max_rows:
-        beside += rows_of[sizes[high]]
+        beside += rows[high]
         high += 1
-    sizes = sizes[low:high]
-    rows = [rows_of[each] for each in sizes]
+    if low > 0 or high < last:
+        sizes, rows = sizes[low:high], rows[low:high]
     return (sizes, rows) if len(sizes) <= _GROUPS else _grouped(sizes, rows)
 
 
@@ -268,17 +271,17 @@ def plan(size: int, sizes: list[int], rows: list[int], shapes: list[Shape]) -> P
     return Part(sizes[start - 1] if start else _BELOW_ALL, high, batches[stop - 1], best_rows)
 
 
-def sorted_chunk(size: int, rows_of: Mapping[int, int], limits: Limits) -> Part:
+def sorted_chunk(size: int, sizes: list[int], rows: list[int], limits: Limits) -> Part:
     """Batches as full as they may be, one after the other, in the order of sizes: the one that
     holds the size."""
-    low, last, rows = _BELOW_ALL, 0, 0
-    for each in sorted(rows_of):
-        if rows and rows + rows_of[each] > max(1, limits.rows_at(each)):
+    low, last, chunk_rows = _BELOW_ALL, 0, 0
+    for index, each in enumerate(sizes):
+        if chunk_rows and chunk_rows + rows[index] > max(1, limits.rows_at(each)):
             if size <= last:
                 break
-            low, rows = last, 0
-        last, rows = each, rows + rows_of[each]
-    return Part(low, last, rows, [])
+            low, chunk_rows = last, 0
+        last, chunk_rows = each, chunk_rows + rows[index]
+    return Part(low, last, chunk_rows, [])
 
 
 def _alone(rows: int, shape: Shape) -> tuple[int, float]:

@@ -51,7 +51,6 @@ _TRIAL_RATE = 0.5  # … each of which counts as much as all before
 _TRIAL_SHARE = 0.005  # of the running time is lost to trials, at most
 _TRIAL_TIMES = 4.0  # of the best size's time: longer trials are rarer still
 _TRIAL_ROWS = 1.5  # of the best size: closer ones are not worth a trial
-_ROWS_BITS = 32  # of a key of size and rows: no batch has more rows
 
 
 class _Cell:
@@ -108,7 +107,6 @@ class Costs:
         self._lately = 1.0  # what the last batches took, to what was predicted
         self._curve: list[float | None] = []  # the one of size 0: where nothing varies
         self._curve_by_size: dict[int, list[float | None]] = {}
-        self._predicted: dict[int, float] = {}  # by size and rows in one number; before scaling
         self._points_by_size: dict[int, Points] = {}
         self._best: dict[int, int] = {}
         self._trial: tuple[int, int] | None = None  # the cell that is tried again, if one is
@@ -139,12 +137,7 @@ class Costs:
     def predict(self, rows: int, size: int = 0) -> float | None:
         """Expected seconds for a batch of that shape; None where nothing is known."""
         if size:
-            key = size_class(size) << _ROWS_BITS | rows
-            seconds = self._predicted.get(key)
-            if seconds is None:
-                seconds = interpolated(self._points(size), rows, extend=self._was_probed)
-                if seconds is not None:
-                    self._predicted[key] = seconds
+            seconds = interpolated(self._points(size), rows, extend=self._was_probed)
         else:
             curve = self._curve
             if not curve:
@@ -334,7 +327,6 @@ class Costs:
         self.version += 1
         self._curve = []
         self._curve_by_size.clear()
-        self._predicted.clear()
         self._points_by_size.clear()
         self._best.clear()
         self._forget_errors()

@@ -8,12 +8,13 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Collection
+from typing import Final
 
 # How sure one must be that an item will be late: in percent of batches that run so fast.
-HOPELESS = 10.0  # an item that is late even then has no chance
-DOUBTFUL = 85.0  # an item that is in time even then has a good one
+HOPELESS: Final = 10.0  # an item that is late even then has no chance
+DOUBTFUL: Final = 85.0  # an item that is in time even then has a good one
 
-_SLACK = 64  # entries of the departed that are tolerated
+_SLACK: Final = 64  # entries of the departed that are tolerated
 
 
 class Deadlines:

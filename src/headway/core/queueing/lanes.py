@@ -9,9 +9,9 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from headway.core.items import Item, Priority
+from headway.core.items import Item, Priority, key_of
 from headway.core.queueing.classes import PriorityClass
 from headway.core.queueing.deadlines import Deadlines
 from headway.core.queueing.plain import PlainLane
@@ -19,7 +19,8 @@ from headway.core.queueing.shelves import SLACK, Flow, Shelf, Slot
 from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
-_CLEARED = 2  # departed items, at most, when one comes
+_CLEARED: Final = 2  # departed items, at most, when one comes
+_INFINITE: Final = math.inf  # a name that compiled code does not look up each time
 
 
 class Line:
@@ -29,6 +30,7 @@ class Line:
         "_class",
         "_live",
         "arrivals",
+        "by_size",
         "due",
         "items",
         "lane",
@@ -42,7 +44,8 @@ class Line:
         self.priority = class_.priority
         self.items = 0
         self.rows = 0
-        self.shelves: dict[int, Shelf] = {}  # by size
+        self.shelves: dict[int, Shelf] = {}  # by size, in the order in which they came
+        self.by_size: list[Shelf] = []  # the same, shortest first
         self.arrivals: deque[Item] = deque()  # some may have left
         self.due = Deadlines(live)  # when their answers are wanted
         self._class = class_
@@ -54,7 +57,7 @@ class Line:
         class_, lane, rows = self._class, self.lane, item.rows
         shares = class_.shares
         if shelf is None:
-            shelf = self.shelves[shelf_size] = Shelf(shelf_size, shares, self._live)
+            shelf = self._add_shelf(shelf_size)
         tenant = shares.accounts.get(item.tenant) or shares.account(item.tenant)
         shelf.push(item, tenant, penalty)
         if class_.is_crowded:
@@ -67,21 +70,31 @@ class Line:
         if len(arrivals) > self.items:  # each that comes clears some of the departed away
             live = self._live
             for _ in range(_CLEARED):
-                if arrivals[0].id in live:
+                if key_of(arrivals[0]) in live:
                     break
                 arrivals.popleft()
         lane.items += 1
         lane.rows += rows
         if item.size:
             lane.size_rows += rows * item.size
-        if due != math.inf:
+        if due != _INFINITE:
             self.due.add(due, item.id)
+
+    def _add_shelf(self, size: int) -> Shelf:
+        shelf = self.shelves[size] = Shelf(size, self._class.shares, self._live)
+        place = 0
+        for each in self.by_size:
+            if each.size > size:
+                break
+            place += 1
+        self.by_size.insert(place, shelf)
+        return shelf
 
     # ---- questions
 
     def oldest(self) -> Item | None:
         arrivals, live = self.arrivals, self._live
-        while arrivals and arrivals[0].id not in live:
+        while arrivals and key_of(arrivals[0]) not in live:
             arrivals.popleft()
         return arrivals[0] if arrivals else None
 
@@ -124,11 +137,10 @@ class Line:
 
     # ---- going
 
-    def take(self, most: int, sizes: list[int] | None = None) -> list[Item]:
-        """Up to so many rows, in order; the first that does not fit stops. `sizes`: only from
-        these shelves."""
-        held = self.shelves
-        chosen = list(held.values()) if sizes is None else [held[size] for size in sizes]
+    def take(self, most: int, shelves: list[Shelf] | None = None) -> list[Item]:
+        """Up to so many rows, in order; the first that does not fit stops. `shelves`: only from
+        these."""
+        chosen = list(self.shelves.values()) if shelves is None else shelves
         rows = self.rows
         is_single = rows == self.items
         if not is_single:
@@ -154,9 +166,9 @@ class Line:
             touched[shelf.size] = shelf
             if not shelf.items:
                 shelf.compact()
-                del self.shelves[shelf.size]
+                self._remove_empty([shelf])
         if taken:
-            self._count_out(taken, list(touched.values()))
+            self._count_out(taken, [shelf for shelf in touched.values() if shelf.items])
         return taken
 
     def remove(self, item: Item, shelf_size: int, *, ran: bool) -> None:
@@ -203,33 +215,48 @@ class Line:
 
     def _count_out(self, taken: list[Item], shelves: list[Shelf]) -> None:
         """Items have left these shelves: clear away their traces, where there are many."""
-        lane, rows = self.lane, len(taken)
+        lane, rows, size_rows = self.lane, len(taken), 0
         if lane.rows != lane.items:
             rows = sum([item.rows for item in taken])
-            lane.size_rows -= sum([item.rows * item.size for item in taken])
+            size_rows = sum([item.rows * item.size for item in taken])
         elif lane.size_rows:
-            lane.size_rows -= sum([item.size for item in taken])
+            for item in taken:
+                size_rows += item.size
+        lane.size_rows -= size_rows
         self._class.rows -= rows
         self.rows -= rows
         self.items -= len(taken)
         lane.rows -= rows
         lane.items -= len(taken)
+        self._clear_away(shelves)
+        if len(self.arrivals) > 2 * (self.items + SLACK):
+            live = self._live
+            self.arrivals = deque([each for each in self.arrivals if key_of(each) in live])
+
+    def _clear_away(self, shelves: list[Shelf]) -> None:
+        """Those of them that are empty, and what the departed have left on the others."""
+        empty: list[Shelf] = []
         for shelf in shelves:
             items = shelf.items
             shelf.is_crowded = is_crowded = len(shelf.flows) > items + SLACK
             if is_crowded or len(shelf.slots) > items:
                 shelf.forget()
-            if not items and shelf.size in self.shelves:
-                del self.shelves[shelf.size]
-        if len(self.arrivals) > 2 * (self.items + SLACK):
-            live = self._live
-            self.arrivals = deque([each for each in self.arrivals if each.id in live])
+            if not items:
+                empty.append(shelf)
+        if empty:
+            self._remove_empty(empty)
+
+    def _remove_empty(self, shelves: list[Shelf]) -> None:
+        for shelf in shelves:
+            del self.shelves[shelf.size]
+        self.by_size = [shelf for shelf in self.by_size if shelf.items]
 
     def clear(self) -> None:
         """No item is here: drop the traces."""
         self.arrivals.clear()
         self.due.clear()
         self.shelves.clear()
+        self.by_size.clear()
 
 
 class FairLane:

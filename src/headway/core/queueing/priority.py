@@ -12,11 +12,12 @@ Knows neither items nor batches. `Class` is an index: 0 is the highest.
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
-FLOOR = 32  # one unit of work in so many is an aged class's, if it gets no more otherwise
-_MOST_AHEAD = 64  # units: what a class was given counts against later claims up to this
-MEMORY_S = 2.0  # how long use is remembered
-_LEAST_S = 0.1  # use is not reckoned from less than this
+FLOOR: Final = 32  # one unit of work in so many is an aged class's, if it gets no more otherwise
+_MOST_AHEAD: Final = 64  # units: what a class was given counts against later claims up to this
+MEMORY_S: Final = 2.0  # how long use is remembered
+_LEAST_S: Final = 0.1  # use is not reckoned from less than this
 
 
 class Ageing:

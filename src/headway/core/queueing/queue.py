@@ -10,8 +10,9 @@ out of a line is one step that leaves every figure right.
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from headway.core.items import Item, Priority, kind_of
+from headway.core.items import Item, Priority, key_of, kind_of
 from headway.core.policy import Order
 from headway.core.queueing.classes import PriorityClass
 from headway.core.queueing.deadlines import Deadlines
@@ -19,12 +20,13 @@ from headway.core.queueing.lanes import OVERTAKE_ROWS, FairLane, Lane, Line, arr
 from headway.core.queueing.plain import PlainLane
 from headway.core.queueing.priority import Ageing
 from headway.core.queueing.ranking import Ranking
+from headway.core.queueing.shelves import Shelf
 
 # With no more waiting rows than these, the item due first goes first. In a longer queue that would
 # only choose which items are late, and fill it with items that are answered at the last moment.
-HURRIED_ROWS = 16
+HURRIED_ROWS: Final = 16
 
-__all__ = ["FairLane", "Lane", "Line", "PlainLane", "Queue"]
+__all__ = ["FairLane", "Lane", "Line", "PlainLane", "Queue", "Shelf"]
 
 
 class Queue:
@@ -143,7 +145,7 @@ class Queue:
         lane = self._fair_lanes.get(partition)
         if lane is None:
             lane = self._fair_lanes[partition] = FairLane(partition, self._classes, self._live)
-        self._live[item_id] = item
+        self._live[key_of(item)] = item
         shelf_size = self._shelf_of(size) if size and self._shelf_of is not None else 0
         penalty = self._long_penalty(size) if self._shortest_first else 0.0
         lane.lines[item.priority].push(item, shelf_size, due, penalty)
@@ -168,15 +170,15 @@ class Queue:
         self._count_out_plain(len(taken))
         return taken
 
-    def take(self, line: Line, most: int, sizes: list[int] | None = None) -> list[Item]:
+    def take(self, line: Line, most: int, shelves: list[Shelf] | None = None) -> list[Item]:
         """Up to so many rows of the line, in order, to run; the first that does not fit stops.
 
-        `sizes`: only of these shelves.
+        `shelves`: only of these.
         """
         if most <= 0:
             return []
         before = line.rows
-        taken = line.take(most, sizes)
+        taken = line.take(most, shelves)
         if taken:
             self._count_out(line.lane, len(taken), before - line.rows)
         return taken
@@ -209,7 +211,7 @@ class Queue:
         return item
 
     def _remove(self, item: Item, *, ran: bool) -> None:
-        del self._live[item.id]
+        del self._live[key_of(item)]
         lane = self._fair_lanes[item.lane]
         lane.lines[item.priority].remove(item, self.shelf_of(item), ran=ran)
         self._count_out(lane, 1, item.rows)

@@ -7,18 +7,19 @@ left to serve is paid back.
 """
 
 import bisect
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from headway.core.items import Item
+from headway.core.items import Item, key_of
 from headway.core.queueing.fairness import Account, Shares
 
-SLACK = 64  # traces of the departed that are tolerated
+SLACK: Final = 64  # traces of the departed that are tolerated
 
 
 class Flow:
     """One tenant's items on one shelf, oldest first; some may have left.
 
     A list and where it starts: most flows hold an item or two, for which a deque is large and slow.
+    A list of one stays when that was served: the tenant's next item takes its place.
     """
 
     __slots__ = ("gone", "has_gaps", "items", "shelf", "spent", "start", "tenant", "unused")
@@ -38,14 +39,26 @@ class Flow:
         """Nothing waits, and no slot is left."""
         return not self.unused and not self.spent and len(self.items) - self.start == self.gone
 
+    def append(self, item: Item) -> None:
+        items = self.items
+        if self.start < len(items) or not items:
+            items.append(item)
+        elif len(items) == 1:
+            items[0] = item
+            self.start = 0
+        else:
+            self.items = [item]
+            self.start = 0
+
     def pop(self) -> Item:
         """Take the first out."""
         items, start = self.items, self.start
         item = items[start]
         start += 1
         if start == len(items):
-            items.clear()
-            start = 0
+            if start > 1:
+                items.clear()
+                start = 0
         elif start >= SLACK and 2 * start >= len(items):
             del items[:start]
             start = 0
@@ -63,7 +76,7 @@ class Flow:
         """The first that waits; those before it that have left are cleared."""
         while self.start < len(self.items):
             item = self.items[self.start]
-            if item.id in live:
+            if key_of(item) in live:
                 return item
             self.pop()
             self.gone -= 1
@@ -128,7 +141,7 @@ class Shelf:
         elif flow.tenant is not tenant:  # its account was closed and opened again meanwhile
             flow.tenant = tenant
         rows = item.rows
-        flow.items.append(item)
+        flow.append(item)
         self.items += 1
         self.rows += rows
         if item.size > self.largest:
@@ -137,8 +150,8 @@ class Shelf:
             flow.unused -= 1
             shares.enter(tenant, rows)
             return
-        tag = shares.enter(tenant, rows, rows)
-        slot = (tag + penalty, item.id, tag, rows, flow)
+        tag: Any = shares.enter(tenant, rows, rows)  # as an object: one for both of its places
+        slot = (tag + penalty if penalty else tag, key_of(item), tag, rows, flow)
         slots = self.slots
         if not slots or slots[-1] < slot:
             slots.append(slot)
@@ -180,7 +193,7 @@ class Shelf:
             if not rows:
                 shares.advance(slot[2])
             flow.pop()
-            del live[item.id]
+            del live[key_of(item)]
             taken.append(item)
             rows += item.rows
             used += 1
@@ -198,8 +211,12 @@ class Shelf:
     def cut(self, most: int) -> list[Slot]:
         """Take the first slots off, up to so many. Each is for one item of one row; where it turns
         out to be for none, `serve` says so."""
-        slots = self.slots[:most]
-        del self.slots[:most]
+        slots = self.slots
+        if len(slots) <= most:
+            self.slots = []
+        else:
+            slots = slots[:most]
+            del self.slots[:most]
         self.items -= len(slots)
         self.rows -= len(slots)
         return slots

@@ -1,91 +1,84 @@
 """Takes items of one row from the front of several shelves, many at once: the usual case."""
 
 from bisect import bisect_right
+from typing import Final
 
-from headway.core.items import Item
+from headway.core.items import Item, key_of
 from headway.core.queueing.fairness import Account, Shares
 from headway.core.queueing.shelves import Flow, Shelf, Slot
 
-_AHEAD = 8  # slots of each shelf, beside twice its part of a batch, that are looked at first
+_AHEAD: Final = 8  # slots of each shelf, beside twice its part of a batch, that are looked at first
 
 
 def take_singles(
     shelves: list[Shelf], most: int, shares: Shares[Account], live: dict[int, Item]
 ) -> list[Item]:
     """Up to so many, whose slots come first; from several shelves, in no order."""
-    shares.advance(min([shelf.slots[0][2] for shelf in shelves]))
-    taken = _serve(shelves, most, shares)
+    shares.advance(_first_tag(shelves))
+    taken = _serve(shelves, most, shares, live)
     while len(taken) < most and (more := [shelf for shelf in shelves if shelf.slots]):
-        taken += _serve(more, most - len(taken), shares)  # some slots were without an item
-    for item in taken:
-        del live[item.id]
+        taken += _serve(more, most - len(taken), shares, live)  # some slots were without an item
     return taken
 
 
-def _serve(shelves: list[Shelf], most: int, shares: Shares[Account]) -> list[Item]:
+def _first_tag(shelves: list[Shelf]) -> float:
+    first: float = shelves[0].slots[0][2]
+    for shelf in shelves:
+        tag: float = shelf.slots[0][2]
+        if tag < first:
+            first = tag
+    return first
+
+
+def _serve(
+    shelves: list[Shelf], most: int, shares: Shares[Account], live: dict[int, Item]
+) -> list[Item]:
     """The items of the first so many slots, out of their flows."""
     first = shelves[0]
-    slots = first.cut(most) if len(shelves) == 1 else _cut(shelves, most)
+    if len(shelves) > 1:
+        return _serve_each(_cut(shelves, most), shares, live)
+    slots = first.cut(most)
     one: Flow = slots[0][4]
-    if len(shelves) == 1 and len(first.flows) == 1 and not one.has_gaps:
-        shares.leave(one.tenant, len(slots))
-        return one.pop_many(len(slots))
-    flows: list[Flow] = []
-    for slot in slots:
-        flow: Flow = slot[4]
-        if flow.has_gaps:
-            return _serve_gaps(slots, shares)
-        flows.append(flow)
-    taken = [flow.pop() for flow in flows]
-    if len(shares.accounts) == 1:
-        shares.leave(one.tenant, len(taken))
-    else:
-        _leave_each(flows, shares)
-        for shelf in shelves:
-            if shelf.is_crowded:
-                _close(flows)
-                break
+    if len(first.flows) > 1 or one.has_gaps:
+        return _serve_each(slots, shares, live)
+    shares.leave(one.tenant, len(slots))
+    taken = one.pop_many(len(slots))
+    for item in taken:
+        del live[key_of(item)]
     return taken
 
 
-def _serve_gaps(slots: list[Slot], shares: Shares[Account]) -> list[Item]:
-    """Slots may be for other items than those that took them, or for none."""
+def _serve_each(slots: list[Slot], shares: Shares[Account], live: dict[int, Item]) -> list[Item]:
+    """Of many tenants."""
     taken: list[Item] = []
-    served: list[Flow] = []
+    emptied = 0.0
     for slot in slots:
         flow: Flow = slot[4]
         item = flow.shelf.serve(slot) if flow.has_gaps else flow.pop()
-        if item is not None:
-            taken.append(item)
-            served.append(flow)
-    _leave_each(served, shares)
-    return taken
-
-
-def _leave_each(flows: list[Flow], shares: Shares[Account]) -> None:
-    """One item of each has left: of many tenants."""
-    emptied = 0.0
-    for flow in flows:
+        if item is None:
+            continue
+        taken.append(item)
+        del live[key_of(item)]
         tenant = flow.tenant
         tenant.held = held = tenant.held - 1
         if not held:
             emptied += tenant.weight
+        shelf = flow.shelf
+        if shelf.is_crowded and flow.is_over:
+            shelf.flows.pop(tenant.name, None)
     if emptied:
         shares.active_weight -= emptied
         shares.prune()
-
-
-def _close(flows: list[Flow]) -> None:
-    """Forget those, of flows without gaps, that are over."""
-    for flow in flows:
-        if not flow.items:
-            flow.shelf.flows.pop(flow.tenant.name, None)
+    return taken
 
 
 def _cut(shelves: list[Shelf], most: int) -> list[Slot]:
     """Take the first so many slots off."""
     slots: list[Slot] = []
-    if sum([len(shelf.slots) for shelf in shelves]) <= most:
+    in_all = 0
+    for shelf in shelves:
+        in_all += len(shelf.slots)
+    if in_all <= most:
         for shelf in shelves:
             slots += shelf.cut(most)
     else:
