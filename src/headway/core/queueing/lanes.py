@@ -15,7 +15,7 @@ from headway.core.items import Item, Priority, key_of
 from headway.core.queueing.classes import PriorityClass
 from headway.core.queueing.deadlines import Deadlines
 from headway.core.queueing.plain import PlainLane
-from headway.core.queueing.shelves import SLACK, Flow, Shelf, Slot
+from headway.core.queueing.shelves import SLACK, Shelf, Slot
 from headway.core.queueing.taking import take_singles
 
 OVERTAKE_ROWS = 64  # shortest first: an item of mean size is overtaken by no more rows than this
@@ -100,9 +100,12 @@ class Line:
 
     def head(self) -> Item:
         """The next, in order."""
-        flow: Flow = min([shelf.slots[0] for shelf in self.shelves.values()])[4]
-        if not flow.has_gaps:
-            return flow.items[flow.start]
+        first, flow = self.by_size[0].slots[0], self.by_size[0].owners[0]
+        for shelf in self.by_size:
+            if shelf.slots[0] < first:
+                first, flow = shelf.slots[0], shelf.owners[0]
+        if not flow.has_gaps and flow.first is not None:
+            return flow.first
         found = self.first()
         assert found is not None, "the line is empty"
         return found[1]

@@ -18,18 +18,30 @@ SLACK: Final = 64  # traces of the departed that are tolerated
 class Flow:
     """One tenant's items on one shelf, oldest first; some may have left.
 
-    A list and where it starts: most flows hold an item or two, for which a deque is large and slow.
-    A list of one stays when that was served: the tenant's next item takes its place.
+    Most flows hold one item: the first is kept in the flow itself, and a list only if more come.
     """
 
-    __slots__ = ("gone", "has_gaps", "items", "shelf", "spent", "start", "tenant", "unused")
+    __slots__ = (
+        "_rest",
+        "_start",
+        "first",
+        "gone",
+        "has_gaps",
+        "length",
+        "shelf",
+        "spent",
+        "tenant",
+        "unused",
+    )
 
     def __init__(self, tenant: Account, shelf: "Shelf") -> None:
         self.tenant = tenant
         self.shelf = shelf
-        self.items: list[Item] = []
-        self.start = 0  # of those that wait; earlier ones were served
-        self.gone = 0  # items that have left, from there on
+        self.first: Item | None = None
+        self._rest: list[Item] | None = None  # behind the first, …
+        self._start = 0  # … from here on; earlier ones were served
+        self.length = 0  # items, with those that have left
+        self.gone = 0  # items that have left
         self.unused = 0  # slots of items that left without running
         self.spent = 0  # slots whose right was used for an item that went out of turn
         self.has_gaps = False  # a slot may have no item, or an item no slot
@@ -37,45 +49,58 @@ class Flow:
     @property
     def is_over(self) -> bool:
         """Nothing waits, and no slot is left."""
-        return not self.unused and not self.spent and len(self.items) - self.start == self.gone
+        return self.length == self.gone and not self.unused and not self.spent
 
     def append(self, item: Item) -> None:
-        items = self.items
-        if self.start < len(items) or not items:
-            items.append(item)
-        elif len(items) == 1:
-            items[0] = item
-            self.start = 0
+        self.length += 1
+        if self.first is None:
+            self.first = item
+        elif self._rest is None:
+            self._rest = [item]
         else:
-            self.items = [item]
-            self.start = 0
+            self._rest.append(item)
 
     def pop(self) -> Item:
         """Take the first out."""
-        items, start = self.items, self.start
-        item = items[start]
-        start += 1
-        if start == len(items):
-            if start > 1:
-                items.clear()
-                start = 0
-        elif start >= SLACK and 2 * start >= len(items):
-            del items[:start]
-            start = 0
-        self.start = start
+        item = self.first
+        assert item is not None, "no item is here"
+        self.length -= 1
+        if self._rest is None:
+            self.first = None
+        else:
+            self._move_up(self._rest)
         return item
 
     def pop_many(self, count: int) -> list[Item]:
         """Take the first so many out; there are as many."""
-        taken = self.items[self.start : self.start + count]
-        self.start += count - 1
-        self.pop()  # the last, and what is to be cleared away
+        rest = self._rest
+        if rest is None or count == 1:
+            return [self.pop()]
+        assert self.first is not None, "no item is here"
+        more = count - 1
+        taken = [self.first, *rest[self._start : self._start + more]]
+        self.length -= count
+        self._start += more
+        self._move_up(rest)
         return taken
+
+    def _move_up(self, rest: list[Item]) -> None:
+        """The first has left: the next is the first now."""
+        start = self._start
+        if start == len(rest):
+            self.first = self._rest = None
+            self._start = 0
+            return
+        self.first = rest[start]
+        start += 1
+        if start >= SLACK and 2 * start >= len(rest):
+            del rest[:start]
+            start = 0
+        self._start = start
 
     def oldest(self, live: dict[int, Item]) -> Item | None:
         """The first that waits; those before it that have left are cleared."""
-        while self.start < len(self.items):
-            item = self.items[self.start]
+        while (item := self.first) is not None:
             if key_of(item) in live:
                 return item
             self.pop()
@@ -83,23 +108,33 @@ class Flow:
         return None
 
     def newest(self, live: dict[int, Item]) -> Item | None:
-        items = self.items
-        while len(items) > self.start:
-            if items[-1].id in live:
-                return items[-1]
-            items.pop()
+        """The last that waits; those after it that have left are cleared."""
+        rest = self._rest
+        while rest is not None and len(rest) > self._start:
+            if key_of(rest[-1]) in live:
+                return rest[-1]
+            rest.pop()
+            self.length -= 1
             self.gone -= 1
-        return None
+        return self.oldest(live)
 
     def clean(self, live: dict[int, Item]) -> None:
         """Forget the items that have left."""
-        self.items = [each for each in self.items[self.start :] if each.id in live]
-        self.start = self.gone = 0
+        first, rest = self.first, self._rest
+        items = [] if first is None else [first]
+        if rest is not None:
+            items += rest[self._start :]
+        waiting = [each for each in items if key_of(each) in live]
+        self.first = waiting[0] if waiting else None
+        self._rest = waiting[1:] or None
+        self.length = len(waiting)
+        self._start = self.gone = 0
 
 
-# Key, id of the item that took it, tag, rows that were charged, flow. Ordered by key, then arrival.
-# The key is the tag, plus a penalty for being long where the shortest go first. (Were the types of
-# its fields given, compiled code would take it apart and build it anew wherever it is passed on.)
+# Key, id of the item that took it, tag, rows that were charged. Ordered by key, then arrival. The
+# key is the tag, plus a penalty for being long where the shortest go first. (Were the types of its
+# fields given, compiled code would take it apart and build it anew wherever it is passed on. Its
+# flow is not among them: of tuples of numbers, Python's garbage collector keeps no list.)
 Slot: TypeAlias = tuple[Any, ...]
 
 
@@ -113,6 +148,7 @@ class Shelf:
         "is_crowded",
         "items",
         "largest",
+        "owners",
         "rows",
         "size",
         "slots",
@@ -127,7 +163,8 @@ class Shelf:
         self.items = 0
         self.rows = 0
         self.flows: dict[str, Flow] = {}
-        self.slots: list[Slot] = []
+        self.slots: list[Slot] = []  # in order
+        self.owners: list[Flow] = []  # the flow of each slot
         # A flow that is over is left for its tenant, who is often back soon; where there are many,
         # each is closed when it ends.
         self.is_crowded = False
@@ -151,27 +188,29 @@ class Shelf:
             shares.enter(tenant, rows)
             return
         tag: Any = shares.enter(tenant, rows, rows)  # as an object: one for both of its places
-        slot = (tag + penalty if penalty else tag, key_of(item), tag, rows, flow)
+        slot = (tag + penalty if penalty else tag, key_of(item), tag, rows)
         slots = self.slots
         if not slots or slots[-1] < slot:
             slots.append(slot)
+            self.owners.append(flow)
         else:
-            bisect.insort(slots, slot)
+            place = bisect.bisect(slots, slot)
+            slots.insert(place, slot)
+            self.owners.insert(place, flow)
 
     def first(self) -> tuple[Slot, Item] | None:
         """The slot whose turn it is, and its item. Slots without an item are cleared."""
         slots, live, gone = self.slots, self._live, 0
         found: tuple[Slot, Item] | None = None
-        for slot in slots:
-            flow: Flow = slot[4]
+        for flow in self.owners:
             item = None if flow.spent else flow.oldest(live)
             if item is not None:
-                found = slot, item
+                found = slots[gone], item
                 break
-            self._clear(slot)
+            self._clear(slots[gone], flow)
             gone += 1
         if gone:
-            del slots[:gone]
+            self._cut_off(gone)
         return found
 
     def take(self, most: int) -> list[Item]:
@@ -179,13 +218,13 @@ class Shelf:
         shares, live = self._shares, self._live
         taken: list[Item] = []
         rows = used = 0
-        for slot in self.slots:
+        for flow in self.owners:
             if rows >= most:
                 break
-            flow: Flow = slot[4]
+            slot = self.slots[used]
             item = None if flow.spent else flow.oldest(live)
             if item is None:
-                self._clear(slot)
+                self._clear(slot, flow)
                 used += 1
                 continue
             if item.rows > most - rows:
@@ -203,32 +242,34 @@ class Shelf:
             if flow.is_over:
                 del self.flows[tenant.name]
             shares.leave(tenant, item.rows)
-        del self.slots[:used]
+        self._cut_off(used)
         self.items -= len(taken)
         self.rows -= rows
         return taken
 
-    def cut(self, most: int) -> list[Slot]:
-        """Take the first slots off, up to so many. Each is for one item of one row; where it turns
-        out to be for none, `serve` says so."""
-        slots = self.slots
+    def cut(self, most: int) -> tuple[list[Slot], list[Flow]]:
+        """Take the first slots off, up to so many, with their flows. Each is for one item of one
+        row; where it turns out to be for none, `serve` says so."""
+        slots, owners = self.slots, self.owners
         if len(slots) <= most:
-            self.slots = []
+            self.slots, self.owners = [], []
         else:
-            slots = slots[:most]
-            del self.slots[:most]
+            slots, owners = slots[:most], owners[:most]
+            self._cut_off(most)
         self.items -= len(slots)
         self.rows -= len(slots)
-        return slots
+        return slots, owners
 
-    def serve(self, slot: Slot) -> Item | None:
+    def _cut_off(self, count: int) -> None:
+        del self.slots[:count], self.owners[:count]
+
+    def serve(self, slot: Slot, flow: Flow) -> Item | None:
         """The item for a slot that was cut off, of a flow with gaps; None: there is none."""
-        flow: Flow = slot[4]
         item = None if flow.spent else flow.oldest(self._live)
         if item is None:
             self.items += 1
             self.rows += 1
-            self._clear(slot)
+            self._clear(slot, flow)
         else:
             flow.pop()
             if slot[3] != 1:
@@ -246,7 +287,7 @@ class Shelf:
         flow = self.flows[item.tenant]
         flow.has_gaps = True
         flow.gone += 1
-        if flow.gone > (len(flow.items) - flow.start) // 2 + SLACK:
+        if flow.gone > flow.length // 2 + SLACK:
             flow.clean(self._live)
         if ran:
             flow.spent += 1
@@ -266,16 +307,16 @@ class Shelf:
 
     def compact(self) -> None:
         """Clear away the slots without an item."""
-        slots, self.slots = self.slots, []
-        for slot in slots:
-            flow: Flow = slot[4]
+        slots, owners = self.slots, self.owners
+        self.slots, self.owners = [], []
+        for index, flow in enumerate(owners):
             if flow.oldest(self._live) is not None:
-                self.slots.append(slot)
+                self.slots.append(slots[index])
+                self.owners.append(flow)
             else:
-                self._clear(slot)
+                self._clear(slots[index], flow)
 
-    def _clear(self, slot: Slot) -> None:
-        flow: Flow = slot[4]
+    def _clear(self, slot: Slot, flow: Flow) -> None:
         if flow.spent:
             flow.spent -= 1
         else:

@@ -36,11 +36,12 @@ def _serve(
     """The items of the first so many slots, out of their flows."""
     first = shelves[0]
     if len(shelves) > 1:
-        return _serve_each(_cut(shelves, most), shares, live)
-    slots = first.cut(most)
-    one: Flow = slots[0][4]
+        slots, flows = _cut(shelves, most)
+        return _serve_each(slots, flows, shares, live)
+    slots, flows = first.cut(most)
+    one = flows[0]
     if len(first.flows) > 1 or one.has_gaps:
-        return _serve_each(slots, shares, live)
+        return _serve_each(slots, flows, shares, live)
     shares.leave(one.tenant, len(slots))
     taken = one.pop_many(len(slots))
     for item in taken:
@@ -48,46 +49,45 @@ def _serve(
     return taken
 
 
-def _serve_each(slots: list[Slot], shares: Shares[Account], live: dict[int, Item]) -> list[Item]:
-    """Of many tenants."""
+def _serve_each(
+    slots: list[Slot], flows: list[Flow], shares: Shares[Account], live: dict[int, Item]
+) -> list[Item]:
+    """Of many tenants: the items of these slots, which were cut off."""
     taken: list[Item] = []
     emptied = 0.0
-    for slot in slots:
-        flow: Flow = slot[4]
-        item = flow.shelf.serve(slot) if flow.has_gaps else flow.pop()
+    for index, flow in enumerate(flows):
+        shelf, tenant = flow.shelf, flow.tenant
+        item = shelf.serve(slots[index], flow) if flow.has_gaps else flow.pop()
         if item is None:
             continue
         taken.append(item)
         del live[key_of(item)]
-        tenant = flow.tenant
         tenant.held = held = tenant.held - 1
         if not held:
             emptied += tenant.weight
-        shelf = flow.shelf
         if shelf.is_crowded and flow.is_over:
-            shelf.flows.pop(tenant.name, None)
+            del shelf.flows[tenant.name]
     if emptied:
         shares.active_weight -= emptied
         shares.prune()
     return taken
 
 
-def _cut(shelves: list[Shelf], most: int) -> list[Slot]:
-    """Take the first so many slots off."""
+def _cut(shelves: list[Shelf], most: int) -> tuple[list[Slot], list[Flow]]:
+    """Take the first so many slots off, with their flows."""
     slots: list[Slot] = []
+    flows: list[Flow] = []
     in_all = 0
     for shelf in shelves:
         in_all += len(shelf.slots)
-    if in_all <= most:
-        for shelf in shelves:
-            slots += shelf.cut(most)
-    else:
-        last = _slot_at(shelves, most)
-        for shelf in shelves:
-            count = bisect_right(shelf.slots, last)
-            if count:
-                slots += shelf.cut(count)
-    return slots
+    last = _slot_at(shelves, most) if in_all > most else None
+    for shelf in shelves:
+        count = most if last is None else bisect_right(shelf.slots, last)
+        if count:
+            its_slots, its_flows = shelf.cut(count)
+            slots += its_slots
+            flows += its_flows
+    return slots, flows
 
 
 def _slot_at(shelves: list[Shelf], place: int) -> Slot:
