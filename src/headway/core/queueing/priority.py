@@ -63,7 +63,9 @@ class Usage:
     def above(self, index: int, now: float) -> float:
         """The share of one worker's time that the classes above this one use; 0: none lately."""
         self._fade(now)
-        used = sum(self._seconds[:index])
+        used = 0.0
+        for each in self._seconds[:index]:
+            used += each
         return used / max(self._watched_s, _LEAST_S) if used > 1e-3 * MEMORY_S else 0.0
 
     def _fade(self, now: float) -> None:

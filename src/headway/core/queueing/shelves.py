@@ -28,15 +28,13 @@ class Flow:
         "gone",
         "has_gaps",
         "length",
-        "shelf",
         "spent",
         "tenant",
         "unused",
     )
 
-    def __init__(self, tenant: Account, shelf: "Shelf") -> None:
+    def __init__(self, tenant: Account) -> None:
         self.tenant = tenant
-        self.shelf = shelf
         self.first: Item | None = None
         self._rest: list[Item] | None = None  # behind the first, …
         self._start = 0  # … from here on; earlier ones were served
@@ -174,7 +172,7 @@ class Shelf:
         shares = self._shares
         flow = self.flows.get(tenant.name)
         if flow is None:
-            flow = self.flows[tenant.name] = Flow(tenant, self)
+            flow = self.flows[tenant.name] = Flow(tenant)
         elif flow.tenant is not tenant:  # its account was closed and opened again meanwhile
             flow.tenant = tenant
         rows = item.rows

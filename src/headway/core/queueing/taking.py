@@ -5,7 +5,7 @@ from typing import Final
 
 from headway.core.items import Item, key_of
 from headway.core.queueing.fairness import Account, Shares
-from headway.core.queueing.shelves import Flow, Shelf, Slot
+from headway.core.queueing.shelves import Shelf, Slot
 
 _AHEAD: Final = 8  # slots of each shelf, beside twice its part of a batch, that are looked at first
 
@@ -35,59 +35,54 @@ def _serve(
 ) -> list[Item]:
     """The items of the first so many slots, out of their flows."""
     first = shelves[0]
-    if len(shelves) > 1:
-        slots, flows = _cut(shelves, most)
-        return _serve_each(slots, flows, shares, live)
+    if len(shelves) > 1 or len(first.flows) > 1 or first.owners[0].has_gaps:
+        return _serve_each(shelves, most, shares, live)
     slots, flows = first.cut(most)
-    one = flows[0]
-    if len(first.flows) > 1 or one.has_gaps:
-        return _serve_each(slots, flows, shares, live)
-    shares.leave(one.tenant, len(slots))
-    taken = one.pop_many(len(slots))
+    shares.leave(flows[0].tenant, len(slots))
+    taken = flows[0].pop_many(len(slots))
     for item in taken:
         del live[key_of(item)]
     return taken
 
 
 def _serve_each(
-    slots: list[Slot], flows: list[Flow], shares: Shares[Account], live: dict[int, Item]
+    shelves: list[Shelf], most: int, shares: Shares[Account], live: dict[int, Item]
 ) -> list[Item]:
-    """Of many tenants: the items of these slots, which were cut off."""
+    """Likewise, of many tenants."""
     taken: list[Item] = []
     emptied = 0.0
-    for index, flow in enumerate(flows):
-        shelf, tenant = flow.shelf, flow.tenant
-        item = shelf.serve(slots[index], flow) if flow.has_gaps else flow.pop()
-        if item is None:
+    last = _last_slot(shelves, most)
+    for shelf in shelves:
+        count = most if last is None else bisect_right(shelf.slots, last)
+        if not count:
             continue
-        taken.append(item)
-        del live[key_of(item)]
-        tenant.held = held = tenant.held - 1
-        if not held:
-            emptied += tenant.weight
-        if shelf.is_crowded and flow.is_over:
-            del shelf.flows[tenant.name]
+        slots, flows = shelf.cut(count)
+        for index, flow in enumerate(flows):
+            item = shelf.serve(slots[index], flow) if flow.has_gaps else flow.pop()
+            if item is None:
+                continue
+            taken.append(item)
+            del live[key_of(item)]
+            tenant = flow.tenant
+            tenant.held = held = tenant.held - 1
+            if not held:
+                emptied += tenant.weight
+            if shelf.is_crowded and flow.is_over:
+                del shelf.flows[tenant.name]
     if emptied:
         shares.active_weight -= emptied
         shares.prune()
     return taken
 
 
-def _cut(shelves: list[Shelf], most: int) -> tuple[list[Slot], list[Flow]]:
-    """Take the first so many slots off, with their flows."""
-    slots: list[Slot] = []
-    flows: list[Flow] = []
+def _last_slot(shelves: list[Shelf], most: int) -> Slot | None:
+    """Of all their slots, in order, the last of so many; None: from each, as many as there are."""
+    if len(shelves) == 1:
+        return None
     in_all = 0
     for shelf in shelves:
         in_all += len(shelf.slots)
-    last = _slot_at(shelves, most) if in_all > most else None
-    for shelf in shelves:
-        count = most if last is None else bisect_right(shelf.slots, last)
-        if count:
-            its_slots, its_flows = shelf.cut(count)
-            slots += its_slots
-            flows += its_flows
-    return slots, flows
+    return _slot_at(shelves, most) if in_all > most else None
 
 
 def _slot_at(shelves: list[Shelf], place: int) -> Slot:
