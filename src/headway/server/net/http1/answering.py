@@ -81,6 +81,7 @@ class Answering(Lifetime):
         self.writable = None
         if self._task is not None:
             self._deadline = math.inf
+            self._resume_reading()
         elif not self._is_over:
             self._go_on()
             self._resume_reading()

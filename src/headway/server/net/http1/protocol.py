@@ -126,8 +126,8 @@ class Connection(Answering):
 
     @property
     def _is_held_up(self) -> bool:
-        """Requests wait for the one before them, or for the client to read its last answer."""
-        return bool(self._waiting) or (self._task is None and self.writable is not None)
+        """Requests wait for the one before them, or for the client to read its answer."""
+        return bool(self._waiting) or self.writable is not None
 
     # --- parsing
 

@@ -27,7 +27,8 @@ PING_TIMEOUT_S = 20.0
 RESET_COSTS = 4  # a call that was begun for nothing, or refused
 _ANSWER_EARNS = 8
 _TASK_UNITS = 10  # what a call with a task of its own takes, in the turns after this …
-_BYTES_A_UNIT = 2**12  # … and one more for so much of its message
+_BYTES_A_UNIT = 2**12  # … and one more for so much of its message …
+UNREAD_COSTS = 3  # … times this, while the peer does not take its answers
 _CANCEL_S = 3e-5
 
 
@@ -110,7 +111,11 @@ class Lifetime(Sending):
     def create_task(
         self, work: Coroutine[Any, Any, None], size_bytes: int = 0
     ) -> "asyncio.Task[None]":
-        self._left_units += _TASK_UNITS + size_bytes // _BYTES_A_UNIT
+        units = _TASK_UNITS + size_bytes // _BYTES_A_UNIT
+        # Whose answers leave at once waits for its work: many calls at once are cheaper. Who takes
+        # no answer would have us do as much for nothing, and others wait for that.
+        is_unread = bool(self._blocked) or self._first_window <= 0
+        self._left_units += units * UNREAD_COSTS if is_unread else units
         return self.loop.create_task(work)
 
     @property

@@ -109,7 +109,8 @@ class Sending(asyncio.BufferedProtocol):
         if call.is_closed:
             return
         if call.head_block is not None:
-            self._transport.write(frames.headers(call.id, call.head_block, is_last=False))
+            # Gathered: a batch of answers that have no window yet would be a write for each.
+            self._transport.gather(frames.headers(call.id, call.head_block, is_last=False))
             call.head_block = None
         if call.outbox is None:
             if self._sent_at_once(call, parts):
