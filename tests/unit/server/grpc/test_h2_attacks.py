@@ -19,6 +19,7 @@ from headway.server.net.http2 import frames
 from headway.server.net.http2.budget import ADDRESS_CAPACITY, CAPACITY
 from headway.server.net.http2.call_state import CALL_BYTES
 from headway.server.net.http2.frames import Code
+from headway.server.net.http2.lifetime import UNREAD_COSTS
 from headway.server.net.http2.sending import UNREAD_CALLS
 
 CALM = int(Code.ENHANCE_YOUR_CALM).to_bytes(4, "big")
@@ -373,6 +374,31 @@ async def test_frames_of_many_connections_share_a_turn(monkeypatch: pytest.Monke
         await ended(link)
 
 
+@pytest.mark.parametrize("window", [0, frames.FIRST_WINDOW])
+async def test_calls_of_a_peer_that_takes_no_answer_count_three_times(window: int) -> None:
+    """Ten of them were begun in a turn, and somebody else's call waits for five turns."""
+    link = Link()
+    link.feed(frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: window}))
+    link.server._left_units = 0
+    await link.server.create_task(asyncio.sleep(0), 2**13)
+    assert link.server._left_units == (12 if window else 12 * UNREAD_COSTS)
+    await ended(link)
+
+
+async def test_heads_of_answers_that_wait_are_one_write() -> None:
+    link = Link()
+    link.feed(frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: 0}))
+    for number in range(1, 9, 2):
+        data = frames.frame(frames.DATA, frames.END_STREAM, number, b"\0\0\0\0\1x")
+        link.feed(opening(number, "/test/echo") + data)
+    writes: list[bytes] = []
+    link.transport.write = writes.append  # type: ignore[method-assign, assignment]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(writes) == 1
+    await ended(link)
+
+
 async def test_settings_that_move_many_windows_have_a_turn_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -666,7 +692,7 @@ async def test_windows_that_open_for_nothing_cost_what_is_looked_at() -> None:
     link.send()
     await link.turn()
     numbers = [link.ask(b"x" * 10) for _ in range(900)]
-    await link.turn()
+    await link.turn(rounds=50)  # a few calls in each: they have no window
     assert len(link.server._blocked) == len(numbers)
     sent = 0
     while not link.transport.is_closed:

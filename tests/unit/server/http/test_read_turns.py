@@ -234,3 +234,31 @@ async def test_one_that_left_before_its_turn_is_told_nothing() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert not any(peer.transport.written for peer in peers)
+
+
+async def test_blank_lines_before_a_request_are_dropped_at_once() -> None:
+    """A read of nothing else was parsed in 16 pieces, one in a turn."""
+    peer = Peer()
+    peer.connection.data_received(b"\r\n" * 20_000)
+    assert peer.connection.pieces == 0
+    assert peer.is_read
+    peer.connection.data_received(b"\r\n" * 20_000 + HEAD[:20])
+    assert peer.connection.pieces == 1
+    peer.end()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_not_read() -> None:
+    """It was heard as long as the answer was a stream that is not at its end."""
+    peer = Peer()
+    peer.send(HEAD.replace(b"1000000", b"3") + b"abc")
+    peer.connection.pause_writing()
+    assert peer.connection._task is not None
+    peer.send(b"\r\n" * 2**16)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not peer.is_read
+    peer.connection.resume_writing()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert peer.is_read
+    peer.end()

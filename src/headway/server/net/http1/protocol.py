@@ -26,6 +26,7 @@ _PIECE = 4 * 2**10  # bytes that are parsed at a time, where they are not all of
 _IN_CHUNKS = 64  # bytes at least: chunks may be full of blank lines
 _JOINED_HERE = 2**18  # bytes of a body: to copy them takes less than a task
 _END_OF_HEAD = b"\r\n\r\n"
+_BLANK = b"\r\n"  # before a request these mean nothing, and a read may have ten thousand
 _NOTHING = memoryview(b"")
 _STOPS = (httptools.HttpParserError, httptools.HttpParserUpgrade)  # why the parser stops
 
@@ -154,21 +155,19 @@ class Connection(Answering):
         read may be a thousand requests, or ten thousand chunks. What is left."""
         if self._is_over:
             return _NOTHING
+        if self._phase is Phase.NOTHING and data[0] in _BLANK:
+            data = memoryview(bytes(data).lstrip(_BLANK))  # all at once
+            if not data:
+                return data
         size = self._left_of_body()
         if size <= 0:
             piece = bytes(data[:_PIECE])
-            end = piece.find(_END_OF_HEAD, self._least_of(piece))
+            end = piece.find(_END_OF_HEAD, _IN_CHUNKS if self._phase is Phase.BODY else 0)
             size = _PIECE if end < 0 else end + len(_END_OF_HEAD)
         self._parse(data[:size])
         # A server that stops takes no further request, but all of the one that has begun.
         is_between = self._is_last and self._phase is Phase.NOTHING
         return _NOTHING if self._is_over or is_between else data[size:]
-
-    def _least_of(self, piece: bytes) -> int:
-        """Where an end may be: blank lines are none, of which a read may have ten thousand."""
-        if self._phase is Phase.NOTHING:  # before a request, where they mean nothing
-            return len(piece) - len(piece.lstrip(b"\r\n"))
-        return _IN_CHUNKS if self._phase is Phase.BODY else 0
 
     def _left_of_body(self) -> int:
         if self._phase is not Phase.BODY:
