@@ -80,6 +80,15 @@ endef
 test: compiled .venv-kserve/.ready ## all but the slow suites, in four processes
 	$(call share,4,$(BIN)/python -m pytest -m 'not slow')
 
+# From a copy: what is compiled here stays.
+INTERPRETED := $(CURDIR)/$(VENV)/interpreted
+test-interpreted: $(VENV)/.ready remove-stale ## decisions as they are where no core is compiled: half a minute
+	@rm -rf $(INTERPRETED)
+	@PYTHONPATH=tests $(BIN)/python -c 'import compiling, pathlib; \
+		compiling.copy_interpreted(pathlib.Path("$(INTERPRETED)"))'
+	@PYTHONPATH=$(INTERPRETED):tests $(BIN)/python -c 'import compiling; assert not compiling.IS_COMPILED'
+	$(call share,2,PYTHONPATH=$(INTERPRETED) $(BIN)/python -m pytest -m 'not slow' tests/unit/core tests/properties)
+
 quick: compiled ## decisions, runtime and wire without servers: under a minute
 	$(call share,2,$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime)
 
