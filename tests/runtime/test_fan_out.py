@@ -1,12 +1,22 @@
 """Requests of many values: the first is accepted or refused, the rest follow as there is room."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
 import pytest
 
-from headway import Batcher, Closed, DeadlineExceeded, ModelFailed, QueueFull, Tensor, TensorModel
+from headway import (
+    Batcher,
+    Closed,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelFailed,
+    QueueFull,
+    Tensor,
+    TensorModel,
+)
 from headway.core import CostTable
 from headway.runtime.events import Refused
 from headway.testing import FakeModel, GatedModel, Recorder, now
@@ -138,6 +148,61 @@ async def test_one_deadline_holds_for_all_of_a_request(is_tensor: bool) -> None:
         assert now() <= 0.0201
         await asyncio.sleep(0.002)  # what runs is not cut short
         assert batcher.statistics().queued_items == 0
+
+
+@pytest.mark.parametrize("way", ["many", "explain_many", "a long one", "one"])
+async def test_a_deadline_of_numpys_float32_does_not_round_the_clock(way: str) -> None:
+    """After some days, by which a float32 counts in sixteenths of a second."""
+    is_long = way == "a long one"
+    model: Any = Negate() if is_long else FakeModel(cost_s=0.001 if "many" in way else 0.1)
+    async with Batcher(model, max_batch_size=2, max_queue=8) as batcher:
+        ways: Any = {"many": batcher.many, "explain_many": batcher.explain_many}
+        await asyncio.sleep(1e6 + 0.03 - now())
+        values = numbers(1000) if is_long else range(1000)
+        with pytest.raises(DeadlineExceeded):
+            await ways.get(way, batcher.submit)(values, deadline_ms=numpy.float32(20))
+        assert now() == pytest.approx(1e6 + 0.05, rel=0, abs=0.0015)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("values", [10**5000, Unprintable(), numpy.array(5), 3], ids=type)
+async def test_values_that_are_none_are_refused_whatever_they_are(values: Any) -> None:
+    recorder = Recorder()
+    async with Batcher(FakeModel(), observers=[recorder]) as batcher:
+        with pytest.raises(InvalidInput, match="values of several calls, not"):
+            await batcher.many(values)
+        with pytest.raises(InvalidInput, match="values of several calls, not"):
+            await batcher.explain_many(values)
+    refusals = [event.reason for event in recorder.events if isinstance(event, Refused)]
+    assert refusals == ["invalid_input", "invalid_input"]
+
+
+@pytest.mark.parametrize("deadline_ms", [10**5000, Unprintable(), "9", numpy.zeros(2)], ids=type)
+async def test_a_deadline_that_is_none_is_refused_whatever_it_is(deadline_ms: Any) -> None:
+    recorder = Recorder()
+    async with Batcher(FakeModel(), observers=[recorder]) as batcher:
+        for ask in (
+            batcher.submit(1, deadline_ms=deadline_ms),
+            batcher.many([1], deadline_ms=deadline_ms),
+        ):
+            with pytest.raises(InvalidInput, match="deadline_ms is"):
+                await ask
+    refusals = [event.reason for event in recorder.events if isinstance(event, Refused)]
+    assert refusals == ["invalid_input", "invalid_input"]
+
+
+async def test_an_error_of_the_callers_own_generator_is_its_own() -> None:
+    def values() -> Iterator[int]:
+        yield 1
+        raise TypeError("mine")
+
+    async with Batcher(FakeModel()) as batcher:
+        with pytest.raises(TypeError, match="mine"):
+            await batcher.many(values())
 
 
 @pytest.mark.parametrize("is_tensor", [False, True])

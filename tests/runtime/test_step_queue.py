@@ -22,6 +22,8 @@ class _Loop:
     def call_soon_threadsafe(self, callback: Any, *arguments: Any) -> None:
         self.told.append(lambda: callback(*arguments))
 
+    call_soon = call_soon_threadsafe
+
     def look(self) -> None:
         told, self.told = self.told, []
         for callback in told:
@@ -165,6 +167,28 @@ def test_what_a_reader_has_no_room_for_stays_before_what_comes_after_it() -> Non
     loop.look()
     assert call.take() == ["a", "c"]
     assert call.is_at_end()
+
+
+@pytest.mark.parametrize("are_direct", [True, False])
+def test_a_reader_that_raises_costs_its_neighbours_nothing(are_direct: bool) -> None:
+    loop, calls, queue = begun(3 if are_direct else 4)  # one without a pause: all are put
+    pause = Pause()
+    readers = [_Reader(call, pause) for call in calls[:3]]
+
+    def fail(chunks: Sequence[Any]) -> bool:
+        raise RuntimeError("broken")
+
+    calls[1].direct = fail
+    queue.deliver(list("abcd"[: len(calls)]))
+    with pytest.raises(RuntimeError, match="broken"):
+        loop.look()
+    loop.look()
+    assert readers[0].taken == ["a"]
+    assert readers[2].taken == ["c"]
+    calls[1].direct = readers[1].take
+    queue.deliver(list("efgh"[: len(calls)]))
+    loop.look()
+    assert [reader.taken for reader in readers] == [["a", "e"], ["f"], ["c", "g"]]
 
 
 def test_what_a_reader_has_no_room_for_counts_in_its_backlog() -> None:

@@ -1,5 +1,6 @@
 """The core, compiled: it decides as its sources do, and never runs when it is older than they."""
 
+import ast
 import copy
 import hashlib
 import os
@@ -7,6 +8,7 @@ import pickle
 import runpy
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,16 @@ WORLDS = (
 )
 
 
+@pytest.fixture
+def core(tmp_path: Path) -> Path:
+    """Compiled, with its list."""
+    for name in ("items.py", "queue.py"):
+        (tmp_path / name).write_text(f"name = {name!r}")
+        (tmp_path / name.replace(".py", EXTENSION_SUFFIXES[0])).touch()
+    write_list(tmp_path, "items.py", "queue.py")
+    return tmp_path
+
+
 def write_list(core: Path, *names: str) -> None:
     digests = [hashlib.sha256((core / name).read_bytes()).hexdigest() for name in names]
     lines = [f"{digest}  {name}\n" for digest, name in zip(digests, names, strict=True)]
@@ -48,24 +60,53 @@ def test_what_is_not_compiled_may_be_anything(tmp_path: Path) -> None:
     compiled.check(tmp_path)
 
 
-def test_sources_that_are_as_they_were_compiled_are_accepted(tmp_path: Path) -> None:
-    (tmp_path / "queue.py").write_text("x = 1")
-    write_list(tmp_path, "queue.py")
-    compiled.check(tmp_path)
+def test_sources_that_are_as_they_were_compiled_are_accepted(core: Path) -> None:
+    compiled.check(core)
 
 
 @pytest.mark.parametrize("now", ["x = 2", None], ids=["changed", "gone"])
-def test_a_source_that_was_changed_since_is_refused_by_name(
-    now: str | None, tmp_path: Path
-) -> None:
-    source = tmp_path / "queue.py"
-    source.write_text("x = 1")
-    write_list(tmp_path, "queue.py")
+def test_a_source_that_was_changed_since_is_refused_by_name(now: str | None, core: Path) -> None:
+    source = core / "queue.py"
     source.unlink()
     if now is not None:
         source.write_text(now)
     with pytest.raises(ImportError, match=r"core/queue\.py was changed.*make compiled"):
-        compiled.check(tmp_path)
+        compiled.check(core)
+
+
+@pytest.mark.parametrize("size", [0, 40, 70, 77, 149], ids=lambda size: f"{size} bytes of it")
+def test_a_list_that_was_cut_off_is_refused_by_name(size: int, core: Path) -> None:
+    path = core / compiled.LIST
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ImportError, match=r"core/compiled\.sha256 is not .* whole.*make compiled"):
+        compiled.check(core)
+
+
+def test_modules_without_a_list_are_refused(core: Path) -> None:
+    (core / compiled.LIST).unlink()
+    with pytest.raises(ImportError, match=r"core/compiled\.sha256 is not there"):
+        compiled.check(core)
+
+
+def test_half_of_the_modules_is_refused(core: Path) -> None:
+    (core / f"queue{EXTENSION_SUFFIXES[0]}").unlink()
+    with pytest.raises(ImportError, match=r"core/queue\.py is not compiled, but others are"):
+        compiled.check(core)
+
+
+def test_modules_of_another_python_do_not_matter(core: Path) -> None:
+    """It runs as Python here, whatever the list says."""
+    for module in core.glob("*.so"):
+        module.rename(core / f"{module.name.partition('.')[0]}.cpython-27-other.so")
+    (core / "queue.py").write_text("x = 2")
+    compiled.check(core)
+
+
+def test_modules_without_sources_are_accepted(core: Path) -> None:
+    """As in an application that was frozen: there is nothing that they could differ from."""
+    for source in core.glob("*.py"):
+        source.unlink()
+    compiled.check(core)
 
 
 VALUES = (
@@ -87,7 +128,30 @@ def test_values_of_the_core_are_copied_and_sent_to_other_processes(value: object
 def test_no_compiled_module_has_a_frozen_dataclass() -> None:
     """It would neither be copied nor pickled; a NamedTuple is."""
     for path in compiled_sources():
-        assert "@dataclass(frozen=True" not in path.read_text(), path
+        nodes = ast.walk(ast.parse(path.read_text()))
+        classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+        assert not [each.name for each in classes if is_frozen(each)], path
+
+
+@pytest.mark.parametrize(
+    ("decorator", "expected"),
+    [
+        ("@dataclass(frozen=True)", True),
+        ("@dataclasses.dataclass(slots=True, frozen=True)", True),
+        ("@dataclass(slots=True)", False),
+        ("@dataclass", False),
+    ],
+)
+def test_a_frozen_dataclass_is_told_however_it_is_written(decorator: str, expected: bool) -> None:
+    [node] = ast.parse(f"{decorator}\nclass Value: ...").body
+    assert isinstance(node, ast.ClassDef)
+    assert is_frozen(node) is expected
+
+
+def is_frozen(node: ast.ClassDef) -> bool:
+    calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+    keywords = {each.arg: each.value for call in calls for each in call.keywords}
+    return "frozen" in keywords and ast.unparse(keywords["frozen"]) != "False"
 
 
 def compiled_sources() -> list[Path]:

@@ -1,9 +1,11 @@
 """Every lever of the scheduler, checked once. All have defaults that need no tuning."""
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from typing import Any
 
 from headway.errors import ConfigError
 
@@ -29,7 +31,8 @@ class Compose(StrEnum):
     PACKED = "packed"  # likewise; the model takes them without padding
 
 
-_MOST_ROWS = 2**20  # of a batch: some tables have a place for each
+MOST_ROWS = 2**20  # of a batch: tables have a place for each
+MOST_COUNT = 2**53  # of anything: beyond it a float does not tell a number from the next
 _MOST_WORKERS = 4096
 _WINDOW_BATCHES = 4  # of one request, for each worker: one runs, and the next are planned
 
@@ -54,7 +57,9 @@ class Policy:
     ageing_s: float = 1.0  # waited longer: a share of every batch is yours, whatever your class
 
     def __post_init__(self) -> None:
-        _check_count("max_batch_size", self.max_batch_size, most=_MOST_ROWS)
+        for name in ("buckets", "batch_sizes", "pad_sizes"):
+            object.__setattr__(self, name, tuple_of(name, getattr(self, name)))
+        _check_count("max_batch_size", self.max_batch_size, most=MOST_ROWS)
         _check_count("workers", self.workers, most=_MOST_WORKERS)
         _check_count("max_queue", self.max_queue)
         if self.max_batch_cost is not None:
@@ -105,7 +110,7 @@ class Policy:
         sizes = self.batch_sizes
         if not sizes:
             return
-        _check_ascending("batch_sizes", sizes, most=_MOST_ROWS)
+        _check_ascending("batch_sizes", sizes, most=MOST_ROWS)
         if sizes[-1] != self.max_batch_size:
             raise ConfigError(
                 f"must end with max_batch_size ({self.max_batch_size}), not {sizes[-1]}",
@@ -142,21 +147,31 @@ def read_buckets(text: str) -> tuple[tuple[int, ...], int]:
         ) from None
 
 
-def _check_ascending(name: str, values: tuple[int, ...], *, most: int | None = None) -> None:
+def tuple_of(name: str, values: object) -> tuple[Any, ...]:
+    """Of a list, too: compiled code takes nothing but a tuple for one."""
+    if not isinstance(values, Iterable):
+        raise ConfigError(f"must be a list, not {type(values).__name__}", field=name)
+    return tuple(values)
+
+
+def _check_ascending(name: str, values: tuple[int, ...], *, most: int = MOST_COUNT) -> None:
     for value in values:
         _check_count(name, value, most=most)
     if sorted(set(values)) != list(values):
         raise ConfigError(f"must be ascending, not {values}", field=name)
 
 
-def _check_count(name: str, value: object, *, most: int | None = None) -> None:
+def _check_count(name: str, value: object, *, most: int = MOST_COUNT) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ConfigError(f"must be a whole number, not {value!r}", field=name)
     if value < 1:
-        raise ConfigError(f"must be at least 1, not {value}", field=name)
-    if most is not None and value > most:
-        given = f", not {value}" if value < 10**20 else ""  # a longer one says no more
-        raise ConfigError(f"must be at most {most}{given}", field=name)
+        raise ConfigError(f"must be at least 1{_not_given(value)}", field=name)
+    if value > most:
+        raise ConfigError(f"must be at most {most}{_not_given(value)}", field=name)
+
+
+def _not_given(value: int) -> str:
+    return f", not {value}" if abs(value) < 10**20 else ""  # a longer one says no more
 
 
 def _check_number(
@@ -169,6 +184,8 @@ def _check_number(
     shown_times: float = 1.0,
 ) -> None:
     """`shown_times`: the value is shown in the unit that a person gave it in."""
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ConfigError("is a whole number beyond every float", field=name)
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise ConfigError(f"must be a number, not {value!r}", field=name)
     shown = value * shown_times

@@ -14,6 +14,7 @@ from collections.abc import (
     Callable,
     Hashable,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
@@ -292,13 +293,11 @@ class Batcher(Generic[In, Out]):
         values: Iterable[Any],
         options: Mapping[str, Any],
     ) -> list[Any]:
-        if not isinstance(values, Iterable):
-            raise InvalidInput(f"many() takes the values of several calls, not {values!r:.40}")
-        values = list(values)
-        deadline_at(0.0, options.get("deadline_ms"))  # a wrong one is refused here
         rows = 1
-        if self._parts.inputs.knows_rows:
-            with self._entrance.refusals_reported():
+        with self._entrance.refusals_reported():
+            values = list(_each(values))
+            deadline_at(0.0, options.get("deadline_ms"))  # a wrong one is refused here
+            if self._parts.inputs.knows_rows:
                 rows = max(map(self._parts.inputs.rows, values), default=1)
 
         async def call(value: Any, left_ms: float | None) -> Any:
@@ -466,3 +465,11 @@ class Batcher(Generic[In, Out]):
 
     def statistics(self) -> Statistics:
         return statistics_of(self._decider)
+
+
+def _each(values: Iterable[Any]) -> Iterator[Any]:
+    try:
+        return iter(values)
+    except TypeError:  # also of what claims to be iterable, as an array of no dimension
+        kind = type(values).__name__
+        raise InvalidInput(f"many() takes the values of several calls, not {kind}") from None

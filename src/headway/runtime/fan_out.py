@@ -61,7 +61,8 @@ class FanOut:
         self._room = room
         self._pace = Pace(max(1, a_turn))
         self._width = max(1, width)
-        self._deadline_ms = deadline_ms
+        # numpy's float32 would make the clock one.
+        self._deadline_ms = None if deadline_ms is None else float(deadline_ms)
         self._ends_at: float | None = None
         self._is_begun = False
         self._is_accepted = False

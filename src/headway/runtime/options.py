@@ -25,16 +25,21 @@ _POLICIES = ("auto", "idle", "window", "static")
 _DEFAULTS = Policy()
 _NO_LISTS = (str, bytes, Mapping)  # though they can be walked through
 # Names that other libraries have, and what does the same here.
+_WAIT = "max_wait_ms (in milliseconds)"
 _ELSEWHERE = {
-    **dict.fromkeys(("batch_size", "max_batch", "batch_max_size"), "max_batch_size"),
-    **dict.fromkeys(
-        (
-            *("batch_timeout", "batch_timeout_ms", "batch_wait_timeout_s", "batch_wait_timeout_ms"),
-            *("max_latency_ms", "max_latency", "max_wait", "max_wait_s", "timeout_ms"),
-            *("max_queue_delay_microseconds",),
-        ),
-        "max_wait_ms (in milliseconds)",
-    ),
+    "batch_size": "max_batch_size",
+    "max_batch": "max_batch_size",
+    "batch_max_size": "max_batch_size",
+    "batch_timeout": _WAIT,
+    "batch_timeout_ms": _WAIT,
+    "batch_wait_timeout_s": _WAIT,
+    "batch_wait_timeout_ms": _WAIT,
+    "max_latency_ms": _WAIT,
+    "max_latency": _WAIT,
+    "max_wait": _WAIT,
+    "max_wait_s": _WAIT,
+    "timeout_ms": _WAIT,
+    "max_queue_delay_microseconds": _WAIT,
     "timeout": "deadline_ms of a call (in milliseconds), or max_wait_ms, the wait for more items",
 }
 
@@ -70,10 +75,12 @@ class BatcherOptions:
     pin: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.max_reruns, int) and self.max_reruns >= 0):
-            raise ConfigError(f"must be at least 0, not {self.max_reruns}", field="max_reruns")
-        if isinstance(self.max_reruns, bool):
-            raise ConfigError(f"must be a whole number, not {self.max_reruns}", field="max_reruns")
+        if not isinstance(self.max_reruns, int) or isinstance(self.max_reruns, bool):
+            raise ConfigError(
+                f"must be a whole number, not {self.max_reruns!r:.40}", field="max_reruns"
+            )
+        if self.max_reruns < 0:
+            raise ConfigError("must be at least 0", field="max_reruns")
         for name in ("pad_sizes", "batch_sizes", "observers", "pin"):
             _check_list(name, getattr(self, name), "[…]")
         if not isinstance(self.buckets, str):

@@ -451,6 +451,16 @@ def test_a_wrong_probe_is_mended_although_batches_vary_much() -> None:
         ("sizes", {"sizes": (numpy.int64(16),)}),
         ("errors", {"errors": (math.nan,)}),
         ("errors", {"errors": (math.inf,)}),
+        ("errors", {"errors": ("much",)}),
+        ("rows", {"rows": 2}),
+        ("sizes", {"sizes": 2}),
+        ("sizes", {"sizes": (2**53 + 1,)}),
+        ("sizes", {"sizes": (10**5000, 1)}),
+        ("sizes", {"sizes": (-(10**5000),)}),
+        ("ms", {"seconds": (0.1, 0.2)}),
+        ("ms", {"seconds": ((0.1,), ("slow",))}),
+        ("ms", {"seconds": ((0.1,), (10**400,))}),
+        ("memory_bytes", {"memory_bytes": (1, 2)}),
     ],
 )
 def test_a_table_that_no_decision_could_read_is_refused_by_name(
@@ -459,3 +469,25 @@ def test_a_table_that_no_decision_could_read_is_refused_by_name(
     whole: dict[str, Any] = {"rows": (1, 2), "sizes": None, "seconds": ((0.1,), (0.2,))}
     with pytest.raises(ConfigError, match=field):
         CostTable(**{**whole, **given})
+
+
+def test_a_table_may_be_lists_and_arrays() -> None:
+    """Compiled code takes nothing but tuples of Python's own numbers, so it is given those."""
+    seconds: Any = numpy.array([[0.1, 0.2], [0.2, 0.4]], dtype=numpy.float32)
+    given: Any = {
+        "rows": [1, 2],
+        "sizes": [16, 64],
+        "seconds": seconds,
+        "memory_bytes": [[1, 2], [3, 4]],
+        "errors": [0.1],
+    }
+    lists = CostTable(**given)
+    tuples = CostTable(
+        rows=(1, 2),
+        sizes=(16, 64),
+        seconds=tuple(tuple(float(cell) for cell in row) for row in seconds),
+        memory_bytes=((1, 2), (3, 4)),
+        errors=(0.1,),
+    )
+    assert lists == tuples
+    assert Costs(2, lists).predict(2, 64) == Costs(2, tuples).predict(2, 64)

@@ -106,3 +106,17 @@ def test_accounts_of_tenants_that_went_away_are_closed() -> None:
     assert len(shares.accounts) < 300
     shares.forget()
     assert not shares.accounts
+
+
+def test_of_equal_debts_the_last_by_name_are_remembered() -> None:
+    """Where not all of them can be: 64 are."""
+    shares: Shares[Account] = Shares({}, Account)
+    names = [f"t{number:03}" for number in range(130)]
+    for name in names:
+        account = shares.account(name)
+        shares.enter(account, 1, charge=9.0 if name < "t010" else 5.0)
+        account.held = 0
+    account.held = 1  # it leaves last, and then there are too many
+    shares.leave(account, 1)
+    larger, tied = names[:10], names[10:]
+    assert sorted(shares.accounts) == [*larger, *tied[-54:]]

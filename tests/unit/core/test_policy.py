@@ -3,12 +3,13 @@ from typing import Any
 
 import pytest
 
-from headway.core import Firing, Order, Policy
+from headway.core import Firing, Item, Order, Policy, Run, Scheduler
 from headway.core.policy import choice
 from headway.errors import ConfigError
 
 WINDOW = {"firing": Firing.WINDOW}
 STATIC = {"firing": Firing.STATIC}
+HUGE = (2**53 + 1, 10**400, 10**5000)
 BAD = [
     *(("max_batch_size", {"max_batch_size": bad}) for bad in (0, -1, math.nan, math.inf)),
     *(("workers", {"workers": bad}) for bad in (0, -1, math.nan, math.inf)),
@@ -32,6 +33,14 @@ BAD = [
     ("batch_sizes", {"max_batch_size": 8, "batch_sizes": (8, 2**20 + 1)}),
     *(("max_batch_size", {"max_batch_size": bad}) for bad in (2**20 + 1, 2**63, 10**5000)),
     *(("workers", {"workers": bad}) for bad in (4097, 10**12)),
+    *((name, {name: bad}) for name in ("max_queue", "max_batch_cost") for bad in HUGE),
+    *((name, {name: (1, bad)}) for name in ("buckets", "pad_sizes") for bad in HUGE),
+    *((name, {name: -(10**5000)}) for name in ("max_queue", "max_batch_cost", "ageing_s")),
+    *((name, {name: 7}) for name in ("buckets", "pad_sizes", "batch_sizes")),
+    *((name, {name: 10**400}) for name in ("ageing_s", "slo_percentile")),
+    ("max_wait_ms", {"max_wait_s": 10**400}),
+    ("slo_ms", {"slo_s": 10**5000}),
+    ("acme", {"tenant_weights": {"acme": 10**400}}),
 ]
 
 
@@ -95,3 +104,18 @@ def test_a_time_is_shown_as_it_was_given() -> None:
 
 def test_the_most_rows_that_a_batch_may_have_are_allowed() -> None:
     assert Policy(max_batch_size=2**20, batch_sizes=(1, 2**20)).max_batch_size == 2**20
+
+
+def test_sizes_may_be_lists() -> None:
+    """Compiled code takes nothing but tuples, so it is given those."""
+    policy = Policy(max_batch_size=8, batch_sizes=[4, 8], pad_sizes=[16, 32], buckets=[64])  # type: ignore[arg-type]
+    assert policy == Policy(max_batch_size=8, batch_sizes=(4, 8), pad_sizes=(16, 32), buckets=(64,))
+    scheduler = Scheduler(policy)
+    scheduler.submit(Item(1, 0.0, size=10))
+    assert isinstance(scheduler.next_action(0.0), Run)
+
+
+def test_the_largest_counts_can_be_decided_with() -> None:
+    scheduler = Scheduler(Policy(max_queue=2**53, max_batch_cost=2**53, pad_sizes=(2**53,)))
+    scheduler.submit(Item(1, 0.0, size=10))
+    assert isinstance(scheduler.next_action(0.0), Run)

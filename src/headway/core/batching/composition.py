@@ -1,11 +1,10 @@
 """A batch in the making."""
 
-import math
 from typing import Final
 
+from headway.core.batching.planning import INFINITE
 from headway.core.items import FireReason, Item, Priority
 
-_NEVER: Final = -math.inf
 _CLASSES: Final = len(Priority)
 
 
@@ -30,7 +29,7 @@ class Composition:
     def __init__(self, goal: int = 0, error: float = 0.0) -> None:
         self.goal = goal  # rows
         self.error = error  # batches are reckoned to take so much longer than predicted
-        self.late_before = _NEVER  # items due before this would be late, leaving now
+        self.late_before = -INFINITE  # items due before this would be late, leaving now
         self.items: list[Item] = []
         self.rows = 0
         self.size = 0

@@ -4,18 +4,14 @@ A batch that shrinks to save its head costs more per item exactly when capacity 
 recovers: so the batch stays, and the items that it cannot answer in time are dropped.
 """
 
-import math
-from typing import Final
-
 from headway.core.batching.composition import Composition
-from headway.core.batching.planning import Limits
+from headway.core.batching.planning import INFINITE, Limits
 from headway.core.costs import Costs
 from headway.core.items import Item
 from headway.core.policy import Policy
 from headway.core.queueing.deadlines import HOPELESS
 from headway.core.queueing.queue import FairLane, Line, Queue
 
-_INFINITE: Final = math.inf  # a name that compiled code does not look up each time
 MOST_DROPPED = 32  # late items in one decision; the next call drops more
 
 
@@ -23,7 +19,7 @@ class Lateness:
     """Finds items that would be late, and takes them out of the queue or of the batch."""
 
     def __init__(self, policy: Policy, costs: Costs, queue: Queue, limits: Limits) -> None:
-        self.slo_s = _INFINITE if policy.slo_s is None else policy.slo_s
+        self.slo_s = INFINITE if policy.slo_s is None else policy.slo_s
         self._batch_sizes = policy.batch_sizes
         self._is_padded = bool(policy.batch_sizes or policy.pad_sizes)
         self._costs = costs
@@ -33,7 +29,7 @@ class Lateness:
     @property
     def is_possible(self) -> bool:
         """Has any item a moment by which its answer is wanted?"""
-        return self.slo_s < _INFINITE or self._queue.has_deadlines
+        return self.slo_s < INFINITE or self._queue.has_deadlines
 
     def batch_s(self, rows: int, size: int) -> float:
         """What such a batch takes when it is fast."""
@@ -46,7 +42,7 @@ class Lateness:
         """Items of the lane that are due before this are late if so many rows leave now."""
         seconds = self._costs.predict(rows, lane.mean_size)
         if seconds is None:
-            return -_INFINITE  # nothing is known: nobody is late
+            return -INFINITE  # nothing is known: nobody is late
         return now + seconds * (1.0 + error) - 1e-9
 
     def is_late(self, made: Composition, item: Item) -> bool:
@@ -107,7 +103,7 @@ class Lateness:
         than a full batch: a batch of their number is shorter, and saves more of them.
         """
         late_before = made.late_before = self.before(lane, now, made.goal, made.error)
-        if self.slo_s == _INFINITE or late_before == -_INFINITE:
+        if self.slo_s == INFINITE or late_before == -INFINITE:
             return
         line = lane.top
         # Most often even the first arrival, which may have left, is in time.

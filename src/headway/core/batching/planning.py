@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from headway.core.costs import Costs
 from headway.core.faults.fitting import Fitting
 
-_INFINITE: Final = math.inf  # a name that compiled code does not look up each time
+INFINITE: Final = math.inf  # a name that compiled code does not look up each time
 _BELOW_ALL: Final = -1  # some items have no size: 0
 _GROUPS: Final = 16  # of neighbouring sizes are told apart by one plan
 _REDRAW_EVERY: Final = 64  # plans: what batches take changes slowly
@@ -61,7 +61,7 @@ class Limits:
         if self.sizes:
             size = self.padded_size(size)
         most = self.max_rows
-        if size and self.max_cost < _INFINITE:
+        if size and self.max_cost < INFINITE:
             most = int(min(most, self.max_cost // size))
         if self.fitting is not None and self.fitting.limits:
             most = min(most, self.fitting.rows_at(size))
@@ -303,7 +303,7 @@ def price_of_a_row(rows: int, by_rows: list[float | None], scale: float, limits:
     if limits.batch_sizes:
         rows, more = limits.padded_rows(rows), limits.padded_rows(more)
     before, after = by_rows[rows], by_rows[more]
-    return _INFINITE if before is None or after is None else after * scale - before * scale
+    return INFINITE if before is None or after is None else after * scale - before * scale
 
 
 def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -> float:
@@ -313,4 +313,4 @@ def price_among_its_own(size: int, company: int, costs: Costs, limits: Limits) -
     if limits.batch_sizes or limits.sizes:
         run_rows, size = limits.padded_rows(own), limits.padded_size(size)
     elsewhere = costs.predict(run_rows, size)
-    return -_INFINITE if elsewhere is None else elsewhere / own
+    return -INFINITE if elsewhere is None else elsewhere / own

@@ -1,11 +1,13 @@
 """Batch times as measured: the table that a warm-up makes, and its JSON form."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from headway.core.policy import MOST_COUNT, MOST_ROWS, tuple_of
 from headway.errors import ConfigError
 
-MOST_ROWS = 2**20  # of a batch: times are kept for each number
 _MOST_ERROR = 1e6  # times the time that was expected
 
 
@@ -20,6 +22,7 @@ class CostTable:
     errors: tuple[float, ...] = ()  # relative spread of the repeated probes, where known
 
     def __post_init__(self) -> None:
+        self._take_lists()
         _check_axis("rows", self.rows)
         if self.sizes:
             _check_axis("sizes", self.sizes)
@@ -32,6 +35,20 @@ class CostTable:
             raise ConfigError("every time must be more than 0, and finite", field="ms")
         if not all(-1 <= error <= _MOST_ERROR for error in self.errors):
             raise ConfigError(f"must be from -1 to {_MOST_ERROR:g}", field="errors")
+
+    def _take_lists(self) -> None:
+        """And numpy's numbers: compiled code takes nothing but tuples of Python's own."""
+        taken: dict[str, object] = {
+            "rows": tuple_of("rows", self.rows),
+            "seconds": _cells("ms", self.seconds, float),
+            "errors": _numbers("errors", self.errors, float),
+        }
+        if self.sizes is not None:
+            taken["sizes"] = tuple_of("sizes", self.sizes)
+        if self.memory_bytes is not None:
+            taken["memory_bytes"] = _cells("memory_bytes", self.memory_bytes, int)
+        for name, value in taken.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_json(cls, table: object) -> "CostTable":
@@ -66,9 +83,22 @@ class CostTable:
         }
 
 
+def _cells(name: str, rows: object, number: Callable[[Any], Any]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(_numbers(name, row, number) for row in tuple_of(name, rows))
+
+
+def _numbers(name: str, values: object, number: Callable[[Any], Any]) -> tuple[Any, ...]:
+    try:
+        return tuple(number(value) for value in tuple_of(name, values))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"must be numbers: {error}", field=name) from error
+
+
 def _check_axis(name: str, axis: tuple[int, ...]) -> None:
     for number in axis:
         if type(number) is not int:  # numpy's are none to compiled code
             raise ConfigError(f"must be whole numbers, not {number!r}", field=name)
+        if abs(number) > MOST_COUNT:
+            raise ConfigError(f"must be at most {MOST_COUNT}", field=name)
     if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
         raise ConfigError(f"must be positive and ascending, not {axis}", field=name)

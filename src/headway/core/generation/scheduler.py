@@ -445,6 +445,7 @@ class _Plan:
 def _excess(running: Counter[str], waiting: Waiting, candidate: Progress) -> dict[str, float]:
     """Running sequences of each tenant above its share; empty if the candidate has its own."""
     weights = {name: waiting.weight(name) for name in waiting.tenants}
+    # 0.0: compiled, a sum that begins with 0 takes the weights for whole numbers, and raises.
     unit = running.total() / sum(weights.values(), 0.0)
     own = candidate.sequence.tenant
     if running[own] + 1 > max(1.0, unit * weights[own]):

@@ -248,13 +248,15 @@ def deadline_at(entered_at: float, deadline_ms: float | None) -> float | None:
     if deadline_ms is None:
         return None
     try:
-        deadline_s = deadline_ms / 1e3
-        is_number = not math.isnan(deadline_s) and not isinstance(deadline_ms, bool)
-    except (TypeError, OverflowError):  # a text; a whole number beyond every float
-        is_number = False
-    if not is_number:
-        raise InvalidInput(f"deadline_ms is not a number: {deadline_ms!r:.40}")
-    return entered_at + float(deadline_s)  # numpy's float32 would make the clock one
+        deadline_s = float(deadline_ms / 1e3)  # numpy's float32 would make the clock one
+    except OverflowError:
+        raise InvalidInput("deadline_ms is a whole number beyond every float") from None
+    except (TypeError, ValueError):  # a text, a list, an array
+        deadline_s = math.nan
+    if math.isnan(deadline_s) or isinstance(deadline_ms, bool):
+        kind = type(deadline_ms).__name__  # what it shows itself as may fail, or be of any length
+        raise InvalidInput(f"deadline_ms is not a number, but {kind}")
+    return entered_at + deadline_s
 
 
 def now_here() -> float:

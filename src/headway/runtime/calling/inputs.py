@@ -154,8 +154,10 @@ def _priority(name: str) -> Priority:
 
 def _check_hashable(value: object, what: str = "partition") -> None:
     """And comparable with others: the scheduler has to, for everybody."""
+    must_be = "hashable"
     try:
         hash(value)
+        must_be = "comparable with any value"
         bool(value == _OTHER)
     except Exception as error:  # user code; mostly a TypeError: a list, a dict, an array
-        raise InvalidInput(f"{what} must be hashable: {error}") from error
+        raise InvalidInput(f"{what} must be {must_be}: {error}") from error

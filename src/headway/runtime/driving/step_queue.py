@@ -28,8 +28,8 @@ class StepQueue:
     """The steps of one batch, on their way to its streams.
 
     A few steps of texts wait whole, until the readers' loop takes them apart, or a stream is to
-    end. Every other step is taken apart at once. Under the lock, chunks are put into streams, and
-    nothing else is called.
+    end. Every other step is taken apart at once. Under the lock, chunks are put into streams, or
+    set aside for readers that take them directly; readers are called after it.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class StepQueue:
             if is_texts:
                 self._waiting.append(entries)
             if is_much or not is_texts:
-                self._hand_out()
+                self._put_waiting()
             if not is_texts:
                 for call, entry in zip(self.calls, entries, strict=True):
                     call.put(entry)
@@ -103,12 +103,12 @@ class StepQueue:
 
     # From any thread.
 
-    def hand_out(self) -> None:
+    def put_waiting(self) -> None:
         """Each stream has its part of all that has come."""
         with self._lock:
-            self._hand_out()
+            self._put_waiting()
 
-    def _hand_out(self) -> None:
+    def _put_waiting(self) -> None:
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for call, texts in zip(self.calls, zip(*waiting, strict=True), strict=True):
@@ -126,35 +126,44 @@ class StepQueue:
             self._wake([call for call in self.calls if call.pause is pause])
 
     def _wake(self, calls: Sequence[StreamCall]) -> None:
-        let_past: list[tuple[StreamCall, Sequence[str]]] = []
-        others = calls
+        aside: list[tuple[StreamCall, Sequence[str]]] = []
+        others = list(calls)
         with self._lock:
             is_much = self._untold_bytes * len(calls) > AT_ONCE_BYTES
             self._is_told = False
             self._untold_steps = self._untold_bytes = 0
-            are_all = len(calls) == len(self.calls)  # else the others are in other loops
-            if is_much or not are_all or self._pause is None:
-                self._hand_out()
+            if is_much or len(self._readers) > 1 or self._pause is None:
+                self._put_waiting()
             elif self._waiting:
-                let_past, others = self._hand_past()
-        for call, texts in let_past:
-            call.take_texts(texts)
-        woken = [call for call in others if call.has_chunks() or call.has_ended]
-        if woken:
-            wake_all(woken)
+                aside, others = self._put_or_set_aside()
+        given = 0
+        try:
+            for call, texts in aside:
+                given += 1
+                call.give(texts)
+        finally:  # where a reader raised, those after it still have theirs
+            for call, texts in aside[given:]:
+                call.put_back(texts)
+                others.append(call)
+            woken = [call for call in others if call.has_chunks() or call.has_ended]
+            if woken:
+                wake_all(woken)
 
-    def _hand_past(self) -> tuple[list[tuple[StreamCall, Sequence[str]]], list[StreamCall]]:
-        """As `_hand_out`; but what a reader can take directly is returned, and not put."""
+    def _put_or_set_aside(
+        self,
+    ) -> tuple[list[tuple[StreamCall, Sequence[str]]], list[StreamCall]]:
+        """As `_put_waiting`; but what a reader takes directly is returned, with the other streams,
+        and not put."""
         waiting, self._waiting = self._waiting, []
-        let_past: list[tuple[StreamCall, Sequence[str]]] = []
+        aside: list[tuple[StreamCall, Sequence[str]]] = []
         others = []
         for call, texts in zip(self.calls, zip(*waiting, strict=True), strict=True):
-            if call.direct is not None and call.lets_past(texts):
-                let_past.append((call, texts))
+            if call.direct is not None and call.set_aside(texts):
+                aside.append((call, texts))
             else:
                 call.put_texts(texts)
                 others.append(call)
-        return let_past, others
+        return aside, others
 
 
 class Pause:

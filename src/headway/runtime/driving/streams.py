@@ -118,9 +118,9 @@ class StreamCall:
             self._trail.add_texts(texts)
         self._chunks.extend(texts)
 
-    def lets_past(self, texts: Sequence[str]) -> bool:
-        """Whether a direct reader is to take them without a stay here (`take_texts`). Called in
-        its loop. The hot path."""
+    def set_aside(self, texts: Sequence[str]) -> bool:
+        """Whether a direct reader is to have them without a stay here (`give`). Called in its loop.
+        The hot path."""
         if self._chunks or self._retrace is not None or self.has_ended or self.is_abandoned:
             return False
         self._has_begun = True
@@ -165,7 +165,7 @@ class StreamCall:
 
     def _settle(self, error: BaseException | None) -> None:
         if self.step_queue is not None:
-            self.step_queue.hand_out()  # what came before the end
+            self.step_queue.put_waiting()  # what came before the end
         if not self.has_ended:
             self._end(self._retraced() if error is None else error)
             _wake_in(self.loop, [self])
@@ -206,12 +206,16 @@ class StreamCall:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def take_texts(self, texts: Sequence[str]) -> None:
-        """That were let past. What has been put since goes after them."""
+    def give(self, texts: Sequence[str]) -> None:
+        """To the direct reader, what was set aside for it."""
         if self.direct is None or not self.direct(texts):
-            self._taken_bytes -= sum(map(len, texts))  # unread is what was pushed, less this
-            self._chunks.extendleft(reversed(texts))
+            self.put_back(texts)
             self._tell()
+
+    def put_back(self, texts: Sequence[str]) -> None:
+        """That were set aside. What has been put since goes after them."""
+        self._taken_bytes -= sum(map(len, texts))  # unread is what was pushed, less this
+        self._chunks.extendleft(reversed(texts))
 
     def take_direct(self, chunk: Any) -> bool:
         """Whether the reader took it past the queue. What waits there goes first."""
@@ -293,7 +297,7 @@ class OpenStream:
         pause: "Pause | None" = None,
     ) -> None:
         """Call this, in the loop, whenever there may be something to take, or the end; but not in
-        the `pause`. A model that makes its chunks in that loop may hand them to `direct`."""
+        the `pause`. Chunks that come in that loop while none wait may go to `direct`."""
         call = self._call
         call.reader = reader
         call.direct = direct
@@ -343,7 +347,11 @@ def wake_all(calls: list[StreamCall]) -> None:
     unread_bytes = 0
     for count, call in enumerate(calls, 1):
         unread_bytes += call._pushed_bytes - call._taken_bytes
-        call.wake()
+        try:
+            call.wake()
+        except BaseException:  # its reader's; the others are woken all the same
+            call.loop.call_soon(wake_all, calls[count:])
+            raise
         if unread_bytes > AT_ONCE_BYTES and count < len(calls):
             call.loop.call_soon(wake_all, calls[count:])
             return

@@ -283,7 +283,7 @@ class StreamJob(BatchJob):
                 if not self._pass_on(step, queue):
                     break
         finally:
-            queue.hand_out()
+            queue.put_waiting()
             _close(steps)
 
     async def _pass_steps_async(self, readers: list[StreamCall]) -> None:
@@ -299,7 +299,7 @@ class StreamJob(BatchJob):
                 if not self._pass_on(step, queue):
                     break
         finally:
-            queue.hand_out()
+            queue.put_waiting()
             close = getattr(steps, "aclose", None)
             if close is not None:
                 await close()
@@ -311,7 +311,7 @@ class StreamJob(BatchJob):
                     break
                 await asyncio.sleep(0)  # the readers live in this loop
         finally:
-            queue.hand_out()
+            queue.put_waiting()
             _close(steps)
 
     def _pass_on(self, step: Any, queue: StepQueue) -> bool:

@@ -246,7 +246,8 @@ class ToSink(Pumping):
             return True
         if slow is not None:
             self._is_clear = False
-            self.done.set_result(slow)
+            if not self.done.done():  # else it was cancelled: the client has left
+                self.done.set_result(slow)
         return True
 
     def _write(self, chunks: Sequence[Any]) -> Slow | None:
