@@ -4,7 +4,7 @@ A model is written once and runs the same inline, in a thread and in a process o
 `setup()` runs wherever the model is, `load()` only where it computes.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -67,7 +67,7 @@ class ModelHandle(Generic[In, Out]):
         """One value, as the model's own `prepare` or `predict` takes it; its result."""
         raise NotImplementedError
 
-    async def many(self, values: Sequence[In], **wishes: Any) -> list[Out]:
+    async def many(self, values: Iterable[In], **wishes: Any) -> list[Out]:
         """Several values, results in order. The first error withdraws the others."""
         raise NotImplementedError
 
@@ -78,7 +78,7 @@ class ModelHandle(Generic[In, Out]):
         """From a `def predict`, which runs in a thread of its own."""
         raise NotImplementedError
 
-    def call_many(self, values: Sequence[In], **wishes: Any) -> list[Out]:
+    def call_many(self, values: Iterable[In], **wishes: Any) -> list[Out]:
         raise NotImplementedError
 
 

@@ -165,7 +165,8 @@ class Connection(Answering):
         return _NOTHING if self._is_over or is_between else data[size:]
 
     def _least_of(self, piece: bytes) -> int:
-        """Where an end may be: blank lines are none, of which a read may have ten thousand."""
+        """Where to start looking for the end of a head. Leading blank lines do not end one; a read
+        may hold thousands."""
         if self._phase is Phase.NOTHING:  # before a request, where they mean nothing
             return len(piece) - len(piece.lstrip(b"\r\n"))
         return _IN_CHUNKS if self._phase is Phase.BODY else 0
