@@ -5,7 +5,7 @@ HeadwayError
 ├── RequestError            the caller must change the request
 │   ├── InvalidInput
 │   │   └── ContextLengthExceeded
-│   ├── UnknownModel, InputTooLarge, Poison
+│   ├── UnknownModel, InputTooLarge, Poison, NotFound, Unprocessable
 │   └── Unauthenticated, Forbidden
 ├── Unavailable             the request was fine; later may work (Retry-After)
 │   ├── QueueFull, Shed, NotReady, Closed, QuotaExceeded
@@ -87,8 +87,26 @@ class Poison(RequestError):
     code = "poison"
 
 
+class NotFound(RequestError):
+    """A model's own refusal: what the request asks for is not there."""
+
+    code = "not_found"
+
+
+class Unprocessable(RequestError):
+    """A model's own refusal: it cannot use what the request holds."""
+
+    code = "unprocessable"
+
+
 class Unauthenticated(RequestError):
+    """`needs_key`: a key of this server would help. Not where it is a model's own refusal."""
+
     code = "unauthenticated"
+
+    def __init__(self, message: str, *, needs_key: bool = True) -> None:
+        super().__init__(message)
+        self.needs_key = needs_key
 
 
 class Forbidden(RequestError):

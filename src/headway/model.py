@@ -4,7 +4,7 @@ A model is written once and runs the same inline, in a thread and in a process o
 `setup()` runs wherever the model is, `load()` only where it computes.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -67,7 +67,7 @@ class ModelHandle(Generic[In, Out]):
         """One value, as the model's own `prepare` or `predict` takes it; its result."""
         raise NotImplementedError
 
-    async def many(self, values: Sequence[In], **wishes: Any) -> list[Out]:
+    async def many(self, values: Iterable[In], **wishes: Any) -> list[Out]:
         """Several values, results in order. The first error withdraws the others."""
         raise NotImplementedError
 
@@ -78,7 +78,7 @@ class ModelHandle(Generic[In, Out]):
         """From a `def predict`, which runs in a thread of its own."""
         raise NotImplementedError
 
-    def call_many(self, values: Sequence[In], **wishes: Any) -> list[Out]:
+    def call_many(self, values: Iterable[In], **wishes: Any) -> list[Out]:
         raise NotImplementedError
 
 
@@ -197,6 +197,20 @@ class TensorModel:
 
     def predict(self, batch: "dict[str, numpy.ndarray[Any, Any]]") -> Arrays:
         raise NotImplementedError(f"{type(self).__name__} does not define predict()")
+
+
+class BatchesOnRequest:
+    """A model whose `predict` takes a batch only where batches were asked for, as LitServe's."""
+
+    def expect_batches(self, rows: int) -> None:
+        """A flag or a file has set the batch size."""
+        raise NotImplementedError
+
+
+def holds_results(found: object) -> bool:
+    """Whether it may hold one result for each item. A text or a mapping has a length, too, but
+    is one result."""
+    return hasattr(found, "__len__") and not isinstance(found, str | bytes | Mapping | Set)
 
 
 def overrides(model: object, method: str) -> bool:

@@ -55,7 +55,7 @@ def serve(models: Any, *, name: str | None = None, **settings: Any) -> None:
 
     config, given = _read(models, name, settings)
     logs.configure(format=config.server.log_format, level=config.server.log_level)
-    run_loop(run(config, announcing(config), given=given))
+    run_loop(run(config, announcing(config), given=given, port_option="port=…"))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 from headway.core.items import Priority
 from headway.core.operating.using import find_cycle
-from headway.errors import Closed, ConfigError, DeadlineExceeded
+from headway.errors import Closed, ConfigError, DeadlineExceeded, InvalidInput
 from headway.hosting.registry import Ask, Registry
 from headway.model import CANCEL, ModelHandle, overrides
 from headway.runtime.jobs.cancelling import BatchCancel, takes_cancel
@@ -147,8 +147,11 @@ class Handle(ModelHandle[Any, Any]):
         return await self._timed(self._one(value, ask))
 
     async def many(self, values: Iterable[Any], **wishes: Any) -> list[Any]:
+        return await self._many(_listed(values), wishes)
+
+    async def _many(self, values: list[Any], wishes: Mapping[str, Any]) -> list[Any]:
         ask = _inherited(**wishes)
-        found: list[Any] = await self._timed(self._several(list(values), ask))
+        found: list[Any] = await self._timed(self._several(values, ask))
         return found
 
     async def stream(self, value: Any, **wishes: Any) -> AsyncIterator[Any]:
@@ -167,7 +170,9 @@ class Handle(ModelHandle[Any, Any]):
         return self._from_thread(self(value, **wishes))
 
     def call_many(self, values: Iterable[Any], **wishes: Any) -> list[Any]:
-        found: list[Any] = self._from_thread(self.many(values, **wishes))
+        # Here, in the model's thread: an iterable is its code, and may take long.
+        listed = _listed(values)
+        found: list[Any] = self._from_thread(self._many(listed, wishes))
         return found
 
     async def _one(self, value: Any, ask: Ask) -> Any:
@@ -251,6 +256,13 @@ def _start(
 
     task.add_done_callback(settle)
     waiting.add_done_callback(withdraw)
+
+
+def _listed(values: Iterable[Any]) -> list[Any]:
+    """Raises InvalidInput for one value in the place of several; a text is one."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInput(f"a model takes the values of several calls here, not {values!r:.40}")
+    return list(values)
 
 
 def _is_running(loop: asyncio.AbstractEventLoop) -> bool:

@@ -11,15 +11,15 @@ import numpy
 from headway.config import ModelConfig, default_of
 from headway.core.operating.placing import Placement, place
 from headway.errors import ConfigError
-from headway.model import Model, Tensor, TensorModel, overrides
+from headway.model import BatchesOnRequest, Model, Tensor, TensorModel, overrides
 from headway.runtime.batcher import Batcher
 from headway.runtime.calling.choosing import runner_for
 from headway.runtime.options import BatcherOptions
 from headway.runtime.workers import HAS_PROCESSES
 from headway.signature import Signature, signature_of
 
-_SETTINGS = {field.name for field in msgspec.structs.fields(ModelConfig)}
-_LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _SETTINGS]
+_DEFAULTS = {field.name: default_of(field) for field in msgspec.structs.fields(ModelConfig)}
+_LEVERS = [each.name for each in dataclasses.fields(BatcherOptions) if each.name in _DEFAULTS]
 _NOT_SETTINGS = frozenset(["costs", "max_reruns", "observers"])  # of a decorator, beside those
 
 
@@ -74,14 +74,11 @@ def _decorated(model: object) -> Mapping[str, Any]:
 
 def with_decorator(config: ModelConfig, model: object) -> ModelConfig:
     """The function's own settings count where the configuration has nothing but defaults."""
-    defaults = msgspec.structs.fields(ModelConfig)
     said = _decorated(model)
     changes = {
-        field.name: said[field.name]
-        for field in defaults
-        if field.name in said
-        and field.name != "name"
-        and getattr(config, field.name) == default_of(field)
+        name: said[name]
+        for name, default in _DEFAULTS.items()
+        if name in said and name != "name" and getattr(config, name) == default
     }
     return msgspec.structs.replace(config, **changes) if changes else config
 
@@ -89,16 +86,10 @@ def with_decorator(config: ModelConfig, model: object) -> ModelConfig:
 def tell_batch_size(
     model: object, config: ModelConfig, make: Callable[[], Any] | None
 ) -> Callable[[], Any] | None:
-    """A model whose `predict` takes a batch only where batches were asked for, as LitServe's, has
-    `expect_batches`. It is told of a batch size that was set: here, and in each process by what
-    is returned, which makes it there."""
+    """A model that is `BatchesOnRequest` is told of a batch size that was set: here, and in each
+    process by what is returned, which makes it there."""
     rows = config.max_batch_size
-    unset = next(
-        default_of(field)
-        for field in msgspec.structs.fields(ModelConfig)
-        if field.name == "max_batch_size"
-    )
-    if not hasattr(model, "expect_batches") or rows == unset:
+    if not isinstance(model, BatchesOnRequest) or rows == _DEFAULTS["max_batch_size"]:
         return make
     model.expect_batches(rows)
     return make and functools.partial(_made_expecting, make, rows)

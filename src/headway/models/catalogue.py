@@ -137,13 +137,17 @@ def catalogue() -> Mapping[str, Entry]:
     return found
 
 
-def build(target: str, options: Mapping[str, Any], edition: str = "") -> AnyModel:
+def build(
+    target: str, options: Mapping[str, Any], edition: editions.Edition | None = None
+) -> AnyModel:
     """The model for a class, an instance or a function (`module:name`, `file.py:name`, `file.py`),
     a model's file or folder, a name in the catalogue or on the hub; not loaded yet. `edition`: of
-    a Python file that has changed since it was first served (`editions.py`)."""
-    if edition:
-        made = make(targets.maker_at(target, edition), options, where=target)
-        editions.note_use(type(made).__module__)
+    a Python file (`editions.py`)."""
+    if edition is not None:
+        with editions.making(edition):
+            found = targets.maker_at(target, edition.module, edition.source)
+            made = make(found, options, where=target)
+            editions.note(made, edition)
         return made
     entry = catalogue().get(target)
     if entry is not None:

@@ -1,59 +1,90 @@
-"""The editions of a Python file that is served by its path.
+"""The editions of a Python file that is served by its path: its source, as it was when it was read.
 
 The first is a module under the file's own name. Each that comes later is a module of its own beside
 it: the version that runs keeps its module, so that its values still travel to worker processes, and
-a file that cannot be imported changes nothing. A worker process is told the edition's name, and
-imports the file under it.
+a file that cannot be imported changes nothing. A worker process is given the edition with its
+source: one that starts again later runs the same code, whatever has become of the file.
 """
 
 import hashlib
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from headway.models import targets
 
 _PREFIX = "headway_edition_"
 _first: dict[Path, str] = {}  # the digest of each file when it was first seen
-_users: Counter[str] = Counter()  # models made of each later edition
+_users: Counter[str] = Counter()  # of each later edition: models, and those that are being made
+# By `id`, with the model itself: while it is here, no other has its `id`.
+_models: dict[int, tuple[Any, str]] = {}
 _lock = threading.Lock()  # models are made in threads
 
 
-def digest_of(target: str) -> str:
-    """Of the target's file as it is now; empty: it names no file, or one that is not there."""
+class Edition(NamedTuple):
+    module: str  # its name; empty: the first edition, under the file's own
+    source: bytes
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.source).hexdigest()
+
+
+def read(target: str, attempt: int = 0) -> Edition | None:
+    """The target's file as it is now; None: it names no file, or one that cannot be read, which
+    building the model reports. Another attempt is another edition."""
     path = targets.file_of(target)
+    if path is None:
+        return None
     try:
-        return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:  # who makes the model says so
-        return ""
-
-
-def edition_of(target: str, digest: str, attempt: int) -> str:
-    """The name of its module; empty: the first, or not a file. Another attempt is another one."""
-    path = targets.file_of(target)
-    if path is None or not digest:
-        return ""
-    path = path.resolve()
+        edition = Edition("", path.read_bytes())
+    except OSError:
+        return None
+    path, digest = path.resolve(), edition.digest
     if _first.setdefault(path, digest) == digest and not attempt:
-        return ""
+        return edition
     place = hashlib.sha256(str(path).encode()).hexdigest()
     stem = path.stem.replace("-", "_").replace(".", "_")
-    return f"{_PREFIX}{stem}_{place[:8]}_{digest[:16]}_{attempt}"
+    return edition._replace(module=f"{_PREFIX}{stem}_{place[:8]}_{digest[:16]}_{attempt}")
 
 
-def note_use(name: str) -> None:
-    """A model has been made of this module."""
-    if name.startswith(_PREFIX):
+@contextmanager
+def making(edition: Edition) -> Iterator[None]:
+    """While a model is made of it. If that fails, its module goes, unless another model has it."""
+    if not edition.module:
+        yield
+        return
+    with _lock:
+        _users[edition.module] += 1
+    try:
+        yield
+    except BaseException:
+        _leave(edition.module)
+        raise
+
+
+def note(model: Any, edition: Edition) -> None:
+    """The model was made of it."""
+    if edition.module:
         with _lock:
-            _users[name] += 1
+            _models[id(model)] = (model, edition.module)
 
 
-def forget(name: str) -> None:
-    """One of its models has gone; with the last, its module goes."""
-    if name.startswith(_PREFIX):
-        with _lock:
-            _users[name] -= 1
-            if _users[name] <= 0:
-                del _users[name]
-                sys.modules.pop(name, None)
+def forget(model: Any) -> None:
+    """The model has gone. With the last of an edition, its module goes."""
+    with _lock:
+        _, module = _models.pop(id(model), (None, ""))
+    if module:
+        _leave(module)
+
+
+def _leave(module: str) -> None:
+    with _lock:
+        _users[module] -= 1
+        if _users[module] <= 0:
+            del _users[module]
+            sys.modules.pop(module, None)

@@ -34,12 +34,12 @@ def is_code(target: str) -> bool:
     return ":" in target or target.endswith(".py")
 
 
-def maker_at(target: str, edition: str = "") -> Callable[..., Any]:
-    """The class, the function as a class, or a copy of the instance. `edition`: of a file, as
-    `editions.py` has it. Raises ConfigError, which lists the names that the module has, and says
-    what to write."""
+def maker_at(target: str, edition: str = "", source: bytes | None = None) -> Callable[..., Any]:
+    """The class, the function as a class, or a copy of the instance. `edition`: the name of the
+    module, of a file's later edition (`editions.py`); `source`: what the file was when it was read.
+    Raises ConfigError, which lists the names that the module has, and says what to write."""
     place, name = _parted(target)
-    module = _module_of(place, target, edition)
+    module = _module_of(place, target, edition, source)
     if not name and not place.endswith(".py"):
         raise ConfigError(f"{target} does not exist: a name is missing; {_contents(module, place)}")
     if not name:
@@ -104,9 +104,9 @@ def file_of(target: str) -> Path | None:
     return Path(place) if place.endswith(".py") else None
 
 
-def _module_of(place: str, target: str, edition: str) -> ModuleType:
+def _module_of(place: str, target: str, edition: str, source: bytes | None) -> ModuleType:
     if place.endswith(".py"):
-        return _module_in(Path(place), edition)
+        return _module_in(Path(place), edition, source)
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
@@ -123,11 +123,11 @@ def _module_of(place: str, target: str, edition: str) -> ModuleType:
         raise _broken(place, error) from error
 
 
-def _module_in(path: Path, edition: str) -> ModuleType:
+def _module_in(path: Path, edition: str, source: bytes | None) -> ModuleType:
     """The file as a module, as `python file.py` sees the world: its folder is searched first. It
     has its own name where no other module has that, so that worker processes find it, too; an
     edition's name is the edition."""
-    if not path.is_file():
+    if source is None and not path.is_file():
         there = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise ConfigError(f"{path}: there is no such file{there}")
     path = path.resolve()
@@ -136,42 +136,57 @@ def _module_in(path: Path, edition: str) -> ModuleType:
         sys.path.insert(0, folder)
     try:
         if edition:
-            return _import_as(edition, path)
-        if _is_found_as(path.stem, path):
-            return importlib.import_module(path.stem)
-        return _import_as(f"headway_file_{path.stem.replace('-', '_')}", path)
+            return _import_as(edition, path, source)
+        if _is_found_as(path.stem, path, is_read=source is not None):
+            if source is None:
+                return importlib.import_module(path.stem)
+            return _import_as(path.stem, path, source)
+        return _import_as(f"headway_file_{path.stem.replace('-', '_')}", path, source)
     except (ImportError, SyntaxError) as error:
         raise _broken(str(path), error) from error
 
 
-def _is_found_as(name: str, path: Path) -> bool:
+def _is_found_as(name: str, path: Path, *, is_read: bool) -> bool:
+    """`is_read`: its source is known, and the file may have gone."""
     if not name.isidentifier():
         return False
     loaded = sys.modules.get(name)
     if loaded is not None:
-        file = getattr(loaded, "__file__", None)
-        return file is not None and Path(file).resolve() == path
+        return _is_of(loaded, path)
     importlib.invalidate_caches()
     spec = importlib.util.find_spec(name)
-    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == path
+    if spec is None:
+        return is_read
+    return spec.origin is not None and Path(spec.origin).resolve() == path
 
 
-def _import_as(name: str, path: Path) -> ModuleType:
+def _is_of(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve() == path
+
+
+def _import_as(name: str, path: Path, source: bytes | None) -> ModuleType:
     with _importing:
         loaded = sys.modules.get(name)
-        if loaded is not None and loaded.__file__ == str(path):
+        if loaded is not None and _is_of(loaded, path):
             return loaded
-        loader = SourceLoader(name, str(path))
+        loader = SourceLoader(name, str(path), source)
         return run_module(importlib.util.spec_from_file_location(name, path, loader=loader))
 
 
 class SourceLoader(SourceFileLoader):
-    """Compiles the source as it is now. A .pyc knows its source's time in whole seconds only, so
-    that of two edits within one second the later would not be seen; the folder may be read-only."""
+    """Compiles the source that it is given, or as it is now. A .pyc knows its source's time in
+    whole seconds only, so that of two edits within one second the later would not be seen; the
+    folder may be read-only."""
+
+    def __init__(self, fullname: str, path: str, source: bytes | None = None) -> None:
+        super().__init__(fullname, path)
+        self._source = source
 
     def get_code(self, fullname: str) -> CodeType | None:
         path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
+        source = self.get_data(path) if self._source is None else self._source
+        return self.source_to_code(source, path)
 
 
 def run_module(spec: ModuleSpec | None) -> ModuleType:

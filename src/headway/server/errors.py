@@ -23,8 +23,10 @@ _STATUS: dict[type[errors.HeadwayError], Status] = {
     errors.Unauthenticated: Status(401, "UNAUTHENTICATED"),
     errors.Forbidden: Status(403, "PERMISSION_DENIED"),
     errors.UnknownModel: Status(404, "NOT_FOUND"),
+    errors.NotFound: Status(404, "NOT_FOUND"),
     errors.InputTooLarge: Status(413, "INVALID_ARGUMENT"),
     errors.Poison: Status(422, "INVALID_ARGUMENT"),
+    errors.Unprocessable: Status(422, "INVALID_ARGUMENT"),
     errors.RequestError: Status(400, "INVALID_ARGUMENT"),
     errors.QuotaExceeded: Status(429, "RESOURCE_EXHAUSTED"),
     errors.DeadlineExceeded: Status(504, "DEADLINE_EXCEEDED"),
@@ -113,7 +115,7 @@ def retry_after_s(error: BaseException) -> int | None:
 
 def headers_of(error: BaseException) -> tuple[tuple[str, str], ...]:
     """What an error says in headers: when to try again, or how to authenticate."""
-    if isinstance(error, errors.Unauthenticated):
+    if isinstance(error, errors.Unauthenticated) and error.needs_key:
         return (("WWW-Authenticate", 'Bearer realm="headway"'),)
     seconds = retry_after_s(error)
     return () if seconds is None else (("Retry-After", str(seconds)),)

@@ -21,7 +21,7 @@ from headway.server.api.v2.requests import (
 )
 from headway.server.api.v2.shared_memory import RefusedRegions, SharedRegions
 from headway.server.api.v2.tensors import NORMAL, Limits, TensorSignature
-from headway.server.auth.keys import Caller, check_whole_server
+from headway.server.auth.keys import Caller, check_regions
 from headway.server.models import Models
 from headway.server.net.background import AT_ONCE, Steps, background
 
@@ -112,12 +112,12 @@ class Inference:
             self._signatures[served] = signature
         return signature
 
-    def regions_for(self, caller: Caller | None) -> Regions | None:
-        """None: shared memory is off."""
+    def regions_to_use(self, caller: Caller | None) -> Regions | None:
+        """For the tensors of a request. None: shared memory is off."""
         if self.regions is None:
             return None
         try:
-            check_whole_server(caller)
+            check_regions(caller)
         except Forbidden as error:
             return RefusedRegions(error)
         return self.regions
@@ -130,7 +130,7 @@ class Inference:
         """Decoding takes a while: off the event loop, in the caller's time, of which so many
         seconds are spent. The model is to be held meanwhile."""
         started = time.monotonic()
-        regions = self.regions_for(caller)
+        regions = self.regions_to_use(caller)
         asked = await background.run(
             lambda steps: decode(regions=regions, steps=steps), timeout_s=timeout_s
         )

@@ -3,8 +3,9 @@
 What is off costs nothing: there is an app around the app, and gRPC methods are wrapped, or not.
 """
 
+import functools
 import importlib.metadata
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from headway.config import ServerConfig
@@ -20,7 +21,7 @@ from headway.runtime.batcher import Batcher
 from headway.server.api.metrics import MetricsPage
 from headway.server.app import App, AppWrapper, Handle
 from headway.server.errors import status_of
-from headway.server.net.messages import Answer, Refusal, Request, StreamResponse
+from headway.server.net.messages import Answer, Refusal, Request, Sink, StreamResponse
 from headway.server.routes import Asker, Pending
 
 if TYPE_CHECKING:
@@ -172,25 +173,59 @@ async def _ended(handle: Handle, request: Request, end: Callable[[int, str], Non
         end(logs.CANCELLED, "cancelled")
         raise
     if isinstance(answer, StreamResponse):
-        answer.chunks = _ended_stream(answer, answer.chunks, end)
+        answer.chunks = _EndedChunks(answer, end)
     else:
         end(answer.status, answer.code if isinstance(answer, Refusal) else "")
     return answer
 
 
-async def _ended_stream(
-    answer: StreamResponse, chunks: AsyncIterator[bytes], end: Callable[[int, str], None]
-) -> AsyncIterator[bytes]:
-    status, code = logs.CANCELLED, "cancelled"
-    try:
-        async for chunk in chunks:
-            yield chunk
-        status, code = answer.status, ""
-    except Exception as error:
-        status, code = status_of(error).http, getattr(error, "code", "internal")
-        raise
-    finally:
-        close = getattr(chunks, "aclose", None)
-        if close is not None:
-            await close()
-        end(status, code)
+class _EndedChunks:
+    """A stream's chunks. `end` is told how the stream ended: with its last chunk, or when the
+    chunks are closed before it."""
+
+    def __init__(self, answer: StreamResponse, end: Callable[[int, str], None]) -> None:
+        self._answer = answer
+        self._chunks = answer.chunks
+        self._end: Callable[[int, str], None] | None = end
+        self._outcome = (logs.CANCELLED, "cancelled")
+        pump = getattr(self._chunks, "pump", None)
+        if pump is not None:  # a stream that is observed goes the same way
+            self.pump = functools.partial(self._pump, pump)
+
+    def __aiter__(self) -> "_EndedChunks":
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._chunks)
+        except StopAsyncIteration:
+            await self._finish(self._answer.status, "")
+            raise
+        except Exception as error:
+            await self._fail(error)
+            raise
+
+    async def _pump(self, pump: Callable[[Sink], Awaitable[None]], sink: Sink) -> None:
+        try:
+            await pump(sink)
+        except Exception as error:
+            await self._fail(error)
+            raise
+        await self._finish(self._answer.status, "")
+
+    async def _fail(self, error: Exception) -> None:
+        await self._finish(status_of(error).http, getattr(error, "code", "internal"))
+
+    async def _finish(self, status: int, code: str) -> None:
+        self._outcome = (status, code)
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        end, self._end = self._end, None
+        try:
+            close = getattr(self._chunks, "aclose", None)
+            if close is not None:
+                await close()
+        finally:
+            if end is not None:
+                end(*self._outcome)

@@ -85,10 +85,11 @@ async def run(
     *,
     reread: Callable[[], Config] | None = None,
     given: Mapping[str, Callable[[], AnyModel]] | None = None,
+    port_option: str = "--port",
 ) -> None:
     """Serve until asked to stop. `announce` learns the addresses, and that everything is ready;
     `reread` gives the configuration as it is now, for SIGHUP; `given` makes models that no target
-    names, of the program's own.
+    names, of the program's own; `port_option` is what chooses the port, for an error's text.
 
     The ports are open before the models are loaded: live at once, ready later.
     """
@@ -132,6 +133,7 @@ async def run(
                     hang_up=None if reread is None else lambda: reloader.reload(reread),
                     leave=registry.drain,
                     end=keeper.end_by,
+                    port_option=port_option,
                 )
             finally:
                 watchdog.stop()
@@ -281,13 +283,15 @@ def make_grpc(
     where it is not installed and the port is one that somebody asked for."""
     if config.grpc_port < 0:
         return None
-    if config.grpc_port != ServerConfig().grpc_port:
-        check_grpc()
     try:
-        from headway.server.grpc.server import GrpcServer
-    except ImportError as error:
-        _log.warning("no gRPC: %s; to have it: pip install 'headway[grpc]'", error)
+        check_grpc()
+    except ConfigError as error:
+        if config.grpc_port != ServerConfig().grpc_port:
+            raise
+        _log.warning("%s", error)
         return None
+    from headway.server.grpc.server import GrpcServer
+
     inference = inference_over(models, config, version=VERSION)
     return GrpcServer(inference, config, guard=guard, observing=observing, room=room)
 
@@ -334,6 +338,7 @@ async def serve(
     hang_up: Callable[[], None] | None = None,
     leave: Callable[[], None],
     end: Callable[[float], None],
+    port_option: str = "--port",
 ) -> None:
     """Listen until the process is asked to stop; then `leave` the balancers' sight, and finish
     what has begun, on all at once. One deadline counts for the front ends and, by `end`, for the
@@ -347,7 +352,7 @@ async def serve(
         stopping = loop.create_task(signals.stop.wait())
         try:
             for front_end in front_ends:
-                await _listen(front_end, reloader.config.server)
+                await _listen(front_end, reloader.config.server, port_option)
             await _first_done(started, crashed, stopping)
             if not signals.stop.is_set():
                 say()
@@ -370,11 +375,11 @@ async def _wait(seconds: float) -> None:
                 await asyncio.get_running_loop().create_future()
 
 
-async def _listen(front_end: FrontEnd, config: ServerConfig) -> None:
+async def _listen(front_end: FrontEnd, config: ServerConfig, port_option: str) -> None:
     try:
         await front_end.start()
     except (OSError, UnicodeError) as error:
-        raise cannot_listen(f"{config.host}:{config.port}", error, "--port") from error
+        raise cannot_listen(f"{config.host}:{config.port}", error, port_option) from error
 
 
 async def _first_done(*tasks: "asyncio.Task[Any]") -> None:

@@ -7,7 +7,7 @@ import io
 import threading
 import wave
 from collections.abc import Iterator
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import numpy
@@ -470,3 +470,33 @@ async def test_a_route_of_another_server_that_is_not_served_names_what_is(stack:
         for path, instead in [("/generate", "/v1/completions"), ("/healthz", "/health")]:
             told = (await http.post(path, json="a")).json()["error"]
             assert f"instead there is {instead}." in told
+
+
+@pytest.mark.parametrize("path", ["/v1/predict/model", "/embed", "/predict"])
+async def test_what_is_json_is_not_called_anything_else(path: str) -> None:
+    async with serving(model=Vectors()) as http:
+        answer = await http.post(path, content=b'{"inputs": "a", "x": 1e400}')
+        listed = await http.post("/embed", content=b"[1]")
+    assert answer.status_code == listed.status_code == 400
+    assert "x: the number is beyond every float" in answer.text
+    assert "not JSON" not in answer.text + listed.text
+
+
+class Vectors(headway.Model[str, Any]):
+    def predict(
+        self, items: list[str]
+    ) -> Annotated[Any, headway.Tensor("embedding", "float32", (-1, 1))]:
+        return numpy.ones((len(items), 1), numpy.float32)
+
+
+class Nulls(headway.Model[list[None], str]):
+    def predict(self, items: list[list[None]]) -> list[str]:
+        return ["" for _ in items]
+
+
+@pytest.mark.parametrize("value", [[[1, 2]], {"x": [["a"]]}])
+async def test_where_the_example_is_null_no_other_shape_is_advised(value: Any) -> None:
+    async with serving(model=Nulls()) as http:
+        answer = await http.post("/v1/predict/model", json=value)
+    assert answer.status_code == 400
+    assert "sent as" not in answer.text

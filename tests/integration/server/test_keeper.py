@@ -4,6 +4,8 @@ configurations."""
 import asyncio
 import json
 import logging
+import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -23,6 +25,7 @@ from headway.errors import (
     ModelFailed,
     NotReady,
     QueueFull,
+    Unavailable,
     UnknownModel,
 )
 from headway.hosting.hosted import Served
@@ -394,6 +397,60 @@ async def test_a_file_is_read_again_when_it_has_changed(
     assert not [each for each in sys.modules if each.startswith("headway_edition_")]
     for each in ("shouting", "headway_file_shouting_2"):
         sys.modules.pop(each, None)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_worker_that_starts_again_runs_the_edition_that_was_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    name = f"killed_{is_first}".lower()
+    path = tmp_path / f"{name}.py"
+    path.write_text(FILE.format(mark="!"))
+    model = ModelConfig(name="m", target=str(path), warm_up=False, worker="process")
+    async with Keeper(configured(model), make_served) as keeper:
+        await keeper.wait_started()
+        if not is_first:
+            path.write_text(FILE.format(mark="?"))
+            await keeper.load("m")
+        served: Any = keeper.registry.get("m")
+        said = await served.predict("hi", ASK)
+        path.write_text(FILE.format(mark="."))  # nobody has asked for it
+        [process] = served.batcher.worker_processes
+        os.kill(process.pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while (again := await _predicted(served)) is None:
+                pass
+        assert [each.pid for each in served.batcher.worker_processes] != [process.pid]
+        assert said == again == ("HI!" if is_first else "HI?")
+    sys.modules.pop(name, None)
+
+
+async def _predicted(served: Any) -> object:
+    """None: the worker is not there yet."""
+    try:
+        return await served.predict("hi", ASK)
+    except Unavailable:
+        await asyncio.sleep(0.05)
+        return None
+
+
+async def test_a_model_that_cannot_be_served_leaves_no_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / "unserved.py"
+    path.write_text(FILE.format(mark="!"))
+    model = ModelConfig(name="m", target=str(path), warm_up=False)
+    async with Keeper(configured(model), make_served) as keeper:
+        await keeper.wait_started()
+        path.write_text("import headway\nclass Shout(headway.Model[str, str]): pass\n")
+        with pytest.raises(InvalidInput, match="does not define predict"):
+            await keeper.load("m")
+        assert not [each for each in sys.modules if each.startswith("headway_edition_")]
+        assert await keeper.registry.get("m").predict("hi", ASK) == "HI!"
+    sys.modules.pop("unserved", None)
 
 
 async def test_a_model_that_goes_and_comes_back_answers_what_it_had_begun() -> None:

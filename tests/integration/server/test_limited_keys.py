@@ -161,7 +161,8 @@ async def test_so_it_is_over_grpc(stack: str, side: str) -> None:
             request_serializer=pb.ModelInferRequest.SerializeToString,
             response_deserializer=pb.ModelInferResponse.FromString,
         )
-        for key, told in ((KEY, "certain models"), (WHOLE, "not registered")):
+        refused_in = "'m' is for certain models and may not name shared memory regions"
+        for key, told in ((KEY, refused_in), (WHOLE, "not registered")):
             with pytest.raises(grpc.aio.AioRpcError, match=told):
                 await infer(request, metadata=(("x-api-key", key.key),), timeout=20)
 

@@ -5,15 +5,22 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
-from small_server import serving
+from small_server import hosted, serving
 
+import headway
 from headway import Batcher, ConfigError
 from headway.compat import litserve as ls
+from headway.config import ServerConfig
+from headway.server.grpc import inference_pb2 as pb
+from headway.server.run import make_grpc
 
 pytestmark = pytest.mark.real_time
 
@@ -38,8 +45,8 @@ class Lengths(ls.LitAPI):
 class HTTPException(Exception):
     """As Starlette's: tests need none of it."""
 
-    def __init__(self, status_code: int, detail: Any = None) -> None:
-        self.status_code, self.detail = status_code, detail
+    def __init__(self, status_code: int, detail: Any = None, headers: Any = None) -> None:
+        self.status_code, self.detail, self.headers = status_code, detail, headers
 
 
 # ---- batches
@@ -92,6 +99,15 @@ async def test_a_text_is_no_list_of_results() -> None:
     assert "returned str" in answer.json()["error"]
 
 
+async def test_a_batch_may_be_answered_by_a_generator_expression() -> None:
+    class Upper(ls.LitAPI):
+        def predict(self, texts: Any) -> Any:
+            return (text.upper() for text in texts)
+
+    async with Batcher(Upper(max_batch_size=2), max_batch_size=2) as batcher:
+        assert await batcher.many(["ab", "cd"]) == ["AB", "CD"]
+
+
 async def test_a_generator_over_a_batch_streams_a_step_for_all() -> None:
     class Words(ls.LitAPI):
         def predict(self, texts: Any) -> Any:
@@ -110,6 +126,89 @@ async def test_a_generator_over_a_batch_streams_a_step_for_all() -> None:
 
 async def _all_of(stream: Any) -> list[Any]:
     return [chunk async for chunk in stream]
+
+
+# ---- classes
+
+
+async def test_methods_of_a_parent_class_are_called_by_super() -> None:
+    class Base(ls.LitAPI):
+        def setup(self, device: str) -> None:
+            super().setup(device)
+            self.devices = [device]
+
+        def predict(self, x: Any) -> Any:
+            return x + 1
+
+    class Middle(Base):
+        pass
+
+    class Child(Middle):
+        def setup(self, device: str) -> None:
+            super().setup(device)
+            self.devices.append(f"{device} again")
+
+        def predict(self, x: Any) -> Any:
+            return [super().predict(x), *self.devices]
+
+    async with Batcher(Child()) as batcher:
+        assert await batcher.submit(1) == [2, "cpu", "cpu again"]
+    async with Batcher(Middle()) as batcher:
+        assert await batcher.submit(1) == 2
+
+
+async def test_a_generator_of_a_parent_class_is_called_by_super() -> None:
+    class Words(ls.LitAPI):
+        def predict(self, text: Any) -> Any:
+            yield from text.split()
+
+    class Loud(Words):
+        def predict(self, text: Any) -> Any:
+            for word in super().predict(text):
+                yield word.upper()
+
+    async with Batcher(Loud()) as batcher:
+        assert await _all_of(batcher.stream("a b")) == ["A", "B"]
+
+
+async def test_methods_may_come_from_a_mixin() -> None:
+    class Adding:
+        def setup(self, device: str) -> None:
+            self.bonus = 10
+
+        def predict(self, x: Any, context: Any) -> Any:
+            return x + self.bonus + len(context)  # type: ignore[attr-defined]
+
+    class API(Adding, ls.LitAPI):  # type: ignore[misc]
+        pass
+
+    async with Batcher(API()) as batcher:
+        assert await batcher.submit(1) == 11
+
+
+async def test_a_class_may_be_made_again_by_a_decorator() -> None:
+    @dataclass(slots=True)
+    class Adding(ls.LitAPI):
+        bonus: int = 10
+
+        def predict(self, x: Any) -> Any:
+            return x + self.bonus
+
+    class Child(Adding):
+        def predict(self, x: Any) -> Any:
+            return [Adding.__name__, super().predict(x)]
+
+    async with Batcher(Child()) as batcher:
+        assert await batcher.submit(1) == ["Adding", 11]
+
+
+async def test_a_class_without_predict_is_refused_by_its_name() -> None:
+    class Empty(ls.LitAPI):
+        pass
+
+    with pytest.raises(ConfigError, match=r"Empty does not define predict\(\)"):
+        async with serving(model=Empty()):
+            pass
 
 
 # ---- settings
@@ -310,6 +409,154 @@ async def test_an_http_exception_of_another_class_is_the_models_failure() -> Non
     assert answer.status_code == 500
 
 
+@pytest.mark.parametrize("place", ["unbatch", "lazily", "one"])
+async def test_an_http_exception_is_known_wherever_it_is_raised(place: str) -> None:
+    class Late(ls.LitAPI):
+        def predict(self, xs: Any) -> Any:
+            if place == "one":
+                raise HTTPException(HTTPStatus.NOT_FOUND, "not here")
+            return xs
+
+        def unbatch(self, output: Any) -> Any:
+            if place == "lazily":
+                return map(self.refuse, output)
+            return self.refuse(output)
+
+        def refuse(self, output: Any) -> Any:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "not here")
+
+    async with serving(model=Late(max_batch_size=1 if place == "one" else 2)) as http:
+        answer = await http.post("/predict", json=1)
+    assert (answer.status_code, answer.json()["error"]) == (404, "not here")
+
+
+async def test_an_exception_with_a_status_alone_is_the_models_failure() -> None:
+    class HTTPStatusError(Exception):
+        status_code = 404  # of a server that the model has asked
+
+    class Asking(ls.LitAPI):
+        def predict(self, x: Any) -> Any:
+            raise HTTPStatusError("the other server says 404")
+
+    async with serving(model=Asking()) as http:
+        answer = await http.post("/predict", json=1)
+    assert answer.status_code == 500
+    assert "the other server says 404" in answer.json()["error"]
+
+
+async def test_when_to_come_back_is_passed_on_and_other_headers_are_not() -> None:
+    class Limited(ls.LitAPI):
+        def predict(self, status: Any) -> Any:
+            headers = {"retry-after": "60", "X-Other": "1", "WWW-Authenticate": "Basic"}
+            raise HTTPException(status, "no", headers)
+
+    async with serving(model=Limited()) as http:
+        later, unknown = [await http.post("/predict", json=status) for status in (429, 401)]
+    assert (later.status_code, later.headers["retry-after"]) == (429, "60")
+    assert "x-other" not in later.headers
+    assert unknown.status_code == 401
+    assert "www-authenticate" not in unknown.headers
+
+
+@pytest.mark.parametrize("after", ["soon", "-1", "nan", "inf", None, 5])
+async def test_what_says_no_seconds_is_no_time_to_come_back(after: Any) -> None:
+    class Limited(ls.LitAPI):
+        def predict(self, x: Any) -> Any:
+            raise HTTPException(429, "no", {"Retry-After": after})
+
+    async with serving(model=Limited()) as http:
+        answer = await http.post("/predict", json=1)
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "5" if after == 5 else "1")
+
+
+async def test_a_request_that_may_be_tried_later_leaves_its_neighbours_alone() -> None:
+    class Busy(ls.LitAPI):
+        def setup(self, device: str) -> None:
+            self.seen: list[Any] = []
+
+        def predict(self, x: Any) -> Any:
+            self.seen.append(x)
+            if x == 0:
+                raise headway.Unavailable("busy", retry_after_s=7)
+            return x
+
+    api = Busy()
+    async with Batcher(api, max_batch_size=3) as batcher:
+        found = await asyncio.gather(*map(batcher.submit, range(3)), return_exceptions=True)
+    assert [type(found[0]), *found[1:]] == [headway.Unavailable, 1, 2]
+    assert api.seen == [0, 1, 2]  # none was run again
+
+
+async def test_a_refusal_crosses_processes_and_grpc() -> None:
+    settings = {"worker": "process"}
+    config = ServerConfig(port=0, grpc_port=0)
+    async with hosted({"model": (RefusingText(), settings)}) as registry:
+        server = make_grpc(registry, config)
+        assert server is not None
+        async with server, grpc.aio.insecure_channel(server.address) as channel:
+            infer: Any = channel.unary_unary(
+                "/inference.GRPCInferenceService/ModelInfer",
+                request_serializer=pb.ModelInferRequest.SerializeToString,
+                response_deserializer=pb.ModelInferResponse.FromString,
+            )
+            request = pb.ModelInferRequest(model_name="model")
+            request.inputs.add(name="input", datatype="BYTES", shape=[1])
+            request.inputs[0].contents.bytes_contents.append(b"x")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await infer(request)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert caught.value.details() == "no such text"
+
+
+async def test_a_refusal_crosses_processes_with_its_fields() -> None:
+    async with serving(model=(RefusingText(), {"worker": "process"})) as http:
+        missing, later = [await http.post("/predict", json=text) for text in ("x", "later")]
+    assert (missing.status_code, missing.json()["error"]) == (404, "no such text")
+    assert (later.status_code, later.headers["retry-after"]) == (429, "60")
+
+
+class RefusingText(ls.LitAPI):
+    def decode_request(self, request: str) -> Any:
+        return request
+
+    def predict(self, text: Any) -> Any:
+        if text == "later":
+            raise HTTPException(429, "later", {"Retry-After": "60"})
+        raise HTTPException(404, "no such text")
+
+
+async def test_a_stream_that_is_refused_leaves_its_neighbours_chunks() -> None:
+    begun = []
+
+    class Words(ls.LitAPI):
+        def predict(self, text: Any) -> Any:
+            begun.append(text)
+            yield f"{text} one"
+            if text == "bad":
+                raise HTTPException(404, "no more")
+            yield f"{text} two"
+            yield f"{text} three"
+
+    async with Batcher(Words(), max_batch_size=2) as batcher:
+        streams = [batcher.stream(text) for text in ("bad", "good")]
+        found = await asyncio.gather(*map(_until_error, streams))
+    assert found == [
+        (["bad one"], "NotFound: no more"),
+        (["good one", "good two", "good three"], ""),
+    ]
+    assert begun == ["bad", "good"]  # neither was run again
+
+
+async def _until_error(stream: Any) -> tuple[list[Any], str]:
+    chunks = []
+    try:
+        async for chunk in stream:
+            chunks.append(chunk)
+    except headway.HeadwayError as error:
+        return chunks, f"{type(error).__name__}: {error}"
+    return chunks, ""
+
+
 async def test_errors_name_the_methods_that_their_author_wrote() -> None:
     class Broken(Lengths):
         def encode_response(self, output: Any) -> Any:
@@ -383,4 +630,4 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"headway: cannot listen on 127.0.0.1:{port}: ")
-    assert last.endswith("; run(port=…) chooses another port")
+    assert last.endswith("; port=… chooses another port")

@@ -4,6 +4,7 @@ deadline, priority and tenant; who leaves takes his steps with him; a circle is 
 import asyncio
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +300,44 @@ def test_a_pipeline_that_cannot_be_says_why(name: str, message: str, tmp_path: P
     file.write_text(PIPELINE)
     with pytest.raises(headway.ConfigError, match=message):
         build(f"{file}:{name}", {})
+
+
+class Iterating(headway.Model[str, list[int]]):
+    """Its iterable runs in its own thread: in the event loop, nothing else would run meanwhile."""
+
+    uses = ("lengths",)
+
+    def predict(self, items: list[str]) -> list[list[int]]:
+        threads = set()
+
+        def words() -> Iterator[str]:
+            for item in items:
+                threads.add(threading.get_ident())
+                yield item
+
+        found = self.models["lengths"].call_many(words())
+        assert threads == {threading.get_ident()}
+        return [found for _ in items]
+
+
+class OneTextAsked(headway.Model[str, str]):
+    uses = ("lengths",)
+
+    def predict(self, items: list[str]) -> list[str]:
+        self.models["lengths"].call_many(items[0])
+        return items
+
+
+async def test_an_iterable_of_values_runs_where_it_was_given() -> None:
+    inside = headway.asgi({"iterating": Iterating, "lengths": Lengths}, **QUIET)
+    async with inside.lifespan():
+        assert await inside.models["iterating"]("abc") == [3]
+
+
+async def test_a_text_is_not_the_values_of_several_calls() -> None:
+    inside = headway.asgi({"one": OneTextAsked, "lengths": Lengths}, **QUIET)
+    async with inside.lifespan():
+        with pytest.raises(headway.InvalidInput, match="several calls here, not 'abc'"):
+            await inside.models["one"]("abc")
+        with pytest.raises(headway.InvalidInput, match="several calls here, not 'abc'"):
+            await inside.models["lengths"].many("abc")

@@ -58,6 +58,7 @@ def test_the_callers_request_id_comes_back(server: Server) -> None:
         ("upper", b"3", 400, "input"),
         ("upper", b'["a", "b"]', 400, "`str`, got `array`; several at once are sent as "),
         ("upper", b'{"text": "a"}', 400, "the body is the value itself, as in "),
+        ("upper", b'{"x": [1, 1e400]}', 400, "x[1]: the number is beyond every float"),
         ("upper", b'{"a": 1', 400, "the body is not JSON: it is cut off."),
         ("half", b'{"x": [[1, 1, 1, 1]]}', 400, 'rows are sent as {"items": [[1, 1, 1, 1], ['),
         ("half", b"[[1, 1, 1, 1], [2, 2, 2, 2]]", 400, 'rows are sent as {"items": [[1, 1, 1'),

@@ -9,14 +9,17 @@ from typing import Any
 import grpc
 import pytest
 
-from headway.config import ModelConfig, ServerConfig
+from headway.config import KeyConfig, ModelConfig, ServerConfig
 from headway.hosting.hosted import Served
 from headway.hosting.registry import Registry
 from headway.model import Model
 from headway.runtime.driving.step_queue import Pause, StepQueue
+from headway.server.auth.guard import Guard
+from headway.server.auth.keys import new_key
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.grpc.server import GrpcServer
 from headway.server.net.http1.server import HttpServer
+from headway.server.observing import Observing
 from headway.server.run import make_app
 
 pytestmark = pytest.mark.real_time
@@ -131,6 +134,18 @@ class Endless(Model[str, str]):
         await asyncio.get_running_loop().create_future()
 
 
+def _observing(config: ServerConfig, how: str) -> Observing:
+    if how != "tracing":
+        return Observing(config)
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from headway.observe.tracing import Tracing
+
+    return Observing(config, tracing=Tracing(TracerProvider()))
+
+
+@pytest.mark.parametrize("how", ["plain", "keys", "access_log", "tracing"])
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 @pytest.mark.parametrize(
     ("path", "body"),
@@ -140,17 +155,21 @@ class Endless(Model[str, str]):
     ],
 )
 async def test_a_stream_that_is_cut_at_the_end_of_the_drain_says_so(
-    path: str, body: bytes, version: str
+    path: str, body: bytes, version: str, how: str
 ) -> None:
     served = Served(ModelConfig(name="endless", target="t:t", warm_up=False), model=Endless())
     await served.start()
     registry = Registry()
     registry.add(served)
-    config = ServerConfig(port=0, grpc_port=-1)
-    async with HttpServer(make_app(registry, config), config) as http:
+    config = ServerConfig(port=0, grpc_port=-1, access_log=how == "access_log")
+    key = new_key()
+    keys = [KeyConfig(id="a", hash=key.hash, tenant="a")] if how == "keys" else []
+    observing = _observing(config, how)
+    app = make_app(registry, config, guard=Guard(config, keys), observing=observing)
+    async with HttpServer(observing.around(app), config) as http:
         reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
-        head = f"POST {path} HTTP/{version}\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
+        headers = f"Host: x\r\nX-Api-Key: {key.key}\r\nContent-Length: {len(body)}\r\n"
+        writer.write(f"POST {path} HTTP/{version}\r\n{headers}\r\n".encode() + body)
         begun = await reader.readuntil(b"begun")
         await http.stop(drain_s=0.0)
         rest = await reader.read()  # the connection ends in order: a reset would raise

@@ -58,7 +58,7 @@ class Lateness:
 
     def first_due(self, items: list[Item]) -> float:
         """When the first of their answers is wanted."""
-        deadline = arrived_at = _INFINITE
+        deadline = arrived_at = INFINITE
         for item in items:
             deadline = min(deadline, item.deadline)
             arrived_at = min(arrived_at, item.arrived_at)

@@ -109,8 +109,8 @@ def _module(path: Path, module_name: str) -> ModuleType:
 
 def forget_module(model: Any) -> None:
     """A version that has gone leaves no module behind."""
+    editions.forget(model)
     name = type(model).__module__
-    editions.forget(name)
     if name.startswith("headway_models."):
         # All names first, in one go: other threads import meanwhile.
         for each in list(sys.modules):

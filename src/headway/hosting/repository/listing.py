@@ -78,10 +78,10 @@ def of_config(
 ) -> Listing:
     """A model of the configuration: one version. `make`: of a program's own, which no target
     names."""
-    digest = "" if make is not None else editions.digest_of(config.target)
+    edition = editions.read(config.target, attempt) if make is None else None
+    digest = "" if edition is None else edition.digest
     seal = hashlib.sha256(repr((config, attempt, digest)).encode()).hexdigest()
     if make is None:
-        edition = editions.edition_of(config.target, digest, attempt)
         make = functools.partial(catalogue.build, config.target, config.options, edition)
     return Listing(
         config=config,

@@ -335,7 +335,11 @@ class ModelKeeper:
                 version, origin = str(offer.version), listing.origins[offer.version]
                 assert origin.make is not None, "what is listed can be made"
                 model = await run_in_thread(origin.make)
-                served = self._make(listing.config, version, model, origin)
+                try:
+                    served = self._make(listing.config, version, model, origin)
+                except BaseException:
+                    forget_module(model)
+                    raise
                 self._served[id_] = served
                 served.observe(self._observe)
                 await served.load()

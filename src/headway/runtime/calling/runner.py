@@ -9,11 +9,11 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from headway.errors import InvalidInput, ModelFailed, called
-from headway.model import Tensor, TensorModel, overrides
+from headway.model import Tensor, TensorModel, holds_results, overrides
 from headway.runtime.calling.owning import own, own_all, own_outputs, own_results
 from headway.runtime.calling.varying import Varying
 
@@ -152,7 +152,7 @@ class ItemRunner(_Caller):
         return own_all(values) if self._writes_inputs and self._is_here else values[:]
 
     def _check(self, results: Any, padded_rows: int) -> None:
-        if isinstance(results, str | bytes | Mapping | Set) or not hasattr(results, "__len__"):
+        if not holds_results(results):
             raise BrokenContract(
                 f"{self.name} returned {type(results).__name__}; "
                 f"a list of {padded_rows} results was expected"

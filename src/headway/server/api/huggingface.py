@@ -23,7 +23,13 @@ from headway.server.api.v2.asking import ask_of, find_or_wake, no_query
 from headway.server.api.vectors import MAX_INPUTS, check_ids, shortened, texts_of
 from headway.server.auth.access import Access
 from headway.server.inference import Inference
-from headway.server.json.body import decode_json, fields_of, in_words, mistake_of
+from headway.server.json.body import (
+    beyond_floats,
+    decode_json,
+    fields_of,
+    in_words,
+    mistake_of,
+)
 from headway.server.json.encoding import encode_json
 from headway.server.net.messages import Answer, Request, Response
 from headway.server.routes import Route
@@ -381,6 +387,8 @@ async def _body(request: Request) -> dict[str, Any]:
     """All fields; it makes no difference whether they stand in `parameters` or beside it."""
     try:
         body: dict[str, Any] = await decode_json(request, dict[str, Any])
+    except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
+        raise InvalidInput(beyond_floats(request.body, error) or str(error)) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         is_what = f"the body is not JSON: {in_words(error)}"
         is_what = is_what if request.body else "the body is empty: JSON is expected"

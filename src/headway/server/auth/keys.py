@@ -96,6 +96,14 @@ def check_whole_server(caller: Caller | None) -> None:
         )
 
 
+def check_regions(caller: Caller | None) -> None:
+    """Raises Forbidden for a key that is for certain models: any model's data may lie there."""
+    if caller is not None and caller.key.models:
+        raise Forbidden(
+            f"key {caller.key.id!r} is for certain models and may not name shared memory regions"
+        )
+
+
 class KeyRing:
     """All keys. `change` replaces them; those that stay keep what they have used."""
 

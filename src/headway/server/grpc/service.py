@@ -100,7 +100,7 @@ class Methods:
                 ask = ask_of_call(messages.parameters_of(request.parameters), context, caller)
                 decoded, spent_s = await self._decode_slowly(asked)
                 return await self._infer(served, decoded, ask.after(spent_s), context)
-        decoded = messages.decode(request, regions=self._inference.regions_for(caller))
+        decoded = messages.decode(request, regions=self._inference.regions_to_use(caller))
         ask = ask_of_call(decoded.parameters, context, caller)
         return await self._infer(served, decoded, ask, context)
 
@@ -127,7 +127,7 @@ class Methods:
         if messages.is_slow(request):
             decoded, _ = await self._decode_slowly(asked)
         else:
-            decoded = messages.decode(request, regions=self._inference.regions_for(caller))
+            decoded = messages.decode(request, regions=self._inference.regions_to_use(caller))
         inputs = self._inference.checked(served, decoded)
         ask = ask_of_call(decoded.parameters, context, caller)
         stream = served.stream(_value_of(served, inputs), ask)
@@ -246,7 +246,7 @@ class Methods:
     async def SystemSharedMemoryStatus(
         self, request: pb.SystemSharedMemoryStatusRequest, context: Any
     ) -> Any:
-        regions = self._regions_for(context)
+        regions = self._regions_to_manage(context)
         found = regions.list(request.name) if regions is not None else []
         listed = {each.name: each.as_triton() for each in found}
         return json_format.ParseDict({"regions": listed}, pb.SystemSharedMemoryStatusResponse())
@@ -254,7 +254,7 @@ class Methods:
     async def SystemSharedMemoryRegister(
         self, request: pb.SystemSharedMemoryRegisterRequest, context: Any
     ) -> Any:
-        regions = self._regions_for(context)
+        regions = self._regions_to_manage(context)
         if regions is None:
             raise Forbidden("shared memory is off on this server")
         regions.register(
@@ -265,7 +265,7 @@ class Methods:
     async def SystemSharedMemoryUnregister(
         self, request: pb.SystemSharedMemoryUnregisterRequest, context: Any
     ) -> Any:
-        regions = self._regions_for(context)
+        regions = self._regions_to_manage(context)
         if regions is not None:
             if request.name:
                 regions.unregister(request.name)
@@ -273,7 +273,7 @@ class Methods:
                 regions.close()
         return pb.SystemSharedMemoryUnregisterResponse()
 
-    def _regions_for(self, context: Any) -> SharedRegions | None:
+    def _regions_to_manage(self, context: Any) -> SharedRegions | None:
         """None: shared memory is off."""
         check_whole_server(self._caller(context))
         return self._regions

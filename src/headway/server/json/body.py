@@ -67,7 +67,7 @@ async def decode_fields(
         except msgspec.ValidationError:  # rarely: then it is read once more
             fields = fields_of(await decode_json(request, dict[str, Any], default=default), kind)
     except msgspec.ValidationError as error:
-        said = _beyond_floats(request.body, error) or mistake_of(error, kind)
+        said = beyond_floats(request.body, error) or mistake_of(error, kind)
         raise InvalidInput(said) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(_said_of(request.body, error)) from error
@@ -112,7 +112,7 @@ def in_words(error: Exception) -> str:
     return "it is cut off" if is_cut_off(error) else str(error)
 
 
-def _beyond_floats(body: bytes, error: Exception) -> str:
+def beyond_floats(body: bytes, error: Exception) -> str:
     """Which number it is that is out of range: msgspec names no field. Empty: it is none."""
     if not str(error).startswith("Number out of range") or len(body) > SMALL_BYTES:
         return ""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from headway.errors import HeadwayError
 from headway.runtime.driving.step_queue import Pause
 
 if TYPE_CHECKING:
@@ -100,11 +101,11 @@ class Sink(Protocol):
 class StreamResponse:
     """An answer that is written as it comes. Its iterator is closed when the client leaves.
 
-    One that can `pump` writes into a sink by itself, from its second part on; its `error_of` makes
-    the bytes that end it with an error.
+    Chunks that can `pump` write into a sink by themselves, from the second part on. `error_of`
+    makes the bytes that end the stream with an error; it stays here when the chunks are wrapped.
     """
 
-    __slots__ = ("chunks", "content_type", "headers", "status")
+    __slots__ = ("chunks", "content_type", "error_of", "headers", "status")
 
     def __init__(
         self,
@@ -114,6 +115,7 @@ class StreamResponse:
         headers: Headers = (),
     ) -> None:
         self.chunks = chunks
+        self.error_of: Callable[[HeadwayError], bytes] | None = getattr(chunks, "error_of", None)
         self.status = status
         self.content_type = content_type
         self.headers = headers

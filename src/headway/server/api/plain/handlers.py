@@ -35,7 +35,7 @@ from headway.server.api.v2.tensors import too_many_rows
 from headway.server.auth.access import Access
 from headway.server.direct import DirectPath
 from headway.server.inference import Inference
-from headway.server.json.body import decode_json, in_words
+from headway.server.json.body import beyond_floats, decode_json, in_words
 from headway.server.net.background import Steps
 from headway.server.net.messages import Answer, Request, Response
 from headway.server.routes import Route
@@ -125,6 +125,8 @@ def _hint(value: Any, schema: dict[str, Any]) -> str:
         if is_text or not takes_list(schema):
             return '; several at once are sent as {"items": [...]}'
     example = example_of(schema)
+    if _innermost(example) is None:  # nothing is known of the values
+        return ""
     if _is_of_rows(value, example):
         said = json.dumps({"items": [example, example]}, ensure_ascii=False)
         said = said if len(said) <= _MOST_SHOWN else '{"items": [...]}'
@@ -141,7 +143,15 @@ def _is_of_rows(value: Any, example: Any) -> bool:
         return any(_is_of_rows(value[name], example[name]) for name in value.keys() & example)
     if type(value) is dict and len(value) == 1:
         (value,) = value.values()
-    return type(example) is list and _levels(value) == _levels(example) + 1
+    is_known = type(example) is list and _innermost(example) is not None
+    return is_known and _levels(value) == _levels(example) + 1
+
+
+def _innermost(value: Any) -> Any:
+    """The first value that is no list."""
+    while type(value) is list and value:
+        value = value[0]
+    return value
 
 
 def _levels(value: Any) -> int:
@@ -167,6 +177,8 @@ def _is_batch(value: Any) -> bool:
 async def _decoded(request: Request, read: Callable[[Any, Steps], Any]) -> Any:
     try:
         return await decode_json(request, read=read)
+    except msgspec.ValidationError as error:  # a kind of DecodeError, of what is JSON
+        raise InvalidInput(beyond_floats(request.body, error) or str(error)) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         if not request.body:
             raise InvalidInput("the body is empty: JSON is expected") from error

@@ -157,7 +157,7 @@ class V2:
             parsed = codec.parse(body, length, signature)
             if parsed.is_slow:
                 return await self._infer_slowly(request, served, partial(codec.read, parsed))
-            asked = codec.read(parsed, regions=self._inference.regions_for(request.caller))
+            asked = codec.read(parsed, regions=self._inference.regions_to_use(request.caller))
         ask = ask_of(asked.parameters, request)
         return _inferred(await self._inference.infer(served, asked, ask, codec.encode), ask)
 
@@ -264,12 +264,12 @@ class V2:
         return await _fixed(request, LOG_SETTINGS)
 
     async def shared_memory_status(self, request: Request, region: str = "") -> Response:
-        regions = self._regions_for(request)
+        regions = self._regions_to_manage(request)
         found = regions.list(region) if regions is not None else []
         return _json([each.as_triton() for each in found])
 
     async def shared_memory_register(self, request: Request, region: str) -> Response:
-        regions = self._regions_for(request)
+        regions = self._regions_to_manage(request)
         body = await _parse(request, RegisterRequest)
         if regions is None:
             raise Forbidden("shared memory is off on this server")
@@ -277,7 +277,7 @@ class V2:
         return Response()
 
     async def shared_memory_unregister(self, request: Request, region: str = "") -> Response:
-        regions = self._regions_for(request)
+        regions = self._regions_to_manage(request)
         if regions is not None:
             if region:
                 regions.unregister(region)
@@ -294,7 +294,7 @@ class V2:
     async def cuda_memory_unregister(self, request: Request, region: str = "") -> Response:
         return Response()  # there is nothing to forget
 
-    def _regions_for(self, request: Request) -> SharedRegions | None:
+    def _regions_to_manage(self, request: Request) -> SharedRegions | None:
         """None: shared memory is off."""
         check_whole_server(request.caller)
         return self._regions

@@ -36,7 +36,7 @@ class Answering(Lifetime):
         self._asked: tuple[bytes, dict[bytes, bytes]] = (b"", {})  # its URL and headers, if direct
         self._owes_continue = False
         self._is_chunked = True  # the stream that is answered
-        # What a stream that is under way says to end with an error: all that is yet to be written.
+        # Makes the last bytes of the running stream: what is still held, then its error event.
         self._last_words: Callable[[HeadwayError], bytes] | None = None
         self.writable: asyncio.Future[None] | None = None  # the client reads too slowly
 
@@ -224,7 +224,7 @@ class Answering(Lifetime):
             self._write_chunk(head, chunk, is_chunked=is_chunked)
             head, chunk = b"", None
             self._comment = comment
-            held = await self._pumped(response.chunks, pump)
+            held = await self._pumped(response, pump)
         while chunk is not None:
             if chunk:  # an empty one would end the stream
                 self._write_chunk(head, chunk, is_chunked=is_chunked)
@@ -238,10 +238,12 @@ class Answering(Lifetime):
             head += wire.encode_chunk(held) if is_chunked else held
         self._transport.write(head + (wire.LAST_CHUNK if is_chunked else b""))
 
-    async def _pumped(self, chunks: object, pump: Callable[[StreamSink], Awaitable[None]]) -> bytes:
+    async def _pumped(
+        self, response: StreamResponse, pump: Callable[[StreamSink], Awaitable[None]]
+    ) -> bytes:
         """What it has not written yet."""
         sink = StreamSink(self._owner.writes, self)
-        if (error_of := getattr(chunks, "error_of", None)) is not None:
+        if (error_of := response.error_of) is not None:
             self._last_words = lambda error: sink.take() + error_of(error)
         try:
             await pump(sink)

@@ -1,0 +1,126 @@
+"""Modules of a file's later editions: when they are made, and when they go."""
+
+import pickle
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.errors import ConfigError
+from headway.models import catalogue, editions
+
+FILE = """
+import headway
+
+class Shout(headway.Model[str, str]):
+    def predict(self, items: list[str]) -> list[str]:
+        return [item + {mark!r} for item in items]
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "edited_shouting.py"
+    file.write_text(FILE.format(mark="!"))
+    yield file
+    sys.modules.pop("edited_shouting", None)
+
+
+def later() -> list[str]:
+    return [each for each in sys.modules if each.startswith("headway_edition_")]
+
+
+def build(path: Path, attempt: int = 0) -> Any:
+    return catalogue.build(str(path), {}, editions.read(str(path), attempt))
+
+
+def test_a_file_that_is_as_it_was_at_first_has_its_first_module(path: Path) -> None:
+    first = build(path)
+    path.write_text(FILE.format(mark="?"))
+    second = build(path)
+    path.write_text(FILE.format(mark="!"))
+    third = build(path)
+    assert [each.predict(["a"]) for each in (first, second, third)] == [["a!"], ["a?"], ["a!"]]
+    assert type(third) is type(first)
+    assert type(third).__module__ == "edited_shouting"
+    editions.forget(second)
+    assert later() == []
+
+
+def test_a_module_goes_with_the_last_of_its_models(path: Path) -> None:
+    build(path)
+    path.write_text(FILE.format(mark="?"))
+    one, other = build(path), build(path)
+    editions.forget(one)
+    editions.forget(one)  # twice is once
+    assert later() == [type(other).__module__]
+    editions.forget(other)
+    assert later() == []
+
+
+@pytest.mark.parametrize("text", ["x = 1\n", "import headway\nraise ImportError('no')\n"])
+def test_an_edition_without_a_model_leaves_no_module(path: Path, text: str) -> None:
+    build(path)
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        build(path)
+    assert later() == []
+
+
+def test_an_edition_whose_constructor_raises_leaves_no_module(path: Path) -> None:
+    build(path)
+    path.write_text(FILE.format(mark="?") + "\n    def __init__(self): raise ValueError('no')\n")
+    with pytest.raises(ValueError, match="no"):
+        build(path)
+    assert later() == []
+
+
+def test_one_that_fails_takes_nothing_from_one_that_runs(path: Path) -> None:
+    build(path)
+    path.write_text(FILE.format(mark="?"))
+    running = build(path)
+    with pytest.raises(ConfigError):
+        catalogue.build(str(path), {"colour": "red"}, editions.read(str(path)))
+    assert later() == [type(running).__module__]
+    editions.forget(running)
+    assert later() == []
+
+
+def test_a_model_whose_class_lies_elsewhere_takes_its_edition_along(path: Path) -> None:
+    build(path)
+    (path.parent / "elsewhere_shouting.py").write_text(FILE.format(mark="?"))
+    path.write_text("from elsewhere_shouting import Shout\nmodel = Shout()\n")
+    model = build(path)
+    assert type(model).__module__ == "elsewhere_shouting"
+    del sys.modules["elsewhere_shouting"]
+    assert len(later()) == 1
+    editions.forget(model)
+    assert later() == []
+
+
+@pytest.mark.parametrize("change", ["edited", "deleted"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_makes_an_edition_makes_it_again_after_the_file_has_changed(
+    path: Path, change: str, is_first: bool
+) -> None:
+    """As a worker process does that starts again: it has no module yet."""
+    build(path)
+    if not is_first:
+        path.write_text(FILE.format(mark="?"))
+    maker = partial(catalogue.build, str(path), {}, editions.read(str(path)))
+    made = maker()
+    name = type(made).__module__
+    editions.forget(made)
+    sys.modules.pop(name, None)
+    if change == "edited":
+        path.write_text(FILE.format(mark="."))
+    else:
+        path.unlink()
+    again = pickle.loads(pickle.dumps(maker))()
+    assert type(again).__module__ == name
+    assert again.predict(["a"]) == ["a!" if is_first else "a?"]
+    editions.forget(again)
