@@ -1,8 +1,8 @@
 """How many of the waiting rows leave now, and how many are enough to leave at once.
 
 With one worker, `sizing` says what empties the queue soonest. Where the replay of the latest
-arrivals found a batch size that is clearly better (several workers that share the load, batch times
-that vary), that one is used.
+arrivals found a batch size that is clearly better (several workers that share the load), that one
+is used. Where batch times vary, `steadying` says how many are too many.
 """
 
 import math
@@ -59,12 +59,16 @@ class BatchSize:
         if self.group_rows:
             return min(self.group_rows, self._max_rows)
         setting, size = self._rehearsed(), lane.mean_size
-        if setting is not None and setting.cap_rows is not None and not size:
-            best = self._costs.best_rows(size)
-            if not self._costs.is_trial(best, size):
-                return min(best, self._rehearsal.rows_to_take(lane.rows, setting.cap_rows))
-        free = 1 if setting is not None else self.workers - running_batches
-        return self._sizing.rows_to_take(lane.rows, size, free)
+        free = self.workers - running_batches if setting is None else 1
+        best = self._costs.best_rows(size)
+        if setting is None or size or self._costs.is_trial(best, size):
+            return self._sizing.rows_to_take(lane.rows, size, free)
+        if setting.cap_rows is None:
+            rows = self._sizing.rows_to_take(lane.rows, size)
+        else:
+            rows = min(best, self._rehearsal.rows_to_take(lane.rows, setting.cap_rows))
+        steady = self._rehearsal.steady_rows(lane.rows)
+        return rows if steady is None else min(rows, steady)
 
     def _rehearsed(self) -> Setting | None:
         """None: nothing is known yet, or callers wait for their answers before they ask again."""

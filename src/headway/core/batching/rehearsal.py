@@ -27,6 +27,7 @@ from headway.core.batching.replay import (
     replay,
 )
 from headway.core.batching.sizing import HAND_OVER_S, Sizing
+from headway.core.batching.steadying import Steadying, measure_coming
 from headway.core.batching.stragglers import Stragglers
 from headway.core.costs import Costs
 from headway.core.policy import Policy
@@ -109,6 +110,7 @@ class Rehearsal:
         self._round: Iterator[int] | None = None
         self.setting: Setting | None = None  # None: nothing is known yet
         self._surge = Surge(Sustained())
+        self._steadying = Steadying()
 
     def arrived(self, times: Sequence[float]) -> None:
         recent = self._recent
@@ -124,6 +126,10 @@ class Rehearsal:
     def rows_to_take(self, waiting: int, cap_rows: int) -> int:
         """Of so many waiting rows, where so many at once are usual."""
         return self._surge.rows_to_take(waiting, cap_rows, self._recent, len(self._recent))
+
+    def steady_rows(self, waiting: int) -> int | None:
+        """The most of so many waiting rows that leave where batch times vary; None: any."""
+        return self._steadying.most_rows(waiting)
 
     def start_over(self) -> None:
         """The workers are not what they seemed to be: rehearse at once, and try all settings."""
@@ -322,9 +328,21 @@ class Rehearsal:
         self._surge.sustained = Sustained(
             [each for each in sizes if each[0] <= best], is_alone=len(self.speeds) == 1
         )
+        self._steadying = self._new_steadying(round_, [each for each in sizes if each[0] <= best])
         seen = min(len(self._recent), _MOST)
         needed_rps = round_.rate_rps * (1.0 - _CHANCE / math.sqrt(seen))
         return [rows for rows, rps, _ in sizes if rows >= best or rps >= needed_rps]
+
+    def _new_steadying(
+        self, round_: _Round, sizes: Sequence[tuple[int, float, float]]
+    ) -> Steadying:
+        """With several workers, others go on while one takes long; with an SLO, `stragglers` says
+        who is late."""
+        if len(self.speeds) > 1 or self._slo_s < math.inf:
+            return Steadying()
+        served = [(rows, rps * self._item_rows) for rows, rps, _ in sizes]
+        coming = measure_coming(round_.traffic.times, self._item_rows)
+        return Steadying(served, self._costs.variation, coming)
 
 
 def _cap_sizes(max_rows: int, best: int, by_rows: Sequence[float | None]) -> list[int]:

@@ -39,6 +39,8 @@ _ALL_OFF = 0.1  # where that is more than this and their spread, the size is not
 _MOST_CHANGE = 0.02  # of what was probed, by one observation
 _OUTLIER = 2.0  # one observation counts as if it were no further off than this factor
 _ERRORS_KEPT = 256
+_LONG = 2048  # batches that the variance is known from: one in fifty that is slow makes most of it
+_SETTLING = 32  # the first batches do not count for it: first calls are slow
 _STRAYS_KNOWN = 16  # of those, to be believed rather than the table's
 _REBUILD_EVERY = 32  # observations between two rebuilds of the fast lookup
 _REDRAW_EVERY = 256  # and of the curves for planning, of which there are many
@@ -100,6 +102,8 @@ class Costs:
         self._ordered_errors: list[float] = []
         self._strays: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._observed = 0
+        self._errors_counted = 0
+        self._mean_error = self._mean_square = 0.0  # of the last `_LONG` batches, about
         self.version = 0  # of what is derived from the cells: anew whenever they are looked at
         self.edition = 0  # likewise, of what may be a little older: plans, choices
         self._errors_at: dict[float, float] = {}  # by percentile
@@ -173,6 +177,14 @@ class Costs:
         """What batches took lately, to the mean of them all: ascending."""
         mean = self.mean_ratio()
         return [(1.0 + error) / mean for error in sorted(self._errors)]
+
+    @property
+    def variation(self) -> float:
+        """The squared coefficient of variation of what like batches take: stragglers count."""
+        if self._errors_counted < _STRAYS_KNOWN:
+            return 0.0
+        mean = 1.0 + self._mean_error
+        return max(0.0, self._mean_square - self._mean_error * self._mean_error) / (mean * mean)
 
     @property
     def spread(self) -> float:
@@ -250,6 +262,7 @@ class Costs:
         if predicted is not None:
             ratio = seconds / predicted
             self._errors.append(ratio - 1.0)
+            self._count_error(ratio - 1.0)
             # Too slow may be an accident. Too fast is not, and what a trial looks for.
             ratio = min(ratio if is_trial else max(ratio, 1 / _OUTLIER), _OUTLIER)
             seconds = ratio * predicted
@@ -264,6 +277,14 @@ class Costs:
         self._ran_s += seconds
         is_news = self._cells[at, j].samples == TRUSTED_SAMPLES
         self._note_observed(is_news=(is_trial and self._end_trial(size)) or is_news)
+
+    def _count_error(self, error: float) -> None:
+        if self._observed < _SETTLING:
+            return
+        self._errors_counted = min(self._errors_counted + 1, _LONG)
+        part = 1.0 / self._errors_counted
+        self._mean_error += part * (error - self._mean_error)
+        self._mean_square += part * (error * error - self._mean_square)
 
     def _are_all_off(self, at: int, j: int) -> bool:
         """Has the whole model become slower or faster since this size was probed (another worker
