@@ -12,6 +12,7 @@ from headway.core.generation.limits import Limits
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Sequence
 from headway.core.generation.step import Step
+from headway.core.items import Wait
 
 SEQUENCES, BLOCKS, BLOCK = 256, 1000, 16
 CACHED = (0, 10_000, 100_000)
@@ -92,6 +93,8 @@ def _prompt(number: int, blocks: int) -> tuple[int, ...]:
 
 def _run(scheduler: GenerationScheduler) -> None:
     step = scheduler.next_step(0.0)
+    if isinstance(step, Wait):  # a prompt that comes alone waits a moment for company
+        step = scheduler.next_step(step.until)
     assert isinstance(step, Step)
     scheduler.complete(step, [7] * len(step.sampled), 0.01)
 

@@ -186,7 +186,7 @@ async def _in_process(model: ServedGenerator, tokens: int) -> float:
     """As a sink of the server has it: a call for each piece."""
     wishes = wishes_of({"max_tokens": tokens, "temperature": 0, "ignore_eos": True})
     began, seen = time.process_time(), 0
-    ended = asyncio.Semaphore(0)
+    ended, over = asyncio.Semaphore(0), set[Any]()
 
     def take(pieces: Sequence[Any]) -> bool:
         nonlocal seen
@@ -196,7 +196,8 @@ async def _in_process(model: ServedGenerator, tokens: int) -> float:
     def follow(stream: Any) -> Callable[[], None]:
         def look() -> None:
             take(stream.take())
-            if stream.is_at_end():
+            if stream.is_at_end() and stream not in over:  # it may be told so more than once
+                over.add(stream)
                 ended.release()
 
         return look
