@@ -219,6 +219,27 @@ def test_a_pause_that_ends_after_its_steps_have_left_wakes_nobody() -> None:
     assert _calls_of(pause.end) <= 2
 
 
+def test_where_one_queue_cannot_be_told_the_others_are() -> None:
+    told: list[str] = []
+
+    class Held:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def wake(self, _: Pause) -> None:
+            told.append(self._name)
+            raise RuntimeError(self._name)
+
+    pause = Pause(lambda: 0.0)
+    pause.begin(1.0)
+    for name in "abc":
+        queue: Any = Held(name)
+        assert pause.hold(queue)
+    with pytest.raises(RuntimeError):
+        pause.end()
+    assert sorted(told) == ["a", "b", "c"]
+
+
 @pytest.mark.real_time
 async def test_readers_in_several_loops_get_their_own_chunks() -> None:
     calls: list[StreamCall] = []

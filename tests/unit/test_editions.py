@@ -1,5 +1,6 @@
 """Modules of a file's later editions: when they are made, and when they go."""
 
+import gc
 import pickle
 import sys
 from collections.abc import Iterator
@@ -124,3 +125,13 @@ def test_what_makes_an_edition_makes_it_again_after_the_file_has_changed(
     assert type(again).__module__ == name
     assert again.predict(["a"]) == ["a!" if is_first else "a?"]
     editions.forget(again)
+
+
+def test_a_model_that_nobody_waited_for_takes_its_module_along(path: Path) -> None:
+    """A load that timed out, or was cancelled, is made to the end in its thread."""
+    build(path)
+    path.write_text(FILE.format(mark="?"))
+    for attempt in range(3):
+        build(path, attempt)
+    gc.collect()
+    assert later() == []

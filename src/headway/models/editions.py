@@ -9,6 +9,7 @@ source: one that starts again later runs the same code, whatever has become of t
 import hashlib
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +21,10 @@ from headway.models import targets
 _PREFIX = "headway_edition_"
 _first: dict[Path, str] = {}  # the digest of each file when it was first seen
 _users: Counter[str] = Counter()  # of each later edition: models, and those that are being made
-# By `id`, with the model itself: while it is here, no other has its `id`.
+# By `id`: a weak reference, as whoever asked for a model may have gone before it was made. A model
+# that takes none is kept itself.
 _models: dict[int, tuple[Any, str]] = {}
-_lock = threading.Lock()  # models are made in threads
+_lock = threading.RLock()  # models are made in threads; one may be collected while it is held
 
 
 class Edition(NamedTuple):
@@ -69,15 +71,25 @@ def making(edition: Edition) -> Iterator[None]:
 
 def note(model: Any, edition: Edition) -> None:
     """The model was made of it."""
-    if edition.module:
-        with _lock:
-            _models[id(model)] = (model, edition.module)
+    if not edition.module:
+        return
+    key = id(model)
+    try:
+        kept: Any = weakref.ref(model, lambda _: _forget(key))
+    except TypeError:
+        kept = model
+    with _lock:
+        _models[key] = (kept, edition.module)
 
 
 def forget(model: Any) -> None:
     """The model has gone. With the last of an edition, its module goes."""
+    _forget(id(model))
+
+
+def _forget(key: int) -> None:
     with _lock:
-        _, module = _models.pop(id(model), (None, ""))
+        _, module = _models.pop(key, (None, ""))
     if module:
         _leave(module)
 

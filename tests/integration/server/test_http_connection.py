@@ -242,6 +242,20 @@ async def test_a_malformed_follower_waits_for_the_answer_before_it() -> None:
 
 
 @on_both_loops
+async def test_a_malformed_follower_is_answered_after_an_answer_that_filled_the_socket() -> None:
+    """Pinned: the client read all of it, and got nothing more until its time was up."""
+    probe = Probe()
+    async with serving(probe.app) as server, Client.to(server) as client:
+        large = b"a" * 16_000_000
+        head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(large)
+        sending = asyncio.create_task(client.send(head + large + b"nonsense\r\n\r\n"))
+        assert (await client.reply()).body == large
+        assert (await client.reply()).status == 400
+        assert await client.rest() == b""
+        await sending
+
+
+@on_both_loops
 async def test_each_phase_has_its_own_time() -> None:
     probe = Probe()
     times = {"header_timeout_s": 0.05, "body_timeout_s": 0.05, "keep_alive_s": 0.05}

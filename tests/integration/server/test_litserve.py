@@ -21,6 +21,7 @@ from headway.compat import litserve as ls
 from headway.config import ServerConfig
 from headway.server.grpc import inference_pb2 as pb
 from headway.server.run import make_grpc
+from headway.signature import signature_of
 
 pytestmark = pytest.mark.real_time
 
@@ -631,3 +632,21 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"headway: cannot listen on 127.0.0.1:{port}: ")
     assert last.endswith("; port=… chooses another port")
+
+
+def test_a_static_decode_request_says_what_callers_may_send() -> None:
+    class Scaled(ls.LitAPI):
+        def setup(self, device: str) -> None: ...
+
+        @staticmethod
+        def decode_request(request: dict, scale: float = 1.0) -> float:  # type: ignore[type-arg]
+            return float(request["x"] * scale)
+
+        def predict(self, x: float) -> float:
+            return x
+
+    assert signature_of(Scaled()).input_hint is dict
+
+
+def test_no_timeout_is_no_limit() -> None:
+    assert "timeout_ms" not in ls.LitServer(Lengths(), timeout=None)._settings

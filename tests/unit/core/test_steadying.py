@@ -47,6 +47,18 @@ def test_more_than_the_worker_serves_is_served_at_the_best_rate() -> None:
     assert Steadying(SIZES, 1.0, Coming(1_250.0, 1_250.0, 1.0)).most_rows(32) is None
 
 
+def test_a_size_that_does_not_keep_up_with_the_mean_is_not_chosen() -> None:
+    """Pinned: nearly all came in one burst, so that hardly a span was busy, and a queue that grows
+    for ever counted as negative."""
+    times = arrivals([10.0] * 148 + [0.01] * 1_900)
+    coming = measure_coming(times)
+    assert coming is not None
+    assert coming.busy_rps < 1.0 < coming.mean_rps
+    slow = [(rows, rows / (0.5 + 0.5 * rows)) for rows in (1, 2, 4, 8)]
+    rows = Steadying(slow, 1.0, coming).most_rows(3)
+    assert rows is None or rows >= 4
+
+
 def test_where_a_row_costs_little_batches_stay_large() -> None:
     cheap = [(rows, 1e3 * rows / (5 + 0.05 * rows)) for rows in (1, 2, 4, 8, 16, 32, 64)]
     rows = Steadying(cheap, 0.1, Coming(4_000.0, 4_500.0, 1.0)).most_rows(64)

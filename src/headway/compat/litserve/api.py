@@ -262,6 +262,8 @@ def _around(
     wrapper: Any = called
     signature = inspect.signature(method)
     kept = [each for each in signature.parameters.values() if each.name != "context"]
+    if isinstance(kind._written.get(name), staticmethod):  # `called` is a method: it has a `self`
+        kept.insert(0, inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY))
     wrapper.__wrapped__ = method  # where hints are looked up
     wrapper.__annotations__ = dict(getattr(method, "__annotations__", {}))
     wrapper.__signature__ = signature.replace(parameters=kept)

@@ -18,7 +18,7 @@ class LitServer:
         accelerator: str = "auto",
         *,
         max_batch_size: int | None = None,
-        timeout: float | bool = True,
+        timeout: float | bool | None = True,
         **options: Any,
     ) -> None:
         """Raises ConfigError for an option that would change what is served, and cannot here."""
@@ -31,7 +31,8 @@ class LitServer:
         lit_api.device = _device(accelerator)
         if max_batch_size is not None:
             lit_api.max_batch_size = checked_size(max_batch_size)
-        if timeout is not True and timeout > 0:  # LitServe: True is 30 s, False and -1 no limit
+        # LitServe: True is 30 s; None, False and -1 are no limit.
+        if timeout is not None and timeout is not True and timeout > 0:
             self._settings["timeout_ms"] = timeout * 1e3
 
     def run(self, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:

@@ -85,6 +85,10 @@ class BatchSize:
             cap_rows = self._rehearsal.cap_now(cap_rows)
         if rows >= (cap_rows or self._costs.best_rows(lane.mean_size)):
             return FireReason.KNEE
+        if setting is not None and not lane.mean_size:
+            steady = self._rehearsal.steady_rows(rows)
+            if steady is not None and rows >= steady:
+                return FireReason.KNEE
         if lane.size_rows >= self._max_cost:
             return FireReason.BUDGET
         if self._fitting.limits and rows >= self._fitting.rows_at(lane.mean_size):

@@ -83,7 +83,7 @@ class Steadying:
     def _queue_s(self, rows: int, served_rps: float, coming: Coming) -> float:
         """How long the queue takes to be served, most of the time, but for a factor. A size that
         does not keep up while much comes makes a queue of its own."""
-        if served_rps <= coming.busy_rps:
+        if served_rps <= max(coming.busy_rps, coming.mean_rps):  # one short burst raises the mean
             return math.inf
         spare_rps = served_rps - coming.mean_rps
         varies = coming.mean_rps * coming.bunched + served_rps * rows * self._varied

@@ -187,7 +187,11 @@ class Pause:
         """Tell what was held back, if anything was."""
         self._until = 0.0  # first: who comes from now on is not held back
         while self._held:
-            self._held.pop().wake(self)
+            try:
+                self._held.pop().wake(self)
+            except BaseException:
+                self.end()  # a reader that raises keeps nobody else waiting
+                raise
 
     # From any thread.
 

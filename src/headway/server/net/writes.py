@@ -50,6 +50,9 @@ class Writes:
             self.pause.end()  # what was held back leaves with the rest
         finally:
             self.is_due = False
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
         waiting, self.waiting = self.waiting, []
         pause_s = min(len(waiting) * _STREAM_S, self._most_pause_s)
         if pause_s >= _SHORT_S:

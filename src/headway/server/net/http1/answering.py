@@ -82,7 +82,7 @@ class Answering(Lifetime):
         if self._task is not None:
             self._deadline = math.inf
             self._resume_reading()
-        elif not self._is_over:
+        elif self._waiting or not self._is_over:  # a refusal may wait behind the last answer
             self._go_on()
             self._resume_reading()
 
