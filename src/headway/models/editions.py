@@ -21,8 +21,8 @@ from headway.models import targets
 _PREFIX = "headway_edition_"
 _first: dict[Path, str] = {}  # the digest of each file when it was first seen
 _users: Counter[str] = Counter()  # of each later edition: models, and those that are being made
-# By `id`: a weak reference, as whoever asked for a model may have gone before it was made. A model
-# that takes none is kept itself.
+# By `id`: a weak reference to the model. A load that timed out makes its model nevertheless, and
+# nobody forgets that one. A model that takes no weak reference is kept itself.
 _models: dict[int, tuple[Any, str]] = {}
 _lock = threading.RLock()  # models are made in threads; one may be collected while it is held
 

@@ -308,7 +308,7 @@ def test_a_model_of_the_configuration_that_cannot_be_loaded_shows(tmp_path: Path
         assert index(server)["torn"] == ("UNAVAILABLE", "OSError: torn")
         assert server.http.post("/v1/predict/torn", json=1.0).status_code == 503
         assert "Serving double\n" in server.log.text
-        # Whoever takes it out on purpose has the others ready.
+        # An administrator unloads it: the server is ready with the others.
         assert server.http.post("/v2/repository/models/torn/unload").status_code == 200
         assert server.http.get("/v2/health/ready").status_code == 200
 
