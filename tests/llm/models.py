@@ -5,8 +5,9 @@ import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -24,7 +25,8 @@ from headway.core.generation.sampling import Logprobs, Sampling
 from headway.core.generation.scheduler import GenerationScheduler
 from headway.core.generation.sequence import Finished, Sequence
 from headway.core.generation.step import Step
-from headway.engine.cpu.building import compiled
+from headway.engine.cpu.building import built, compiled, instruction_sets
+from headway.engine.cpu.kernels import Kernels
 from headway.engine.runner import Runner, load
 
 VOCABULARY = 270  # every byte, and some special tokens
@@ -33,7 +35,7 @@ TEMPLATE = """{% for message in messages %}<|{{ message['role'] }}|>{{ message['
 {% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
-    "hidden_size": 48,
+    "hidden_size": 96,
     "intermediate_size": 80,
     "num_hidden_layers": 2,
     "num_attention_heads": 6,
@@ -45,6 +47,7 @@ _SIZES: dict[str, Any] = {
 }
 CONFIGS = {
     "llama": lambda: LlamaConfig(**_SIZES, head_dim=16),
+    "llama-narrow": lambda: LlamaConfig(**_SIZES, head_dim=8),  # for AVX-512, too narrow
     "llama-tied-rope3": lambda: LlamaConfig(
         **_SIZES,
         tie_word_embeddings=True,
@@ -64,7 +67,22 @@ CONFIGS = {
     ),
 }
 # Their weights are numbers of 16 bits, as most published ones are: the kernels compute them.
-IN_16_BITS = ("llama-tied-rope3", "qwen2", "qwen3")
+IN_16_BITS = ("llama-narrow", "llama-tied-rope3", "qwen2", "qwen3")
+
+
+# Every kind of kernels that this machine can run: of which instructions, with what in the cache.
+KERNEL_KINDS = [
+    pytest.param((instructions, dtype), id=f"{instructions[-1].removeprefix('-m')}-{name}")
+    for instructions in instruction_sets()
+    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))
+]
+
+
+def kernels_of(kind: tuple[tuple[str, ...], torch.dtype]) -> Kernels:
+    found = built(*kind)
+    if found is None:
+        pytest.skip("no C compiler")
+    return found
 
 
 def build(kind: str, folder: Path) -> Path:
@@ -119,7 +137,7 @@ class Engine:
         *,
         use_transformers: bool = False,
         dtype: torch.dtype = torch.float32,
-        has_kernels: bool = True,
+        kernels: Kernels | Literal["auto"] | None = "auto",
         is_rounded: bool = False,
         **limits: Any,
     ) -> None:
@@ -131,7 +149,7 @@ class Engine:
             dtype=dtype,
             max_context=256,
             use_transformers=use_transformers,
-            kernels=compiled() if has_kernels else None,
+            kernels=compiled(dtype) if kernels == "auto" else kernels,
             is_rounded=is_rounded,
         )
         self.runner = Runner(decoder, self.limits)

@@ -3,17 +3,19 @@
 import logging
 import math
 import os
+import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from models import VOCABULARY, Engine, build
+from models import KERNEL_KINDS, VOCABULARY, Engine, build, kernels_of
 
 from headway.engine.cpu import building
-from headway.engine.cpu.building import compiled
-from headway.engine.cpu.kernels import Kernels, in_panels
+from headway.engine.cpu.building import compiled, instruction_sets, multiplies_bf16
+from headway.engine.cpu.kernels import Kernels
 from headway.engine.decoders.rotary import rotate
 from headway.engine.linear import HalfLinear, PanelLinear, PlainLinear, linear, rounded
 from headway.engine.starting import EngineOptions, start
@@ -23,11 +25,9 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 13, 97, 200)
 has_kernels = pytest.mark.skipif(compiled() is None, reason="no compiler, or another processor")
 
 
-@pytest.fixture
-def kernels() -> Kernels:
-    found = compiled()
-    assert found is not None
-    return found
+@pytest.fixture(params=KERNEL_KINDS)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return kernels_of(request.param)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def two_threads() -> object:
 
 @has_kernels
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
-@pytest.mark.parametrize("inputs", [8, 512, 1100])
+@pytest.mark.parametrize("inputs", [8, 16, 512, 1100, 1536])
 def test_a_product_is_that_of_the_wide_weights_and_a_row_of_it_the_same_in_any_company(
     kernels: Kernels, two_threads: None, inputs: int, dtype: torch.dtype
 ) -> None:
@@ -48,22 +48,35 @@ def test_a_product_is_that_of_the_wide_weights_and_a_row_of_it_the_same_in_any_c
         weight, scales = rounded(weight)
     weight = weight.to(dtype)
     wide = weight.double() if scales is None else weight.double() * scales[:, None]
+    panels = kernels.panels(weight)
     all_rows = torch.randn(max(ROWS), inputs)
-    whole = kernels.multiply(all_rows, in_panels(weight), scales)
-    assert torch.allclose(whole.double(), all_rows.double() @ wide.t(), atol=1e-5)
+    whole = kernels.multiply(all_rows, panels, scales)
+    taken = all_rows.bfloat16() if panels.takes_bf16 else all_rows
+    assert torch.allclose(whole.double(), taken.double() @ wide.t(), atol=1e-5)
     for rows in ROWS:
-        some = kernels.multiply(all_rows[:rows], in_panels(weight), scales)
+        some = kernels.multiply(all_rows[:rows], panels, scales)
         assert torch.equal(some, whole[:rows])
+
+
+@has_kernels
+@pytest.mark.skipif(not multiplies_bf16(), reason="this processor does not multiply bf16")
+def test_rows_are_rounded_to_bf16_where_the_processor_multiplies_it_and_nowhere_else() -> None:
+    weight = torch.randn(16, 64).bfloat16()
+    for dtype in (torch.float32, torch.bfloat16):
+        kernels = compiled(dtype)
+        assert kernels is not None
+        assert kernels.panels(weight).takes_bf16 == (dtype == torch.bfloat16)
+        assert not kernels.panels(weight.half()).takes_bf16
 
 
 @has_kernels
 def test_norm_gate_and_rotation_are_torchs(kernels: Kernels, two_threads: None) -> None:
     for rows in (1, 3, 700):
-        x, weight = torch.randn(rows, 72), torch.randn(72)
-        expected = F.rms_norm(x, (72,), weight, 1e-5)
+        x, weight = torch.randn(rows, 80), torch.randn(80)
+        expected = F.rms_norm(x, (80,), weight, 1e-5)
         assert torch.allclose(kernels.normalize(x, weight, 1e-5), expected, atol=1e-5)
-        both = torch.cat([torch.randn(rows, 72) * 40, torch.randn(rows, 72)], 1)
-        expected = F.silu(both[:, :72]) * both[:, 72:]
+        both = torch.cat([torch.randn(rows, 80) * 40, torch.randn(rows, 80)], 1)
+        expected = F.silu(both[:, :80]) * both[:, 80:]
         assert torch.allclose(kernels.gate(both), expected, atol=1e-5)
         heads, angles = torch.randn(rows, 5, 16), torch.randn(rows, 8)
         by = torch.polar(torch.ones_like(angles), angles)
@@ -78,16 +91,17 @@ def test_keys_and_values_are_written_to_their_places(
     kernels: Kernels, two_threads: None, is_apart: bool
 ) -> None:
     for rows in (1, 5, 2500):  # the last of them by two threads
-        heads = torch.randn(rows, 10, 8)
+        heads = torch.randn(rows, 10, 16)
+        heads[0, 7, 3], heads[0, 8, 5] = torch.nan, torch.inf
         keys, values = heads[:, 6:8], heads[:, 8:]
         if is_apart:
             keys = keys.contiguous()
-        pages = torch.zeros(2, 160, 16, 2, 8)
+        pages = torch.zeros(2, 160, 16, 2, 16, dtype=kernels.dtype)
         places = torch.randperm(2560)[:rows]
         expected = pages.clone().flatten(1, 2)
-        expected[0, places], expected[1, places] = keys, values
+        expected[0, places], expected[1, places] = (x.to(kernels.dtype) for x in (keys, values))
         kernels.write(keys, values, *pages, places)
-        assert torch.equal(pages.flatten(1, 2), expected)
+        assert torch.equal(pages.flatten(1, 2).nan_to_num(9.0), expected.nan_to_num(9.0))
 
 
 def attended(
@@ -108,7 +122,7 @@ def attended(
 
 
 @has_kernels
-@pytest.mark.parametrize("features", [8, 64, 72, 256])
+@pytest.mark.parametrize("features", [16, 64, 72, 80, 256])
 @pytest.mark.parametrize("rows", [1, 2, 5, 40])
 @pytest.mark.parametrize("decodes", [False, True])
 def test_attention_reads_pages_where_they_lie(
@@ -116,9 +130,13 @@ def test_attention_reads_pages_where_they_lie(
 ) -> None:
     """Rows of a sequence, at the beginning, across a page's end, and far on; as decodes, or in
     runs that are cut anywhere."""
+    if not kernels.is_whole(features):
+        assert not kernels.attends(torch.zeros(1, 16, 2, features, dtype=kernels.dtype))
+        return
     starts = [0, 3, 11, 15, 100, 333]
     positions = torch.tensor([start + row for start in starts for row in range(rows)])
-    cached = torch.randn(40, 16, 2, features), torch.randn(40, 16, 2, features)
+    keys, values = torch.randn(2, 40, 16, 2, features).to(kernels.dtype)
+    cached = keys, values
     tables = torch.stack([torch.randperm(40)[:25] for _ in range(8)])
     slots = torch.tensor([7, 0, 3, 5, 1, 2]).repeat_interleave(rows)
     count = len(slots)
@@ -130,7 +148,7 @@ def test_attention_reads_pages_where_they_lie(
     given = queries, cached, tables, slots, positions
     found = attended(kernels, *given, runs=runs, decodes=of_decodes)
     for index, (slot, position) in enumerate(zip(slots, positions.tolist(), strict=True)):
-        context = (each[tables[slot]].flatten(0, 1)[: position + 1] for each in cached)
+        context = (each[tables[slot]].flatten(0, 1)[: position + 1].float() for each in cached)
         wide = [each.repeat_interleave(3, 1).transpose(0, 1) for each in context]
         expected = F.scaled_dot_product_attention(queries[index][:, None], *wide, scale=0.3)
         assert torch.allclose(found[index], expected[:, 0], atol=3e-5)
@@ -142,9 +160,9 @@ def test_attention_reads_pages_where_they_lie(
 
 @has_kernels
 def test_attention_leaves_rows_before_its_first_run_alone(kernels: Kernels) -> None:
-    keys, values = torch.randn(2, 4, 16, 2, 8)
+    keys, values = torch.randn(2, 4, 16, 2, 16).to(kernels.dtype)
     tables, slots = torch.tensor([[0, 1, 2, 3]]), torch.zeros(4, dtype=torch.int64)
-    given = torch.randn(4, 2, 8), (keys, values), tables, slots, torch.arange(4)
+    given = torch.randn(4, 2, 16), (keys, values), tables, slots, torch.arange(4)
     out = attended(kernels, *given, runs=[2, 4])
     assert (out[:2] == 7.0).all()
     assert (out[2:] != 7.0).all()
@@ -156,9 +174,9 @@ def test_attention_refuses_heads_that_do_not_share_key_heads_evenly(
     kernels: Kernels, heads: int, kv_heads: int
 ) -> None:
     """Their results would lie in other rows' places, where torch raises."""
-    keys, values = torch.randn(2, 4, 16, kv_heads, 8)
+    keys, values = torch.randn(2, 4, 16, kv_heads, 16).to(kernels.dtype)
     tables, slots = torch.tensor([[0, 1, 2, 3]]), torch.zeros(4, dtype=torch.int64)
-    given = torch.randn(4, heads, 8), (keys, values), tables, slots, torch.arange(4)
+    given = torch.randn(4, heads, 16), (keys, values), tables, slots, torch.arange(4)
     with pytest.raises(ValueError, match="no multiple of the heads of keys"):
         attended(kernels, *given, runs=[0, 4])
 
@@ -166,10 +184,10 @@ def test_attention_refuses_heads_that_do_not_share_key_heads_evenly(
 @has_kernels
 def test_attention_reads_nothing_that_was_left_in_a_page(kernels: Kernels) -> None:
     """What another sequence left behind the end may be anything: it is not multiplied by zero."""
-    keys, values = torch.randn(2, 2, 16, 1, 8)
+    keys, values = torch.randn(2, 2, 16, 1, 16).to(kernels.dtype)
     keys[0, 6:], values[0, 6:] = torch.nan, torch.nan
     where = torch.tensor([[0, 1]]), torch.zeros(3, dtype=torch.int64), torch.tensor([3, 4, 5])
-    given = torch.randn(3, 3, 8), (keys, values), *where
+    given = torch.randn(3, 3, 16), (keys, values), *where
     assert attended(kernels, *given, runs=[0, 3]).isfinite().all()
     assert attended(kernels, *given, runs=[0, 1, 2, 3], decodes=3).isfinite().all()
 
@@ -177,28 +195,33 @@ def test_attention_reads_nothing_that_was_left_in_a_page(kernels: Kernels) -> No
 @has_kernels
 def test_what_does_not_fit_is_refused_and_nothing_is_read_beyond_it(kernels: Kernels) -> None:
     with pytest.raises(ValueError, match="another width than the weights"):
-        kernels.multiply(torch.ones(1, 8), in_panels(torch.ones(16, 64).half()), None)
+        kernels.multiply(torch.ones(1, 8), kernels.panels(torch.ones(16, 64).half()), None)
     with pytest.raises(ValueError, match="another width than the rows"):
         kernels.normalize(torch.ones(1, 72), torch.ones(64), 1e-5)
-    keys, pages, places = torch.ones(1, 2, 8), torch.ones(2, 16, 2, 8), torch.tensor([3])
+    with pytest.raises(ValueError, match="not among the kernels"):
+        kernels.gate(torch.ones(1, 24))
+    keys, places = torch.ones(1, 2, 16), torch.tensor([3])
+    pages = torch.ones(2, 16, 2, 16, dtype=kernels.dtype)
     with pytest.raises(ValueError, match="keys and values"):
         kernels.write(keys, torch.ones(1, 2, 4), pages, pages, places)
     with pytest.raises(ValueError, match="other heads"):
         kernels.write(keys[:, :1], keys[:, :1], pages, pages, places)
+    with pytest.raises(ValueError, match="the kernels' dtype"):
+        kernels.write(keys, keys, pages.double(), pages.double(), places)
     with pytest.raises(ValueError, match="fewer heads"):
         kernels.rotate(torch.ones(1, 4, 16), 6, torch.ones(1, 8, dtype=torch.complex64))
 
 
 @has_kernels
 def test_what_is_not_a_number_stays_so(kernels: Kernels) -> None:
-    both = torch.full((1, 16), torch.nan)
+    both = torch.full((1, 32), torch.nan)
     assert kernels.gate(both).isnan().all()
 
 
 @has_kernels
 def test_two_engines_of_a_process_compute_at_once(kernels: Kernels, two_threads: None) -> None:
     """The threads serve one of them; the other computes by itself."""
-    weight = in_panels(torch.randn(512, 512).half())
+    weight = kernels.panels(torch.randn(512, 512).half())
     rows = [torch.randn(8, 512) for _ in range(4)]
     expected = [kernels.multiply(each, weight, None) for each in rows]
     found: list[bool] = []
@@ -218,7 +241,7 @@ def test_two_engines_of_a_process_compute_at_once(kernels: Kernels, two_threads:
 
 @has_kernels
 def test_a_child_of_fork_has_threads_of_its_own(kernels: Kernels, two_threads: None) -> None:
-    weight, x = in_panels(torch.randn(512, 512).half()), torch.randn(8, 512)
+    weight, x = kernels.panels(torch.randn(512, 512).half()), torch.randn(8, 512)
     expected = kernels.multiply(x, weight, None)
     child = os.fork()
     if not child:
@@ -247,17 +270,15 @@ def test_without_the_kernels_weights_that_are_fp16_numbers_keep_their_16_bits() 
     assert isinstance(linear(small, None, torch.float32), PlainLinear)
 
 
-@pytest.mark.parametrize("with_kernels", [True, False])
-def test_rounded_weights_give_the_same_text_in_any_company(
-    tmp_path: Path, with_kernels: bool
-) -> None:
+@pytest.mark.parametrize("kernels", ["auto", None])
+def test_rounded_weights_give_the_same_text_in_any_company(tmp_path: Path, kernels: Any) -> None:
     folder = build("llama", tmp_path)
     prompts = [tuple((7 * i + j) % VOCABULARY for j in range(5 + 9 * i)) for i in range(6)]
-    together = Engine(folder, has_kernels=with_kernels, is_rounded=True, step_tokens=19)
+    together = Engine(folder, kernels=kernels, is_rounded=True, step_tokens=19)
     numbers = [together.submit(each) for each in prompts]
     together.run()
     for number, prompt in zip(numbers, prompts, strict=True):
-        alone = Engine(folder, has_kernels=with_kernels, is_rounded=True)
+        alone = Engine(folder, kernels=kernels, is_rounded=True)
         own = alone.submit(prompt)
         alone.run()
         assert together.answers[number].tokens == alone.answers[own].tokens
@@ -271,26 +292,26 @@ def test_quantizations_are_refused_where_they_are_not_for(tmp_path: Path) -> Non
         assert caught.value.field == "quantization"
 
 
-@pytest.mark.parametrize(("kernels", "dtype"), [("torch", "float32"), ("auto", "bfloat16")])
+@pytest.mark.parametrize("kernels", ["torch", "auto"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_int8_without_the_kernels_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kernels: str, dtype: str
 ) -> None:
     folder = build("llama", tmp_path)
+    options = {"kernels": kernels, "dtype": dtype}
     with caplog.at_level(logging.WARNING):
         start(
-            folder,
-            EngineOptions(
-                quantization="int8", device="cpu", kv_cache_gib=0.01, kernels=kernels, dtype=dtype
-            ),
+            folder, EngineOptions(quantization="int8", device="cpu", kv_cache_gib=0.01, **options)
         )
-    assert "int8 makes nothing faster here" in caplog.text
+    has_none = kernels == "torch" or compiled() is None
+    assert ("int8 makes nothing faster here" in caplog.text) == has_none
 
 
 def test_without_a_compiler_torch_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(building, "_runs_here", lambda: True)
+    monkeypatch.setattr(building, "instruction_sets", lambda: (building._AVX2,))
     find = building.compiled.__wrapped__
     monkeypatch.setenv("PATH", "")
     assert find() is None
@@ -310,18 +331,36 @@ def test_a_library_that_does_not_load_is_compiled_again(
     if compiled() is None:
         pytest.skip("no kernels on this machine")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    library = building._library("cc", building._folder())
+    flags = (*building._FLAGS, *instruction_sets()[0])
+    library = building._library("cc", building._folder(), flags)
     assert library is not None
     library.write_bytes(b"")
     assert building.compiled.__wrapped__() is not None
     assert library.stat().st_size
 
 
+@pytest.mark.skipif(not multiplies_bf16(), reason="this processor has nothing but AVX2")
+def test_a_compiler_that_knows_no_avx512_compiles_for_avx2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.which("cc")
+    if real is None:
+        pytest.skip("no compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    old = tmp_path / "cc"
+    old.write_text(f'#!/bin/sh\ncase "$*" in *avx512*) exit 1;; esac\nexec {real} "$@"\n')
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = building.compiled.__wrapped__(torch.bfloat16)
+    assert found is not None
+    assert not found.panels(torch.ones(16, 64).bfloat16()).takes_bf16
+
+
 def test_nothing_is_loaded_from_where_others_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(building, "_runs_here", lambda: True)
+    monkeypatch.setattr(building, "instruction_sets", lambda: (building._AVX2,))
     folder = tmp_path / "headway" / "kernels"
     folder.mkdir(parents=True)
     folder.chmod(0o777)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import CONFIGS, VOCABULARY, Engine, build, reference
+from models import CONFIGS, KERNEL_KINDS, VOCABULARY, Engine, build, kernels_of, reference
 from transformers import AutoModelForCausalLM, Gemma2Config
 
 from headway import machine
@@ -15,6 +15,7 @@ from headway.engine.starting import EngineOptions, start
 from headway.errors import ConfigError
 
 BOUND = 1e-4
+BOUNDS = {torch.float32: BOUND, torch.bfloat16: 0.5}
 PREFIX = tuple((17 * each + 3) % VOCABULARY for each in range(40))
 # Prompts of one token, of whole blocks, one more and one less, longer than a chunk, and with
 # beginnings that others have too.
@@ -37,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "preemption and chunks": {"blocks": 26, "max_context": 96, "step_tokens": 17},
     "one at a time": {"max_sequences": 1},
     "large blocks": {"block_size": 32},
-    "torch alone": {"has_kernels": False, "step_tokens": 19, "max_sequences": 12},
+    "torch alone": {"kernels": None, "step_tokens": 19, "max_sequences": 12},
 }
 
 
@@ -96,16 +97,41 @@ def test_a_cached_prefix_is_not_computed_again(folder_of: Callable[[str], Path])
     assert engine.computed == len(PREFIX) + 4
 
 
-@pytest.mark.parametrize("use_transformers", [True, False])
+@pytest.mark.parametrize("kernels", ["auto", None])
+@pytest.mark.parametrize(
+    ("kind", "use_transformers"),
+    [("qwen2", True), ("gpt2", True), ("qwen2", False), ("qwen3", False), ("llama-narrow", False)],
+)
 def test_in_bf16_each_token_is_nearly_the_best(
-    folder_of: Callable[[str], Path], use_transformers: bool
+    folder_of: Callable[[str], Path], kind: str, use_transformers: bool, kernels: Any
 ) -> None:
-    folder = folder_of("qwen3")
-    engine = Engine(folder, use_transformers=use_transformers, dtype=torch.bfloat16, step_tokens=19)
+    folder = folder_of(kind)
+    options = {"use_transformers": use_transformers, "kernels": kernels, "step_tokens": 19}
+    engine = Engine(folder, dtype=torch.bfloat16, **options)
     numbers = [engine.submit(prompt) for prompt in PROMPTS]
     engine.run()
     for number, prompt in zip(numbers, PROMPTS, strict=True):
-        check(folder, prompt, engine.answers[number].tokens, bound=0.5)
+        check(folder, prompt, engine.answers[number].tokens, bound=BOUNDS[torch.bfloat16])
+
+
+@pytest.mark.parametrize("kind", KERNEL_KINDS)
+def test_with_kernels_of_any_kind_each_logprob_is_the_same_in_any_company(
+    folder_of: Callable[[str], Path], kind: tuple[tuple[str, ...], torch.dtype]
+) -> None:
+    """To the bit, in bf16 as in float32: alone, in steps of few tokens, and in those of many."""
+    folder, dtype, asked = folder_of("qwen2"), kind[1], Sampling(temperature=0.0, logprobs=2)
+    alone = []
+    for prompt in PROMPTS:
+        engine = Engine(folder, dtype=dtype, kernels=kernels_of(kind))
+        number = engine.submit(prompt, asked)
+        engine.run()
+        alone.append(engine.answers[number].logprobs)
+        check(folder, prompt, engine.answers[number].tokens, bound=BOUNDS[dtype])
+    for step_tokens in (19, 900):
+        engine = Engine(folder, dtype=dtype, kernels=kernels_of(kind), step_tokens=step_tokens)
+        numbers = [engine.submit(prompt, asked) for prompt in PROMPTS]
+        engine.run()
+        assert [engine.answers[number].logprobs for number in numbers] == alone
 
 
 SAMPLINGS = [
@@ -206,7 +232,7 @@ def test_a_programs_own_default_dtype_changes_no_answer(
     ]
 
     def answers() -> list[list[int]]:
-        engine = Engine(folder_of("qwen2"), has_kernels=has_kernels)
+        engine = Engine(folder_of("qwen2"), kernels="auto" if has_kernels else None)
         numbers = [engine.submit((*PREFIX, 9), each, max_tokens=30) for each in wishes]
         engine.run()
         return [engine.answers[each].tokens for each in numbers]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import VOCABULARY, Answer, Engine, build
+from models import KERNEL_KINDS, VOCABULARY, Answer, Engine, build, kernels_of
 
 from headway.core.generation.sampling import Sampling
 from headway.engine.attention.base import StepLayout
@@ -40,13 +40,19 @@ def answers(folder: Path, *, at_once: bool, **options: Any) -> list[Answer]:
     [("qwen2", False), ("llama-tied-rope3", False), ("llama", True), ("qwen2", True)],
 )
 @pytest.mark.parametrize("step_tokens", [19, 900])  # the latter on several threads everywhere
+@pytest.mark.parametrize("kernels", KERNEL_KINDS)
 def test_the_numbers_are_those_of_layer_by_layer(
-    tmp_path: Path, kind: str, is_rounded: bool, step_tokens: int
+    tmp_path: Path,
+    kind: str,
+    is_rounded: bool,
+    step_tokens: int,
+    kernels: tuple[tuple[str, ...], torch.dtype],
 ) -> None:
     folder = build(kind, tmp_path)
     torch.set_num_threads(2)
     try:
-        options = {"is_rounded": is_rounded, "step_tokens": step_tokens}
+        options = {"is_rounded": is_rounded, "step_tokens": step_tokens, "dtype": kernels[1]}
+        options["kernels"] = kernels_of(kernels)
         assert answers(folder, at_once=True, **options) == answers(folder, at_once=False, **options)
     finally:
         torch.set_num_threads(1)

@@ -3,14 +3,15 @@
 On a CPU a step of few tokens waits for its weights to come from memory. So weights that are exactly
 fp16 or bf16 (most published models' are, and GGUF's here) keep their 16 bits, packed once for the
 kernel, and are widened to fp32 as they are multiplied: half the traffic, the same numbers. Who asks
-for 8 bits has half of that again, and weights that are rounded.
+for 8 bits has half of that again, and weights that are rounded. Where bf16 is asked for and the
+processor multiplies it, rows are rounded, too, and a product takes half the time.
 """
 
 from typing import Any, Protocol
 
 import torch
 
-from headway.engine.cpu.kernels import WIDTH, Kernels, in_panels
+from headway.engine.cpu.kernels import WIDTH, Kernels
 
 
 class Linear(Protocol):
@@ -25,16 +26,17 @@ def linear(
     *,
     is_rounded: bool = False,
 ) -> Linear:
-    """A product with `[out, in]` weights on rows of this dtype; rounded: to 8 bits."""
-    if dtype != torch.float32 or len(weight) % WIDTH:
-        kernels = None  # they multiply fp32 rows, and give so many outputs at a time
+    """A product with `[out, in]` weights on rows of this dtype, which is float32 where there are
+    kernels; rounded: to 8 bits."""
+    if len(weight) % WIDTH:
+        kernels = None  # they give so many outputs at a time
     if is_rounded:
         weight, scales = rounded(weight)
         if kernels is not None:
             return PanelLinear(kernels, weight, scales, bias)
         weight = weight * scales[:, None]
     elif kernels is not None:
-        short = _in_16_bits(weight)
+        short = _in_16_bits(weight, kernels.dtype)
         if short is not None:
             return PanelLinear(kernels, short, None, bias)
     if dtype == torch.float32 and HalfLinear.runs() and _is_exact(weight, torch.float16):
@@ -71,7 +73,7 @@ class HalfLinear:
 
 
 class PanelLinear:
-    """Weights of 16 or 8 bits, fp32 rows, fp32 sums: our own kernel."""
+    """Weights of 16 or 8 bits, fp32 rows (rounded to bf16, perhaps), fp32 sums: our own kernel."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class PanelLinear:
         bias: torch.Tensor | None,
     ) -> None:
         self._multiply = kernels.multiply
-        self.panels = in_panels(weight)
+        self.panels = kernels.panels(weight)
         self.scales = scales
         self.bias = None if bias is None else bias.float()
 
@@ -97,8 +99,10 @@ def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (weight / scales[:, None]).round_().to(torch.int8), scales
 
 
-def _in_16_bits(weight: torch.Tensor) -> torch.Tensor | None:
-    """The same numbers as fp16 or bf16; None: they are not."""
+def _in_16_bits(weight: torch.Tensor, asked: torch.dtype) -> torch.Tensor | None:
+    """As bf16 where that is asked for; else the same numbers in 16 bits; None: they are not."""
+    if asked == torch.bfloat16:
+        return weight.to(asked)
     if weight.dtype in (torch.float16, torch.bfloat16):
         return weight
     for dtype in (torch.float16, torch.bfloat16):

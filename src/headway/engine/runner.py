@@ -30,7 +30,7 @@ class Decoder(Protocol):
     shape: Shape
     dtype: torch.dtype
     vocabulary: int
-    kernels: Kernels | None  # ours for this CPU; None: torch computes
+    kernels: Kernels | None  # ours for this CPU and dtype; None: torch computes
 
     @property
     def adaptable(self) -> Sizes: ...

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from headway.core.generation.limits import Limits
-from headway.engine.cpu.building import compiled
+from headway.engine.cpu.building import compiled, multiplies_bf16
 from headway.engine.runner import Runner, load
 from headway.engine.weights import read_config
 from headway.errors import ConfigError
@@ -63,7 +63,7 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
     dtype = dtype_of(options.dtype)
     context = _context(folder, options)
     is_rounded = options.quantization == "int8"
-    kernels = compiled() if options.kernels == "auto" else None
+    kernels = compiled(dtype) if options.kernels == "auto" else None
     decoder = load(
         folder,
         dtype=dtype,
@@ -73,8 +73,11 @@ def start(folder: Path, options: EngineOptions) -> "Runner | GpuRunner":
         kernels=kernels,
         is_rounded=is_rounded,
     )
-    if is_rounded and (kernels is None or dtype != torch.float32):
-        _log.warning("int8 makes nothing faster here: %s", _no_kernels_because(dtype))
+    if is_rounded and kernels is None:
+        _log.warning(
+            "int8 makes nothing faster here: its kernels need an x86-64 CPU with AVX2, Linux and a "
+            "C compiler"
+        )
     wanted = options.kv_cache_gib
     free = free_host_bytes() or _UNKNOWN
     room = int(wanted * _GIB) if wanted is not None else min(free // 4, 4 * _GIB)
@@ -107,12 +110,6 @@ def _threads() -> int:
     return max(1, min(there, round(container_cores() or there)))
 
 
-def _no_kernels_because(dtype: torch.dtype) -> str:
-    if dtype != torch.float32:
-        return "its kernels compute in float32, and dtype is bfloat16"
-    return "its kernels need an x86-64 CPU with AVX2, Linux and a C compiler"
-
-
 def _context(folder: Path, options: EngineOptions) -> int:
     return min(options.max_context or 8192, _longest(folder))
 
@@ -130,9 +127,7 @@ def _device_of(options: EngineOptions) -> str:
 def dtype_of(asked: str) -> torch.dtype:
     """`auto` is bf16 where this CPU multiplies it natively, else fp32."""
     if asked == "auto":
-        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        is_native = any(getattr(torch.cpu, each, bool)() for each in checks)
-        return torch.bfloat16 if is_native else torch.float32
+        return torch.bfloat16 if multiplies_bf16() else torch.float32
     if asked not in _DTYPES:
         raise ConfigError(f"{asked!r} is not one of {', '.join(DTYPES)}", field="dtype")
     return _DTYPES[asked]

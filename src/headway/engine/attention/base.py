@@ -26,9 +26,11 @@ class StepLayout(NamedTuple):
 class Attention(ABC):
     """Of one step. Made anew for every step."""
 
-    def __init__(self, cache: KvCache, inputs: Inputs) -> None:
+    def __init__(self, cache: KvCache, inputs: Inputs, *, dtype: torch.dtype) -> None:
+        """It computes on rows of that dtype, whatever it is given."""
         self._cache = cache
         self._inputs = inputs
+        self._dtype = dtype
 
     def __call__(
         self,
@@ -40,10 +42,12 @@ class Attention(ABC):
         scale: float | None = None,
     ) -> torch.Tensor:
         """Queries, keys and values as `[token, head, feature]`; answers as queries are."""
+        given = queries.dtype
+        queries, keys, values = (each.to(self._dtype) for each in (queries, keys, values))
         self._write(layer, keys, values)
         if scale is None:
             scale = 1.0 / math.sqrt(queries.shape[-1])
-        return self._attend(layer, queries, keys, values, scale)
+        return self._attend(layer, queries, keys, values, scale).to(given)
 
     def layout(self) -> StepLayout | None:
         """None: layer by layer only."""

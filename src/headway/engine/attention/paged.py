@@ -16,7 +16,7 @@ class PagedAttention(Attention):
     """It holds the step's runs."""
 
     def __init__(self, cache: KvCache, inputs: Inputs, tables: Tables, kernels: Kernels) -> None:
-        super().__init__(cache, inputs)
+        super().__init__(cache, inputs, dtype=torch.float32)
         self._tables = tables
         self._kernels = kernels
         begins = [*range(inputs.decodes), *(chunk.start for chunk in inputs.chunks)]

@@ -20,7 +20,7 @@ class PlainAttention(Attention):
     """It holds the step's masks."""
 
     def __init__(self, cache: KvCache, inputs: Inputs) -> None:
-        super().__init__(cache, inputs)
+        super().__init__(cache, inputs, dtype=cache.keys[0].dtype)
         assert inputs.context is not None
         self._context = inputs.context
         self._decode_mask = self._mask_decodes() if inputs.decodes else None

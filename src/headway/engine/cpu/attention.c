@@ -15,7 +15,8 @@ struct item {  // some rows of a run, for some heads
 };
 
 struct attention {
-    const float *queries, *keys, *values;
+    const float *queries;
+    const cell *keys, *values;
     const int64_t *tables, *slots, *positions;  // of each row: its sequence's table, its place there
     float *out;
     struct item *items;  // of work
@@ -36,21 +37,27 @@ struct query {
 // much of what was found before is kept.
 INLINE float weigh(struct query *query, float *scores, long tokens, long vectors)
 {
-    for (long t = tokens; t < 8 * vectors; t++) scores[t] = -INFINITY;
-    __m256 tops = _mm256_loadu_ps(scores), sum = _mm256_setzero_ps();
-    for (long v = 1; v < vectors; v++) tops = _mm256_max_ps(tops, _mm256_loadu_ps(scores + 8 * v));
+    for (long t = tokens; t < LANES * vectors; t++) scores[t] = -INFINITY;
+    floats tops = load(scores), sum = zeros();
+    for (long v = 1; v < vectors; v++) tops = larger(tops, load(scores + LANES * v));
     const float top = most_of(tops), most = top > query->most ? top : query->most;
     for (long v = 0; v < vectors; v++) {
-        __m256 part = _mm256_sub_ps(_mm256_loadu_ps(scores + 8 * v), _mm256_set1_ps(most));
-        part = exponential(part);
-        _mm256_storeu_ps(scores + 8 * v, part);
-        sum = _mm256_add_ps(sum, part);
+        const floats part = exponential(load(scores + LANES * v) - all(most));
+        store(scores + LANES * v, part);
+        sum += part;
     }
-    for (long t = tokens; t < 8 * vectors; t++) scores[t] = 0.0f;
+    for (long t = tokens; t < LANES * vectors; t++) scores[t] = 0.0f;
     const float kept = !query->total ? 0.0f : most == query->most ? 1.0f : expf(query->most - most);
     query->total = query->total * kept + sum_of(sum);
     query->most = most;
     return kept;
+}
+
+// So much of what was found before. At first nothing was: there lie any numbers.
+INLINE floats kept_of(const float *found, float kept)
+{
+    if (!kept) return zeros();
+    return load(found) * all(kept);
 }
 
 INLINE void divide_by_totals(struct query *queries, long count, long features)
@@ -61,48 +68,47 @@ INLINE void divide_by_totals(struct query *queries, long count, long features)
 
 // ---- a decode: page by page, a query at a time
 
+enum { MANY = 64 / LANES };  // vectors of features: many heads have so many
+
 // A query's products with the keys of four tokens.
-INLINE __m128 four_scores(const float *query, const float *keys, long stride, long features)
+INLINE __m128 four_scores(const float *query, const cell *keys, long stride, long features)
 {
-    __m256 sums[4];
-    for (int t = 0; t < 4; t++) sums[t] = _mm256_setzero_ps();
-    for (long i = 0; i < features; i += 8) {
-        __m256 part = _mm256_loadu_ps(query + i);
+    floats sums[4];
+    for (int t = 0; t < 4; t++) sums[t] = zeros();
+    for (long i = 0; i < features; i += LANES) {
+        const floats part = load(query + i);
         for (int t = 0; t < 4; t++)
-            sums[t] = _mm256_fmadd_ps(part, _mm256_loadu_ps(keys + t * stride + i), sums[t]);
+            sums[t] = fma_of(part, load_cells(keys + t * stride + i), sums[t]);
     }
-    __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(sums[0], sums[1]), _mm256_hadd_ps(sums[2], sums[3]));
-    return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    return four_sums_of(sums);
 }
 
 // The values' sum by their weights, of some vectors of features, added to `kept` of what is there.
 INLINE void add_values(const int vectors, float *to, float kept, const float *weights,
-                       const float *values, long stride, long tokens)
+                       const cell *values, long stride, long tokens)
 {
-    __m256 sums[8];
-    for (int i = 0; i < vectors; i++)
-        sums[i] = kept ? _mm256_mul_ps(_mm256_loadu_ps(to + 8 * i), _mm256_set1_ps(kept))
-                       : _mm256_setzero_ps();
+    floats sums[MANY];
+    for (int i = 0; i < vectors; i++) sums[i] = kept_of(to + LANES * i, kept);
     for (long t = 0; t < tokens; t++) {
-        const float *at = values + t * stride;
-        __m256 weight = _mm256_broadcast_ss(weights + t);
+        const cell *at = values + t * stride;
+        const floats weight = all(weights[t]);
         for (int i = 0; i < vectors; i++)
-            sums[i] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(at + 8 * i), sums[i]);
+            sums[i] = fma_of(weight, load_cells(at + LANES * i), sums[i]);
     }
-    for (int i = 0; i < vectors; i++) _mm256_storeu_ps(to + 8 * i, sums[i]);
+    for (int i = 0; i < vectors; i++) store(to + LANES * i, sums[i]);
 }
 
 // Rows of the next page that are fetched between the steps of the computation on this one: pages lie
 // anywhere, so the processor cannot guess where the next one is.
 struct next_page {
-    const float *keys, *values;
-    long left, floats, stride;  // rows; floats of a row that are needed; floats between two rows
+    const cell *keys, *values;
+    long left, cells, stride;  // rows; cells of a row that are needed; cells between two rows
     long rows, steps, due;      // so many rows in so many steps; what is due of them, in 1 / steps
 };
 
-INLINE void fetch_row(const float *keys, const float *values, long floats)
+INLINE void fetch_row(const cell *keys, const cell *values, long cells)
 {
-    for (long i = 0; i < floats; i += 16) {
+    for (long i = 0; i < cells; i += 64 / sizeof(cell)) {
         _mm_prefetch((const char *)(keys + i), _MM_HINT_T0);
         _mm_prefetch((const char *)(values + i), _MM_HINT_T0);
     }
@@ -111,7 +117,7 @@ INLINE void fetch_row(const float *keys, const float *values, long floats)
 INLINE void fetch_some(struct next_page *next)
 {
     for (next->due += next->rows; next->due >= next->steps && next->left; next->left--) {
-        fetch_row(next->keys, next->values, next->floats);
+        fetch_row(next->keys, next->values, next->cells);
         next->keys += next->stride, next->values += next->stride;
         next->due -= next->steps;
     }
@@ -119,8 +125,8 @@ INLINE void fetch_some(struct next_page *next)
 
 // What a query finds in one page. The scores of a page's unused places are computed, for its memory
 // is there, and then have no weight; the values there are not read.
-INLINE void attend_page(const struct attention *given, struct query *query, const float *keys,
-                        const float *values, long tokens, struct next_page *next)
+INLINE void attend_page(const struct attention *given, struct query *query, const cell *keys,
+                        const cell *values, long tokens, struct next_page *next)
 {
     const long features = given->features, stride = given->heads * features;
     float scores[MOST_PAGE];
@@ -129,11 +135,11 @@ INLINE void attend_page(const struct attention *given, struct query *query, cons
         __m128 four = four_scores(query->from, keys + t * stride, stride, features);
         _mm_storeu_ps(scores + t, _mm_mul_ps(four, _mm_set1_ps(given->scale)));
     }
-    const float kept = weigh(query, scores, tokens, (tokens + 7) / 8);
+    const float kept = weigh(query, scores, tokens, (tokens + LANES - 1) / LANES);
     long i = 0;
-    for (; i + 64 <= features; i += 64)
-        add_values(8, query->to + i, kept, scores, values + i, stride, tokens);
-    for (; i < features; i += 8)
+    for (; i + LANES * MANY <= features; i += LANES * MANY)
+        add_values(MANY, query->to + i, kept, scores, values + i, stride, tokens);
+    for (; i < features; i += LANES)
         add_values(1, query->to + i, kept, scores, values + i, stride, tokens);
 }
 
@@ -166,13 +172,13 @@ static void attend_row(const struct attention *given, struct query *queries, con
 // As products of matrices: a block's keys are turned so that a vector holds one feature of eight
 // tokens. A row's sums have the same order however the prompt is cut.
 
-enum { BLOCK = 32, ACROSS = BLOCK / 8, ABREAST = 3, MOST_FEATURES = 256 };
+enum { ACROSS = 4, BLOCK = ACROSS * LANES, ABREAST = LANES == 16 ? 6 : 3, MOST_FEATURES = 256 };
 enum { LEAST_ROWS = 8, MOST_ROWS = 32 };  // of a prompt, that a thread takes at a time
 
 struct block {
-    const float *keys[BLOCK], *values[BLOCK];  // of each token
+    const cell *keys[BLOCK], *values[BLOCK];  // of each token
     long tokens;
-    float turned[MOST_FEATURES][BLOCK] __attribute__((aligned(32)));
+    float turned[MOST_FEATURES][BLOCK] __attribute__((aligned(64)));
 };
 
 // Eight tokens' eight features from `i` on.
@@ -180,7 +186,7 @@ INLINE void turn(struct block *block, long token, long i)
 {
     __m256 rows[8], pairs[8], fours[8];
     for (int t = 0; t < 8; t++)
-        rows[t] = token + t < block->tokens ? _mm256_loadu_ps(block->keys[token + t] + i)
+        rows[t] = token + t < block->tokens ? load_eight_cells(block->keys[token + t] + i)
                                             : _mm256_setzero_ps();
     for (int t = 0; t < 8; t += 2) {
         pairs[t] = _mm256_unpacklo_ps(rows[t], rows[t + 1]);
@@ -222,44 +228,39 @@ INLINE void gather(struct block *block, const struct attention *given, const int
 INLINE void block_scores(const int count, const struct block *block, const struct query *queries,
                          long features, float scale, float scores[][BLOCK])
 {
-    __m256 sums[ABREAST][ACROSS];
+    floats sums[ABREAST][ACROSS];
     for (int q = 0; q < count; q++)
-        for (int v = 0; v < ACROSS; v++) sums[q][v] = _mm256_setzero_ps();
+        for (int v = 0; v < ACROSS; v++) sums[q][v] = zeros();
     for (long i = 0; i < features; i++) {
-        __m256 value[ABREAST];
-        for (int q = 0; q < count; q++) value[q] = _mm256_broadcast_ss(queries[q].from + i);
+        floats value[ABREAST];
+        for (int q = 0; q < count; q++) value[q] = all(queries[q].from[i]);
         for (int v = 0; v < ACROSS; v++) {
-            __m256 key = _mm256_load_ps(block->turned[i] + 8 * v);
-            for (int q = 0; q < count; q++) sums[q][v] = _mm256_fmadd_ps(value[q], key, sums[q][v]);
+            const floats keys = load(block->turned[i] + LANES * v);
+            for (int q = 0; q < count; q++) sums[q][v] = fma_of(value[q], keys, sums[q][v]);
         }
     }
     for (int q = 0; q < count; q++)
-        for (int v = 0; v < ACROSS; v++)
-            _mm256_storeu_ps(scores[q] + 8 * v, _mm256_mul_ps(sums[q][v], _mm256_set1_ps(scale)));
+        for (int v = 0; v < ACROSS; v++) store(scores[q] + LANES * v, sums[q][v] * all(scale));
 }
 
 // The values' sums by some queries' weights, of some vectors of features from `i` on.
 INLINE void block_values(const int count, const int vectors, const struct block *block,
                          struct query *queries, const float *kept, float weights[][BLOCK], long i)
 {
-    __m256 sums[ABREAST][ACROSS];
+    floats sums[ABREAST][ACROSS];
     for (int q = 0; q < count; q++)
         for (int v = 0; v < vectors; v++)
-            sums[q][v] = kept[q] ? _mm256_mul_ps(_mm256_loadu_ps(queries[q].to + i + 8 * v),
-                                                 _mm256_set1_ps(kept[q]))
-                                 : _mm256_setzero_ps();
+            sums[q][v] = kept_of(queries[q].to + i + LANES * v, kept[q]);
     for (long t = 0; t < block->tokens; t++) {
-        __m256 weight[ABREAST];
-        for (int q = 0; q < count; q++) weight[q] = _mm256_broadcast_ss(weights[q] + t);
+        floats weight[ABREAST];
+        for (int q = 0; q < count; q++) weight[q] = all(weights[q][t]);
         for (int v = 0; v < vectors; v++) {
-            __m256 value = _mm256_loadu_ps(block->values[t] + i + 8 * v);
-            for (int q = 0; q < count; q++)
-                sums[q][v] = _mm256_fmadd_ps(weight[q], value, sums[q][v]);
+            const floats values = load_cells(block->values[t] + i + LANES * v);
+            for (int q = 0; q < count; q++) sums[q][v] = fma_of(weight[q], values, sums[q][v]);
         }
     }
     for (int q = 0; q < count; q++)
-        for (int v = 0; v < vectors; v++)
-            _mm256_storeu_ps(queries[q].to + i + 8 * v, sums[q][v]);
+        for (int v = 0; v < vectors; v++) store(queries[q].to + i + LANES * v, sums[q][v]);
 }
 
 // What some queries find in a block; each attends to so many of its tokens.
@@ -276,9 +277,10 @@ INLINE void attend_block(const int count, const struct attention *given, const s
             memset(scores[q], 0, sizeof scores[q]);
     }
     long i = 0;
-    for (; i + 8 * ACROSS <= given->features; i += 8 * ACROSS)
+    for (; i + LANES * ACROSS <= given->features; i += LANES * ACROSS)
         block_values(count, ACROSS, block, queries, kept, scores, i);
-    for (; i < given->features; i += 8) block_values(count, 1, block, queries, kept, scores, i);
+    for (; i < given->features; i += LANES)
+        block_values(count, 1, block, queries, kept, scores, i);
 }
 
 static void attend_rows(const struct attention *given, struct query *queries, const int64_t *table,
@@ -289,22 +291,24 @@ static void attend_rows(const struct attention *given, struct query *queries, co
     for (long done = 0, fetched = BLOCK; done < end; done += BLOCK) {
         const long left = end - done;
         gather(&block, given, table, done, left < BLOCK ? left : BLOCK, head);
-        for (long q = 0; q < count; q += ABREAST) {
+        for (long q = 0, taken; q < count; q += taken) {
             long tokens[ABREAST];
-            for (long each = 0; each < ABREAST; each++) {
+            taken = count - q >= ABREAST ? ABREAST : count - q > 3 ? 3 : count - q;
+            for (long each = 0; each < taken; each++) {
                 long own = start + (q + each) / given->group + 1 - done;
                 tokens[each] = own < BLOCK ? own : BLOCK;
             }
             // A part of the next block is fetched with each group of queries.
-            const long due = done + BLOCK + (q + ABREAST) * BLOCK / count;
+            const long due = done + BLOCK + (q + taken) * BLOCK / count;
             for (; fetched < due && fetched < done + 2 * BLOCK && fetched < end; fetched++) {
                 const size_t at = place_of(given, table, fetched, head);
                 fetch_row(given->keys + at, given->values + at, given->features);
             }
-            switch (count - q) {
+            switch (taken) {
             case 1: attend_block(1, given, &block, queries + q, tokens); break;
             case 2: attend_block(2, given, &block, queries + q, tokens); break;
-            default: attend_block(3, given, &block, queries + q, tokens);
+            case 3: attend_block(3, given, &block, queries + q, tokens); break;
+            default: attend_block(ABREAST, given, &block, queries + q, tokens);
             }
         }
     }
@@ -371,7 +375,7 @@ static long share_out(const struct attention *given, const int64_t *runs, long c
     return made;
 }
 
-void attend(const float *queries, const float *keys, const float *values, const int64_t *tables,
+void attend(const float *queries, const cell *keys, const cell *values, const int64_t *tables,
             const int64_t *slots, const int64_t *positions, const int64_t *runs, float *out,
             long count, long decodes, long heads, long group, long features, long page, long stride,
             long columns, float scale, long threads)

@@ -1,7 +1,7 @@
-"""The kernels in C as functions of tensors: float32, rows that lie one after another."""
+"""The kernels in C as functions of tensors: rows of float32 that lie one after another."""
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -9,47 +9,88 @@ _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ct
 _ARGUMENTS = {
     "multiply": [*[_POINTER] * 4, *[_LONG] * 3, _INT, _LONG],
     "normalize": [*[_POINTER] * 3, _LONG, _LONG, _FLOAT, _LONG],
+    "shorten": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "gate": [*[_POINTER] * 2, _LONG, _LONG, _LONG],
     "rotate": [*[_POINTER] * 2, *[_LONG] * 4, _LONG],
     "write_rows": [*[_POINTER] * 5, *[_LONG] * 4],
     "run_layers": [_POINTER, _POINTER, _LONG],
     "attend": [*[_POINTER] * 8, *[_LONG] * 8, _FLOAT, _LONG],
 }
-WEIGHT_KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}
-_LANES = 8  # floats that are computed together
+_KINDS = {torch.float16: 0, torch.bfloat16: 1, torch.int8: 2}  # of weights, widened to float32
+_BRAIN_PAIRS = 3  # bf16 weights that the processor multiplies by rows of bf16
+_PAGES = {4: torch.float32, 2: torch.bfloat16}
 WIDTH = 16  # outputs of a panel
 _MOST_PAGE = 256  # tokens
 _MOST_FEATURES = 256
+
+
+class Panels(NamedTuple):
+    """Weights as the kernels take them: `WIDTH` outputs at a time."""
+
+    data: torch.Tensor
+    kind: int
+    outputs: int
+    inputs: int
+
+    @property
+    def takes_bf16(self) -> bool:
+        """Rows are rounded to bf16 before they are multiplied."""
+        return self.kind == _BRAIN_PAIRS
 
 
 class Kernels:
     def __init__(self, library: ctypes.CDLL) -> None:
         functions = {name: _function(library, name) for name in _ARGUMENTS}
         self._multiply, self._normalize = functions["multiply"], functions["normalize"]
+        self._shorten = functions["shorten"]
         self._gate, self._rotate = functions["gate"], functions["rotate"]
         self._write, self._attend = functions["write_rows"], functions["attend"]
         self.run_layers = functions["run_layers"]  # see LayersAtOnce
+        self._lanes = _constant(library, "lanes")  # floats that are computed together
+        self._multiplies_bf16 = bool(_constant(library, "multiplies_pairs"))
+        self.dtype = _PAGES[_constant(library, "cell_bytes")]  # of what is kept in the KV cache
+
+    def panels(self, weight: torch.Tensor) -> Panels:
+        """Of `[out, in]` weights of 16 or 8 bits."""
+        outputs, inputs = weight.shape
+        is_bf16 = weight.dtype == self.dtype == torch.bfloat16
+        if is_bf16 and self._multiplies_bf16 and self.is_whole(inputs):
+            data = weight.view(outputs // WIDTH, WIDTH, inputs // 2, 2)
+            kind = _BRAIN_PAIRS
+        else:
+            data = weight.view(outputs // WIDTH, WIDTH, inputs)
+            kind = _KINDS[weight.dtype]
+        return Panels(data.transpose(1, 2).contiguous(), kind, outputs, inputs)
+
+    def is_whole(self, width: int) -> bool:
+        """Are rows of this width among what the kernels compute?"""
+        return not width % self._lanes
 
     def multiply(
-        self, x: torch.Tensor, panels: torch.Tensor, scales: torch.Tensor | None
+        self, x: torch.Tensor, panels: Panels, scales: torch.Tensor | None
     ) -> torch.Tensor:
-        """Rows by weights in panels (`in_panels`), of 16 bits or of 8 with a scale each output."""
-        count, inputs, width = panels.shape
-        _fits(x.shape[-1] == inputs > 0, "a row has another width than the weights")
-        x = x.contiguous()
-        rows, outputs = len(x), count * width
-        y = torch.empty((rows, outputs), dtype=torch.float32)
+        """Rows by weights, of 16 bits or of 8 with a scale for each output."""
+        _fits(x.shape[-1] == panels.inputs > 0, "a row has another width than the weights")
+        x = self._shortened(x) if panels.takes_bf16 else x.contiguous()
+        y = torch.empty((len(x), panels.outputs), dtype=torch.float32)
         self._multiply(
-            panels.data_ptr(),
+            panels.data.data_ptr(),
             None if scales is None else scales.data_ptr(),
             x.data_ptr(),
             y.data_ptr(),
-            rows,
-            outputs,
-            inputs,
-            WEIGHT_KINDS[panels.dtype],
+            len(x),
+            panels.outputs,
+            panels.inputs,
+            panels.kind,
             torch.get_num_threads(),
         )
+        return y
+
+    def _shortened(self, x: torch.Tensor) -> torch.Tensor:
+        """As bf16: as torch rounds, but for numbers next to nothing, which become nothing."""
+        x = x.contiguous()
+        y = torch.empty_like(x, dtype=torch.bfloat16)
+        self._shorten(x.data_ptr(), y.data_ptr(), *x.shape, torch.get_num_threads())
         return y
 
     def normalize(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -58,6 +99,7 @@ class Kernels:
         y = torch.empty_like(x)
         width = x.shape[-1]
         _fits(weight.numel() == width, "a norm has another width than the rows")
+        self._check(width)
         self._normalize(
             x.data_ptr(),
             weight.data_ptr(),
@@ -72,6 +114,7 @@ class Kernels:
     def gate(self, gate_up: torch.Tensor) -> torch.Tensor:
         """silu(gate) × up, the two halves of each row."""
         rows, both = gate_up.shape
+        self._check(both // 2)
         y = torch.empty((rows, both // 2), dtype=torch.float32)
         threads = torch.get_num_threads()
         self._gate(gate_up.data_ptr(), y.data_ptr(), rows, both // 2, threads)
@@ -81,6 +124,7 @@ class Kernels:
         """`[token, head, feature]`: of each token the first heads, in place."""
         rows, there, features = heads.shape
         _fits(there >= count, "there are fewer heads than the configuration says")
+        self._check(features)
         self._rotate(
             heads.data_ptr(),
             by.data_ptr(),
@@ -104,7 +148,8 @@ class Kernels:
         is_alike = keys.shape == values.shape and key_pages.shape == value_pages.shape
         _fits(is_alike, "keys and values have other sizes")
         _fits(key_pages.shape[2:] == (heads, features), "a token has other heads than a page")
-        _fits(keys.dtype == key_pages.dtype == torch.float32, "only float32 is written")
+        self._check(features)
+        _fits(key_pages.dtype == self.dtype, "the pages are not of the kernels' dtype")
         if keys.stride() != values.stride() or keys.stride()[1:] != (features, 1):
             keys, values = keys.contiguous(), values.contiguous()
         self._write(
@@ -141,6 +186,7 @@ class Kernels:
         _, heads, features = queries.shape
         _, page, kv_heads, _ = keys.shape
         _fits(not heads % kv_heads, "the heads are no multiple of the heads of keys")
+        _fits(self.attends(keys), "pages like these are not among the kernels")
         self._attend(
             queries.data_ptr(),
             keys.data_ptr(),
@@ -162,19 +208,15 @@ class Kernels:
             torch.get_num_threads(),
         )
 
-    @staticmethod
-    def attends(keys: torch.Tensor) -> bool:
+    def attends(self, keys: torch.Tensor) -> bool:
         """Is attention over pages of this kind and these sizes among the kernels?"""
         _, page, _, features = keys.shape
         has_room = page <= _MOST_PAGE and not page % 4
-        is_known = features <= _MOST_FEATURES and not features % _LANES
-        return keys.dtype == torch.float32 and has_room and is_known
+        is_known = features <= _MOST_FEATURES and self.is_whole(features)
+        return keys.dtype == self.dtype and has_room and is_known
 
-
-def in_panels(weight: torch.Tensor) -> torch.Tensor:
-    """`[out, in]` weights as `[panel, in, WIDTH]`."""
-    outputs, inputs = weight.shape
-    return weight.view(outputs // WIDTH, WIDTH, inputs).transpose(1, 2).contiguous()
+    def _check(self, width: int) -> None:
+        _fits(self.is_whole(width), "rows of this width are not among the kernels")
 
 
 def _fits(does: bool, wrong: str) -> None:
@@ -183,9 +225,8 @@ def _fits(does: bool, wrong: str) -> None:
         raise ValueError(wrong)
 
 
-def is_whole(width: int) -> bool:
-    """Are rows of this width among what the kernels compute?"""
-    return not width % _LANES
+def _constant(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.c_int.in_dll(library, name).value
 
 
 def _function(library: ctypes.CDLL, name: str) -> Any:

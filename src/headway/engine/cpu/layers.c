@@ -14,12 +14,13 @@ struct matrix {
 struct layer {
     struct matrix qkv, out, gate_up, down;
     const float *before, *between;  // the norms' weights
-    float *keys, *values;           // its pages
+    cell *keys, *values;            // its pages
 };
 
 struct step {
     float *hidden;                               // the rows: in and out
     float *row, *heads, *attended, *both, *gated;  // room for what is between
+    uint16_t *pairs;                             // and for rows as bf16
     const float *rotations;
     const int64_t *tables, *slots, *positions, *places, *runs;
     long rows, width, query_heads, kv_heads, features, page, columns, run_count, decodes;
@@ -53,7 +54,12 @@ static void add(float *to, const float *x, const struct step *step, long width, 
 
 static void multiply_by(const struct matrix *by, const float *x, float *y, const struct step *step)
 {
-    multiply(by->weights, by->scales, x, y, step->rows, by->outputs, by->inputs, by->kind,
+    const void *rows = x;
+    if (by->kind == BRAIN_PAIRS) {
+        shorten(x, step->pairs, step->rows, by->inputs, step->threads);
+        rows = step->pairs;
+    }
+    multiply(by->weights, by->scales, rows, y, step->rows, by->outputs, by->inputs, by->kind,
              step->threads);
     if (by->bias) add(y, by->bias, step, by->outputs, 0);
 }

@@ -12,7 +12,7 @@ import torch
 
 from headway.engine.attention.base import StepLayout
 from headway.engine.cache import Shape
-from headway.engine.cpu.kernels import WEIGHT_KINDS, Kernels
+from headway.engine.cpu.kernels import Kernels
 from headway.engine.linear import PanelLinear
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
@@ -48,7 +48,7 @@ class _Layer(ctypes.Structure):
     )
 
 
-_ROOM = ("row", "heads", "attended", "both", "gated")
+_ROOM = ("row", "heads", "attended", "both", "gated", "pairs")
 _POINTERS = ("hidden", *_ROOM, "rotations", "tables", "slots", "positions", "places", "runs")
 _SIZES = ("rows", "width", "query_heads", "kv_heads", "features", "page", "columns")
 
@@ -89,8 +89,9 @@ class LayersAtOnce:
         self._epsilon = epsilon
         self._kv_heads, self._features = shape.kv_heads, shape.head_size
         self._width = width
-        self._heads = _outputs(layers[0].qkv) // shape.head_size - 2 * shape.kv_heads
-        qkv, both = _outputs(layers[0].qkv), _outputs(layers[0].gate_up)
+        self._dtype = kernels.dtype  # of the pages
+        qkv, both = layers[0].qkv.panels.outputs, layers[0].gate_up.panels.outputs
+        self._heads = qkv // shape.head_size - 2 * shape.kv_heads
         attended = self._heads * shape.head_size
         self._room = (self._width, qkv, attended, both, both // 2)
         for each in layers:
@@ -101,7 +102,7 @@ class LayersAtOnce:
         width, qkv, attended, both, inner = self._room
         expected = ((width, qkv), (attended, width), (width, both), (inner, width))
         products = parts.qkv, parts.out, parts.gate_up, parts.down
-        found = tuple((each.panels.shape[1], _outputs(each)) for each in products)
+        found = tuple((each.panels.inputs, each.panels.outputs) for each in products)
         norms = parts.before.numel(), parts.between.numel()
         heads, kv_heads = self._heads, self._kv_heads
         is_whole = heads > 0 and not heads % kv_heads and not both % 2 and width > 0
@@ -118,6 +119,7 @@ class LayersAtOnce:
             self._point_to(layout)
         rows, features = len(hidden), self._features
         room = [torch.empty(rows * width, dtype=torch.float32) for width in self._room]
+        room.append(torch.empty(rows * max(self._room), dtype=torch.bfloat16))
         given = (hidden, *room, rotations, layout.tables, layout.slots, layout.positions)
         step = _Step(
             *(each.data_ptr() for each in (*given, layout.places, layout.runs)),
@@ -140,8 +142,8 @@ class LayersAtOnce:
         """Another cache: a call that runs now keeps the pages that it was given."""
         layers = (_Layer * len(self._parts))(*map(_layer_of, self._parts))
         for layer, keys, values in zip(layers, layout.keys, layout.values, strict=True):
-            if keys.shape[2:] != (self._kv_heads, self._features):
-                raise ValueError("a page has other heads than the decoder")
+            if keys.shape[2:] != (self._kv_heads, self._features) or keys.dtype != self._dtype:
+                raise ValueError("a page has other heads than the decoder, or another dtype")
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
         self._layers, self._pages = layers, layout.keys
 
@@ -154,19 +156,12 @@ def _layer_of(parts: Parts) -> _Layer:
 def _matrix_of(product: PanelLinear) -> _Matrix:
     panels, optional = product.panels, (product.scales, product.bias)
     pointers = [None if each is None else each.data_ptr() for each in optional]
-    inputs = panels.shape[1]
-    return _Matrix(
-        panels.data_ptr(), *pointers, _outputs(product), inputs, WEIGHT_KINDS[panels.dtype]
-    )
+    return _Matrix(panels.data.data_ptr(), *pointers, panels.outputs, panels.inputs, panels.kind)
 
 
 def _is_complete(product: PanelLinear) -> bool:
     """One scale for each output where weights have 8 bits, and one bias or none at all."""
+    panels = product.panels
     optional = (each for each in (product.scales, product.bias) if each is not None)
-    has_scales = product.scales is not None or product.panels.dtype != torch.int8
-    return has_scales and all(each.shape == (_outputs(product),) for each in optional)
-
-
-def _outputs(product: PanelLinear) -> int:
-    count, _, width = product.panels.shape
-    return int(count * width)
+    has_scales = product.scales is not None or panels.data.dtype != torch.int8
+    return has_scales and all(each.shape == (panels.outputs,) for each in optional)

@@ -13,7 +13,7 @@ from headway.engine.adapters.peft import LowRank, Sizes, Weights
 from headway.engine.adapters.products import Adapting, Product, packed
 from headway.engine.attention.base import Attention
 from headway.engine.cache import Shape
-from headway.engine.cpu.kernels import Kernels, is_whole
+from headway.engine.cpu.kernels import Kernels
 from headway.engine.cpu.layers import Parts, layers_at_once
 from headway.engine.decoders.rotary import SUPPORTED, pair_neighbours, rope_of, rotate, rotations
 from headway.engine.linear import Linear, PanelLinear, linear
@@ -52,10 +52,11 @@ class LlamaDecoder:
         self.vocabulary: int = config["vocab_size"]
         self.shape = Shape(config["num_hidden_layers"], kv_heads, features)
         self.dtype = dtype
-        self.kernels = kernels if dtype == torch.float32 else None
+        self.kernels = kernels
+        self._rows = dtype if kernels is None else torch.float32
         self._rotations = rotations(rope_of(config), features, max_context)
         epsilon = config.get("rms_norm_eps", 1e-6)
-        make = _Make(dtype, epsilon, self.kernels, is_rounded)
+        make = _Make(self._rows, epsilon, kernels, is_rounded)
         given = {name.removeprefix("model."): tensor for name, tensor in tensors}
         embedding = given.pop("embed_tokens.weight")
         self._embedding = embedding.to(dtype)
@@ -64,7 +65,7 @@ class LlamaDecoder:
             for index in range(self.shape.layers)
         ]
         self._at_once = layers_at_once(
-            self.kernels,
+            kernels,
             [each.parts() for each in self._layers],
             self.shape,
             epsilon,
@@ -84,7 +85,7 @@ class LlamaDecoder:
         adapting: Adapting | None = None,
     ) -> torch.Tensor:
         """The logits after these rows."""
-        hidden = self._embedding[ids]
+        hidden = self._embedding[ids].to(self._rows)
         by = self._rotations[positions][:, None]
         layout = attention.layout() if self._at_once is not None and adapting is None else None
         if self._at_once is not None and layout is not None:
@@ -115,7 +116,7 @@ class LlamaDecoder:
         for layer in range(self.shape.layers):
             for product, modules in modules_of(self._config, layer).items():
                 widths = [(name, out) for name, (_, out) in modules.items()]
-                made = packed(weights, widths, self.dtype)
+                made = packed(weights, widths, self._rows)
                 if made is not None:
                     found[f"{layer}.{product}"] = made
         return found
@@ -158,7 +159,7 @@ class _Given:
 class _Make:
     """What all layers' parts have in common."""
 
-    dtype: torch.dtype
+    dtype: torch.dtype  # of the rows
     epsilon: float
     kernels: Kernels | None
     is_rounded: bool
@@ -167,14 +168,20 @@ class _Make:
         return linear(weight, bias, self.dtype, self.kernels, is_rounded=self.is_rounded)
 
     def norm(self, weight: torch.Tensor) -> "_Norm":
-        return _Norm(weight, self.dtype, self.epsilon, self.kernels)
+        kernels = self.kernels_for(weight.shape[-1])
+        return _Norm(weight, self.dtype, self.epsilon, kernels)
+
+    def kernels_for(self, width: int) -> Kernels | None:
+        """None: not for rows of this width."""
+        kernels = self.kernels
+        return kernels if kernels is not None and kernels.is_whole(width) else None
 
 
 class _Norm:
     def __init__(
         self, weight: torch.Tensor, dtype: torch.dtype, epsilon: float, kernels: Kernels | None
     ) -> None:
-        self._kernels = kernels if is_whole(weight.shape[-1]) else None
+        self._kernels = kernels
         self._weight = weight.to(dtype)
         self._share = 1.0 / weight.shape[-1]
         self._epsilon = epsilon
@@ -218,8 +225,8 @@ class _Layer:
         }
         self._before = make.norm(given.take("input_layernorm.weight"))
         self._between = make.norm(given.take("post_attention_layernorm.weight"))
-        self._rotates = make.kernels if is_whole(self._features) else None
-        self._gates = make.kernels if is_whole(len(gate_up[0])) else None
+        self._rotates = make.kernels_for(self._features)
+        self._gates = make.kernels_for(len(gate_up[0]))
         self._head_norms = None
         if "self_attn.q_norm.weight" in given:
             norms = [
