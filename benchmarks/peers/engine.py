@@ -16,6 +16,8 @@ from headway.core.items import Wait
 if TYPE_CHECKING:
     from headway.engine.runner import Runner
 
+KV_CACHE_GIB = 1.0  # in process as over HTTP: memory that was never used takes time to get
+
 
 class Engine:
     """The production scheduler and runner, driven as the engine's loop drives them."""
@@ -58,7 +60,11 @@ def make_engine(folder: Path, dtype: str = "auto", quantization: str = "none") -
     from headway.engine.starting import EngineOptions, start
 
     options = EngineOptions(
-        max_context=2048, dtype=dtype, quantization=quantization, device="cpu", kv_cache_gib=1.0
+        max_context=2048,
+        dtype=dtype,
+        quantization=quantization,
+        device="cpu",
+        kv_cache_gib=KV_CACHE_GIB,
     )
     return Engine(start(folder, options))  # type: ignore[arg-type]
 

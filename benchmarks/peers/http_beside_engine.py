@@ -1,28 +1,23 @@
-"""The chat over HTTP beside the same engine in process, in slices of half a second.
+"""The chat over HTTP beside the same engine in process, turn by turn.
 
-The machine's speed changes by half within seconds. So both run the same kind of load at once, and
-each is stopped (SIGSTOP) while the other has its slice: what slows the machine down hits both. A
-turn takes the time of its own slices.
+The machine's speed changes within seconds. So the two take turns of about a second each; who has
+no turn is idle.
 """
 
 import multiprocessing
-import os
-import signal
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.peers.engine import make_engine
+from benchmarks.peers.engine import KV_CACHE_GIB, make_engine
 from benchmarks.peers.loads import Load, loads
 from benchmarks.peers.over_http import serving
 from benchmarks.report import Bar, Benchmark, Report
 
-ROUNDS = 8
-SLICE_S = 0.5
+ROUNDS = 24
 
 
 def chat_http(quick: bool) -> Report:
@@ -31,12 +26,10 @@ def chat_http(quick: bool) -> Report:
     rounds = 1 if quick else ROUNDS
     rates: dict[str, tuple[list[float], list[float]]] = {}  # tok/s: in process, over HTTP
     with engine_process(find_language_model("chat")) as engine, serving() as clients:
-        own = Party(engine.run, engine.pid)
-        http = Party(clients.run, clients.server)
-        for party in (own, http):
-            party.run(loads(0)[1])  # to warm up
+        for run in (engine.run, clients.run):
+            run(loads(0)[1])  # to warm up
         for index, load in enumerate(loads(0)):
-            rates[load.name] = in_slices(own, http, index, rounds)
+            rates[load.name] = in_turns(engine.run, clients.run, index, rounds)
     ratios = {load: _ratio(*each) for load, each in rates.items()}
     return Report(
         "The chat over HTTP beside the same engine in process",
@@ -56,69 +49,23 @@ def chat_http(quick: bool) -> Report:
             for load, ratio in ratios.items()
         ],
         [
-            f"slices of {SLICE_S:g} s in turn, {rounds} turns of each load; tokens by all seconds",
+            f"{rounds} turns of each load, tokens by all seconds; {KV_CACHE_GIB:g} GiB of cache each",
             "streams of `/v1/completions`, token ids in; clients on the same two cores",
         ],
     )
 
 
-class Party:
-    """Who runs loads, and the process that is stopped with all its children."""
-
-    def __init__(self, run: Callable[[Load], None], pid: int) -> None:
-        self.run = run
-        self._pid = pid
-        self._changing = threading.Lock()
-        self._stopped_s = 0.0
-        self._stopped_at: float | None = None
-
-    @property
-    def ran_s(self) -> float:
-        """A clock that stands still while it is stopped."""
-        with self._changing:
-            return (self._stopped_at or time.perf_counter()) - self._stopped_s
-
-    def stop(self) -> None:
-        self._signal(signal.SIGSTOP)
-        with self._changing:
-            self._stopped_at = time.perf_counter()
-
-    def go_on(self) -> None:
-        with self._changing:
-            if self._stopped_at is not None:
-                self._stopped_s += time.perf_counter() - self._stopped_at
-            self._stopped_at = None
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in _with_children(self._pid):
-            os.kill(pid, number)
-
-
-def in_slices(own: Party, http: Party, index: int, rounds: int) -> tuple[list[float], list[float]]:
+def in_turns(
+    own: Callable[[Load], None], http: Callable[[Load], None], index: int, rounds: int
+) -> tuple[list[float], list[float]]:
     """Tokens a second of every turn of this load. New prompts in each: none finds a prefix."""
     found: tuple[list[float], list[float]] = [], []
-
-    def turns(party: Party, rates: list[float], seed: int) -> None:
-        for number in range(rounds):
-            load, began_s = loads(2 * number + seed)[index], party.ran_s
-            party.run(load)
-            rates.append(load.tokens / (party.ran_s - began_s))
-
-    own.stop()
-    threads = [
-        threading.Thread(target=turns, args=given)
-        for given in ((own, found[0], 1), (http, found[1], 2))
-    ]
-    for thread in threads:
-        thread.start()
-    running, waiting = http, own
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(SLICE_S)
-        running.stop()
-        running, waiting = waiting, running
-        running.go_on()
-    waiting.go_on()
+    for number in range(rounds):
+        for run, rates in ((own, found[0]), (http, found[1])):
+            load = loads(number + 1)[index]
+            began = time.perf_counter()
+            run(load)
+            rates.append(load.tokens / (time.perf_counter() - began))
     return found
 
 
@@ -128,17 +75,15 @@ def engine_process(folder: Path) -> Iterator["EngineProcess"]:
     ours, theirs = spawning.Pipe()
     process = spawning.Process(target=_run_loads, args=(folder, theirs), daemon=True)
     process.start()
-    assert process.pid is not None
     try:
-        yield EngineProcess(process.pid, ours)
+        yield EngineProcess(ours)
     finally:
         process.kill()
         process.join()
 
 
 class EngineProcess:
-    def __init__(self, pid: int, line: "Connection[Load, None]") -> None:
-        self.pid = pid
+    def __init__(self, line: "Connection[Load, None]") -> None:
         self._line = line
 
     def run(self, load: Load) -> None:
@@ -151,13 +96,6 @@ def _run_loads(folder: Path, line: "Connection[None, Load]") -> None:
     while True:
         engine.run(line.recv())
         line.send(None)
-
-
-def _with_children(pid: int) -> Iterator[int]:
-    yield pid
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from _with_children(int(child))
 
 
 def _ratio(own: list[float], http: list[float]) -> float:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from benchmarks.peers.engine import KV_CACHE_GIB
 from benchmarks.peers.loads import Chat, Load, measure
 
 READY_S = 120.0
@@ -24,8 +25,7 @@ class Clients:
     """One connection for each chat, closed by the server at its end. They are woken for every few
     kilobytes (`SO_RCVLOWAT`): the cores are the server's, as if the clients were elsewhere."""
 
-    def __init__(self, port: int, model: str = "chat", server: int = 0) -> None:
-        self.server = server  # its process
+    def __init__(self, port: int, model: str = "chat") -> None:
         self._port = port
         self._model = model
 
@@ -87,12 +87,13 @@ def serving() -> Iterator[Clients]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "headway", "serve", "chat", "--port", str(port)]
+    command += ["--grpc-port", "-1", "--kv-cache-gib", str(KV_CACHE_GIB), "--max-context", "2048"]
     with subprocess.Popen(
-        [*command, "--grpc-port", "-1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:
         try:
             wait_ready(port, server)
-            yield Clients(port, server=server.pid)
+            yield Clients(port)
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(30)
