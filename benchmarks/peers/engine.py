@@ -16,7 +16,7 @@ from headway.core.items import Wait
 if TYPE_CHECKING:
     from headway.engine.runner import Runner
 
-KV_CACHE_GIB = 1.0  # in process as over HTTP: memory that was never used takes time to get
+KV_CACHE_GIB = 0.25  # twice what the largest load needs, in process as over HTTP
 
 
 class Engine:

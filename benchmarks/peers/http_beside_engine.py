@@ -13,11 +13,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks.peers.engine import KV_CACHE_GIB, make_engine
-from benchmarks.peers.loads import Load, loads
+from benchmarks.peers.loads import AT_ONCE, Load, loads
 from benchmarks.peers.over_http import serving
 from benchmarks.report import Bar, Benchmark, Report
 
 ROUNDS = 24
+WARM_UP, LARGEST = 4, AT_ONCE.index(max(AT_ONCE))
 
 
 def chat_http(quick: bool) -> Report:
@@ -26,8 +27,9 @@ def chat_http(quick: bool) -> Report:
     rounds = 1 if quick else ROUNDS
     rates: dict[str, tuple[list[float], list[float]]] = {}  # tok/s: in process, over HTTP
     with engine_process(find_language_model("chat")) as engine, serving() as clients:
-        for run in (engine.run, clients.run):
-            run(loads(0)[1])  # to warm up
+        for run in (engine.run, clients.run):  # until all of the cache was used once
+            for number in range(WARM_UP):
+                run(loads(-number)[LARGEST])
         for index, load in enumerate(loads(0)):
             rates[load.name] = in_turns(engine.run, clients.run, index, rounds)
     ratios = {load: _ratio(*each) for load, each in rates.items()}

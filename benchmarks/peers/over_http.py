@@ -88,9 +88,7 @@ def serving() -> Iterator[Clients]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "headway", "serve", "chat", "--port", str(port)]
     command += ["--grpc-port", "-1", "--kv-cache-gib", str(KV_CACHE_GIB), "--max-context", "2048"]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as server:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             wait_ready(port, server)
             yield Clients(port)

@@ -10,7 +10,9 @@ from models import CONFIGS, KERNEL_KINDS, VOCABULARY, Engine, build, kernels_of,
 from transformers import AutoModelForCausalLM, Gemma2Config
 
 from headway import machine
+from headway.core.generation.limits import Limits
 from headway.core.generation.sampling import Sampling
+from headway.engine.cache import KvCache, Shape
 from headway.engine.starting import EngineOptions, start
 from headway.errors import ConfigError
 
@@ -243,6 +245,18 @@ def test_a_programs_own_default_dtype_changes_no_answer(
         assert answers() == expected
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_cache_is_zeros_that_begin_at_a_line_of_the_processors(dtype: torch.dtype) -> None:
+    limits = Limits(blocks=3, block_size=16, max_context=48, max_sequences=2)
+    cache = KvCache(Shape(layers=2, kv_heads=1, head_size=8), limits, dtype=dtype, device="cpu")
+    for pages in (*cache.keys, *cache.values):
+        assert pages.data_ptr() % 64 == 0
+        assert pages.shape == (3, 16, 1, 8)
+        assert torch.equal(pages, torch.zeros(pages.shape, dtype=dtype))
+    cache.keys[0].fill_(1.0)
+    assert not cache.keys[1].any()
 
 
 def test_a_model_that_would_be_computed_wrongly_is_refused(tmp_path: Path) -> None:
