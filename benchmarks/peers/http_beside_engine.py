@@ -51,7 +51,7 @@ def chat_http(quick: bool) -> Report:
             for load, ratio in ratios.items()
         ],
         [
-            f"{rounds} turns of each load, tokens by all seconds; {KV_CACHE_GIB:g} GiB of cache each",
+            f"{rounds} turns of each load, tokens by all seconds; {KV_CACHE_GIB:g} GiB of cache",
             "streams of `/v1/completions`, token ids in; clients on the same two cores",
         ],
     )
