@@ -1,18 +1,25 @@
-"""What weights of 8 bits do to a trained model: `python -m benchmarks.perplexity`, on the CPU.
+"""What fewer bits do to a trained model: `python -m benchmarks.perplexity`, on the CPU.
 
 The perplexity of a fixed text under SmolLM2-135M-Instruct (`headway models get chat`) in float32,
 and with the layers' products rounded as the GPU's fp8 rounds them: weights to e4m3 by row,
 activations to e4m3 by token, sums in float32; and with all products' weights, the head's too, as
-the CPU's int8 rounds them, by row.
+the CPU's int8 rounds them, by row. And as Headway's engine computes it on this CPU in bf16.
 """
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.report import Report
+from headway.core.generation.sampling import Sampling
+from headway.core.generation.scheduler import GenerationScheduler
+from headway.core.generation.sequence import Sequence
+from headway.core.generation.step import Step
+from headway.core.items import Wait
 from headway.engine.linear import rounded as rounded_to_int8
+from headway.engine.starting import EngineOptions, start
 from headway.models.chat.finding import find_language_model
 from headway.models.chat.text import ChatText
 
@@ -40,8 +47,30 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
 
 def perplexity(model: Any, ids: torch.Tensor) -> float:
     with torch.inference_mode():
-        logits = model(ids[None]).logits[0, :-1]
+        logits = model(ids[None]).logits[0, :-1].float()
     return math.exp(float(torch.nn.functional.cross_entropy(logits, ids[1:])))
+
+
+def perplexity_of_engine(folder: Path, ids: torch.Tensor, **options: Any) -> float:
+    """Headway's own, each token forced by a bias: logprobs are those before it."""
+    runner = start(folder, EngineOptions(device="cpu", kv_cache_gib=0.1, **options))
+    scheduler = GenerationScheduler(runner.limits)
+    found = []
+    for number in range(1, len(ids)):
+        prompt, token = tuple(ids[:number].tolist()), int(ids[number])
+        scheduler.submit(Sequence(number, 0.0, prompt, 1))
+        forced = Sampling(temperature=0.0, logit_bias={token: 100.0}, logprobs=0)
+        runner.add(number, prompt, forced)
+        while scheduler.running or scheduler.waiting:
+            step = scheduler.next_step(float(number))
+            if isinstance(step, Wait):
+                step = scheduler.next_step(step.until)
+            assert isinstance(step, Step)
+            sampled = runner.run(step)
+            found += [each.chosen for each in sampled.logprobs if each is not None]
+            scheduler.complete(step, sampled.tokens)
+        runner.drop(number)
+    return math.exp(-sum(found) / len(found))
 
 
 def perplexity_in_int8(model: Any, layers: list[torch.nn.Linear], ids: torch.Tensor) -> float:
@@ -63,6 +92,7 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor(ChatText(folder).encode(TEXT))
     before = perplexity(model, ids)
+    engine = [perplexity_of_engine(folder, ids, dtype=each) for each in ("float32", "bfloat16")]
     layers = [each for each in model.model.modules() if isinstance(each, torch.nn.Linear)]
     int8 = perplexity_in_int8(model, [*layers, model.lm_head], ids)
     for layer in layers:
@@ -74,12 +104,16 @@ def main() -> None:
     rows = [
         [name, f"{value:.3f}", f"{value / before - 1:+.2%}"]
         for name, value in (
-            *(("nothing: float32", before), ("weights, int8", int8)),
-            *(("weights, fp8", weights), ("weights and activations, fp8", both)),
+            ("nothing: float32", before),
+            ("Headway's engine, float32", engine[0]),
+            ("Headway's engine, bfloat16", engine[1]),
+            ("weights, int8", int8),
+            ("weights, fp8", weights),
+            ("weights and activations, fp8", both),
         )
     ]
-    title = f"8 bits: perplexity of SmolLM2-135M-Instruct on a fixed text of {len(ids)} tokens"
-    print(Report(title, ["rounded to 8 bits", "perplexity", "change"], rows, []).to_markdown())
+    title = f"Fewer bits: perplexity of SmolLM2-135M-Instruct on a fixed text of {len(ids)} tokens"
+    print(Report(title, ["rounded", "perplexity", "change"], rows, []).to_markdown())
 
 
 if __name__ == "__main__":

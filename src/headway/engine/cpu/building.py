@@ -47,9 +47,8 @@ def compiled(dtype: torch.dtype = torch.float32) -> Kernels | None:
 
 
 def multiplies_bf16() -> bool:
-    """Has this CPU instructions for it?"""
-    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, each, bool)() for each in checks)
+    """Has this CPU instructions for it (AVX512_BF16)?"""
+    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
 def instruction_sets() -> tuple[tuple[str, ...], ...]:
